@@ -1,0 +1,45 @@
+# Two commands matter: `make reproduce` and `make test`. Each sets up its own .venv first.
+PYTHON ?= python3
+SCALE ?= small
+SEEDS ?= 1
+STEPS ?= sync notebooks pytest wheel
+BIN := .venv/bin
+READY := .venv/.ready
+
+.DEFAULT_GOAL := help
+.PHONY: help setup test reproduce lab docs readme export clean-notebooks constraints
+
+help: ## list these commands
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(READY) ## a .venv with everything, from constraints.txt (quick when nothing changed)
+
+$(READY): constraints.txt settings.ini setup.py
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "picknet_nb needs Python 3.10 or newer; choose one with PYTHON=..."; exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@touch $(READY)
+
+test: $(READY) ## notebooks and package in sync, every notebook run, pytest, a wheel in a clean environment
+	$(BIN)/python tools/check.py $(STEPS)
+
+reproduce: $(READY) ## train every row on the built-in world and print the table (SCALE=smoke|small|full SEEDS=n)
+	$(BIN)/picknet reproduce --data shapes --scale $(SCALE) --seeds $(SEEDS)
+
+lab: $(READY) ## JupyterLab on the notebooks
+	$(BIN)/jupyter lab --notebook-dir nbs nbs/index.ipynb
+
+docs: $(READY) ## the web site, into site/
+	$(BIN)/python tools/site.py
+
+readme: $(READY) ## README.md from nbs/index.ipynb
+	$(BIN)/python tools/readme.py
+
+export: $(READY) ## the package from the notebooks
+	$(BIN)/nbdev_export
+
+clean-notebooks: $(READY) ## strip what does not belong into a commit from the notebooks
+	$(BIN)/nbdev_clean
+
+constraints: $(READY) ## write constraints.txt from what is installed now
+	$(BIN)/python tools/constraints.py

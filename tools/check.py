@@ -1,0 +1,106 @@
+"What `make test` does: sync, notebooks, pytest, wheel; each step timed, the first failure ends it, a summary at the end."
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+BIN = Path(sys.executable).parent
+SINGLE = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "CI": os.environ.get("CI", "true")}
+
+
+def call(*command, **options) -> None:
+    "Run a command; its failure is ours."
+    subprocess.run([str(part) for part in command], check=True, **options)
+
+
+def sync() -> str:
+    "Export, clean and make the README in a copy, and compare."
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder)
+        for name in ("nbs", "picknet_nb"):
+            shutil.copytree(name, copy/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".*.ipynb"))
+        shutil.copy("settings.ini", copy)
+        call(sys.executable, "tools/readme.py", copy)
+        call(BIN/"nbdev_clean", cwd=copy, stdout=subprocess.DEVNULL)
+        shutil.rmtree(copy/"picknet_nb")
+        (copy/"picknet_nb").mkdir()
+        shutil.copy("picknet_nb/__init__.py", copy/"picknet_nb")
+        call(BIN/"nbdev_export", cwd=copy, stdout=subprocess.DEVNULL)
+        complaints = [*compare(copy, "picknet_nb", "*.py", "is not what the notebooks export: edit the notebook, then type `make export`"),
+                      *compare(copy, "nbs", "*.ipynb", "is not clean: type `make clean-notebooks`")]
+        if (copy/"README.md").read_bytes() != Path("README.md").read_bytes():
+            complaints.append("README.md is not what nbs/index.ipynb says: type `make readme`")
+    if complaints:
+        raise SystemExit("\n".join(complaints))
+    return "notebooks, package and README agree"
+
+
+def compare(copy: Path, folder: str, pattern: str, complaint: str):
+    "A sentence for each file that differs or stands on one side only."
+    names = lambda root: {path.relative_to(root) for path in (root/folder).glob(pattern) if not path.name.startswith(".")}
+    for name in sorted(names(copy) | names(Path("."))):
+        here, there = Path(name), copy/name
+        if not (here.exists() and there.exists() and here.read_bytes() == there.read_bytes()):
+            yield f"{name} {complaint}"
+
+
+def notebooks() -> str:
+    "Every notebook, two at a time."
+    call(BIN/"nbdev_test", "--path", "nbs", "--n_workers", "2", "--pause", "0.1", env=SINGLE)
+    return f"{len(list(Path('nbs').glob('[!.]*.ipynb')))} notebooks ran"
+
+
+def pytest() -> str:
+    "The tests that cannot be told as a story."
+    with tempfile.TemporaryDirectory() as folder:
+        call(sys.executable, "-m", "pytest", "-q", "-rs", "--durations=8", f"--junitxml={folder}/report.xml", "tests", env={**SINGLE, "OMP_NUM_THREADS": "2"})
+        report = xml.parse(f"{folder}/report.xml").getroot().find("testsuite").attrib
+    return f"{int(report['tests']) - int(report['skipped'])} tests passed, {report['skipped']} skipped"
+
+
+def wheel() -> str:
+    "Build a wheel, install it alone into an empty environment, import it and run its command."
+    with tempfile.TemporaryDirectory() as folder:
+        call(sys.executable, "-m", "build", "--wheel", "--outdir", folder, ".", stdout=subprocess.DEVNULL)
+        built, = Path(folder).glob("*.whl")
+        call(sys.executable, "-m", "venv", f"{folder}/empty")
+        python, quiet = f"{folder}/empty/bin/python", ("--quiet", "--disable-pip-version-check")
+        call(python, "-m", "pip", "install", *quiet, "--constraint", "constraints.txt", built)
+        installed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
+        unwanted = re.findall(r"^(?:nbdev|fastcore|jupyter\w*|notebook|ipykernel|av|nltk|matplotlib)(?===)", installed, re.M)
+        if unwanted:
+            raise SystemExit(f"the wheel pulls in {', '.join(unwanted)}: see requirements in settings.ini")
+        call(python, "-c", IMPORT_ALL, cwd=folder)
+        call(f"{folder}/empty/bin/picknet", "--help", cwd=folder, stdout=subprocess.DEVNULL)
+        call(f"{folder}/empty/bin/picknet", "info", cwd=folder)
+        return f"{built.name} installs and runs alone"
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, picknet_nb
+for module in pkgutil.iter_modules(picknet_nb.__path__): importlib.import_module(f"picknet_nb.{module.name}")
+"""
+STEPS = {step.__name__: step for step in (sync, notebooks, pytest, wheel)}
+
+
+def main(names) -> None:
+    "Run the named steps and say what they found."
+    summary = []
+    for name in names:
+        print(f"── {name}: {STEPS[name].__doc__}", flush=True)
+        start = time.monotonic()
+        try:
+            found = STEPS[name]()
+        except (subprocess.CalledProcessError, SystemExit) as failure:
+            raise SystemExit(f"{failure}\nmake test failed at the step '{name}'") from None
+        summary.append(f"{name:10} {found} ({time.monotonic() - start:.0f} s)")
+    print("", "make test passed", *summary, sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:] or list(STEPS))
