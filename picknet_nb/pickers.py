@@ -14,8 +14,9 @@ from .config import PickNetError
 from .policy import Policy
 
 # %% auto #0
-__all__ = ['Picker', 'Clips', 'PickerError', 'picks_at', 'all_frames', 'uniform', 'random_k', 'random_p', 'squared_distances',
-           'farthest_first', 'kmeans_centres', 'nearest_distinct', 'kmeans', 'learned', 'make_picker']
+__all__ = ['Picker', 'Clips', 'PickerError', 'picks_at', 'all_frames', 'uniform', 'random_k', 'random_p', 'frame_distances',
+           'centre_distances', 'farthest_first', 'kmeans_shares', 'nearest_distinct', 'kmeans', 'learned',
+           'make_picker']
 
 # %% ../nbs/13_pickers.ipynb #a0f05722
 class Clips(NamedTuple):
@@ -92,67 +93,83 @@ def random_p(
         return picks
     return pick
 
-# %% ../nbs/13_pickers.ipynb #e2412c7f
-def squared_distances(points: Tensor, centres: Tensor) -> Tensor:
-    "Squared distance of every point (batch, n, dims) to every centre (batch, k, dims): (batch, n, k)."
-    return torch.cdist(points, centres, compute_mode="donot_use_mm_for_euclid_dist").square()
+# %% ../nbs/13_pickers.ipynb #4534313e
+def frame_distances(
+    features: Tensor,  # (batch, frames, dims)
+) -> Tensor:           # (batch, frames, frames)
+    "Squared distance of every frame to every other, from one matrix product."
+    points = features.float()
+    points = points - points.mean(1, keepdim=True)  # smaller numbers, smaller rounding errors
+    product = points @ points.transpose(1, 2)
+    length = product.diagonal(dim1=1, dim2=2)
+    return (length[:, :, None] + length[:, None] - 2 * product).clamp(min=0)
 
 
+def centre_distances(
+    distances: Tensor,  # (batch, frames, frames) between frames
+    shares: Tensor,     # (batch, k, frames): each centre as an average of frames
+) -> Tensor:            # (batch, frames, k)
+    "Squared distance of every frame to every centre, without going back to the features."
+    to_members = shares @ distances  # (batch, k, frames)
+    within = (to_members * shares).sum(-1, keepdim=True) / 2
+    return (to_members - within).transpose(1, 2).clamp(min=0)
+
+# %% ../nbs/13_pickers.ipynb #1523b6c7
 def farthest_first(
-    points: Tensor,  # (batch, n, dims)
+    distances: Tensor,  # (batch, frames, frames)
     k: int,
-) -> Tensor:         # (batch, k, dims)
-    "Centres to begin with: the first point, then always the point farthest from all centres so far."
-    chosen = [points[:, 0]]
-    nearest = torch.full(points.shape[:2], torch.inf, device=points.device)
+) -> Tensor:            # (batch, k, frames) shares
+    "Centres to begin with: the first frame, then always the frame farthest from all chosen so far."
+    nearest = distances[:, 0]
+    chosen = [torch.zeros_like(nearest[:, 0], dtype=torch.long)]
     for _ in range(k - 1):
-        nearest = torch.minimum(nearest, (points - chosen[-1][:, None]).square().sum(-1))
-        index = nearest.argmax(1)
-        chosen.append(points.gather(1, index[:, None, None].expand(-1, 1, points.shape[-1]))[:, 0])
-    return torch.stack(chosen, 1)
+        chosen.append(nearest.argmax(1))
+        nearest = torch.minimum(nearest, distances.gather(1, chosen[-1][:, None, None].expand_as(distances[:, :1]))[:, 0])
+    frame = torch.arange(distances.shape[1], device=distances.device)
+    return (torch.stack(chosen, 1)[..., None] == frame).to(distances.dtype)
 
-# %% ../nbs/13_pickers.ipynb #73109a1e
-def kmeans_centres(
-    points: Tensor,         # (batch, n, dims)
+# %% ../nbs/13_pickers.ipynb #de09b2ae
+def kmeans_shares(
+    distances: Tensor,     # (batch, frames, frames)
     k: int,
     iterations: int = 20,
-) -> Tensor:                # (batch, k, dims)
-    "Lloyd's k-means of every clip at once; an empty cluster keeps its centre."
-    centres = farthest_first(points, k)
+) -> Tensor:               # (batch, k, frames): each centre as an average of frames
+    "Lloyd's k-means of every clip at once; a centre that loses all its frames stays where it is."
+    shares = farthest_first(distances, k)
     for _ in range(iterations):
-        member = torch.nn.functional.one_hot(squared_distances(points, centres).argmin(-1), k).to(points.dtype)
-        size = member.sum(1)[..., None]  # (batch, k, 1)
-        centres = torch.where(size > 0, member.transpose(1, 2) @ points / size.clamp(min=1), centres)
-    return centres
+        nearest = centre_distances(distances, shares).argmin(-1)  # (batch, frames)
+        member = nearest[:, None] == torch.arange(k, device=nearest.device)[:, None]  # (batch, k, frames)
+        size = member.sum(-1, keepdim=True)
+        shares = torch.where(size > 0, member / size.clamp(min=1), shares)
+    return shares
 
-# %% ../nbs/13_pickers.ipynb #b67e5fd4
+# %% ../nbs/13_pickers.ipynb #46cd7403
 def nearest_distinct(
-    distance: Tensor,  # (batch, frames, k)
-) -> Tensor:           # int64 (batch, k)
-    "For one centre after the other the nearest frame that is still free; the first frame is taken beforehand."
-    distance = distance.clone()
+    distances: Tensor,  # (batch, frames, k) of frames to centres
+) -> Tensor:            # int64 (batch, k)
+    "For one centre after the other the nearest frame that is still free."
     chosen = []
-    for centre in range(distance.shape[-1]):
-        chosen.append(distance[..., centre].argmin(1))
-        distance.scatter_(1, chosen[-1][:, None, None].expand(-1, 1, distance.shape[-1]), torch.inf)
-    return torch.stack(chosen, 1)
+    for centre in range(distances.shape[-1]):
+        chosen.append(distances[..., centre].argmin(1, keepdim=True))
+        distances = distances.scatter(1, chosen[-1][..., None].expand_as(distances[:, :1]), torch.inf)
+    return torch.cat(chosen, 1)
 
 
 def kmeans(
     k: int,                # clusters, and frames to pick
     iterations: int = 20,
 ) -> Picker:
-    "The frame nearest to each of k centres of the clip's features."
+    "The frame nearest to each of k centres of the clip's features; the first frame speaks for its own cluster."
     k = _count(k)
 
     def pick(clips: Clips) -> Tensor:
-        points = clips.features.float()
-        distance = squared_distances(points, kmeans_centres(points, min(k, points.shape[1]), iterations))
-        centre = distance[:, 0].argmin(1)  # the first frame speaks for its own cluster
-        distance = distance.scatter(2, centre[:, None, None].expand(-1, distance.shape[1], 1), torch.inf)
-        distance[:, 0] = torch.inf
-        distance[torch.arange(len(centre), device=centre.device), 0, centre] = 0.0
-        return picks_at(nearest_distinct(distance), clips)
+        between = frame_distances(clips.features)
+        distances = centre_distances(between, kmeans_shares(between, min(k, between.shape[1]), iterations))
+        own = distances[:, :1].argmin(-1, keepdim=True)  # (batch, 1, 1): the first frame's centre
+        first = torch.arange(distances.shape[1], device=own.device)[:, None] == 0  # (frames, 1)
+        mine = torch.arange(distances.shape[2], device=own.device) == own  # (batch, 1, k)
+        # the first frame is free for its own centre only, and nothing else is
+        return picks_at(nearest_distinct(distances.masked_fill(first != mine, torch.inf)), clips)
     return pick
 
 # %% ../nbs/13_pickers.ipynb #b1470404

@@ -60,7 +60,7 @@ def walk_by_frame(
         last = torch.where(picks[-1][:, None], glance, last)  # equation 14
     return torch.stack(picks, 1)
 
-# %% ../nbs/12_policy.ipynb #b94dbaac
+# %% ../nbs/12_policy.ipynb #7f4b917d
 class _HalfProduct(torch.autograd.Function):
     "rows @ weight.T on tensor cores: half-precision factors, sums and result in single precision."
 
@@ -86,7 +86,7 @@ def project(
         product = _HalfProduct.apply(shift.flatten(0, 1).half(), net.compare.weight).view(*shift.shape[:2], -1)
     else:
         product = F.linear(shift, net.compare.weight)
-    return product * net.scale
+    return product.float() * net.scale
 
 # %% ../nbs/12_policy.ipynb #016f880c
 @torch.no_grad()
@@ -164,7 +164,7 @@ def last_picks(
     latest = torch.where(picks, frame, 0).cummax(-1).values
     return F.pad(latest[..., :-1], (1, 0))
 
-# %% ../nbs/12_policy.ipynb #63f235c9
+# %% ../nbs/12_policy.ipynb #6c5b2a3d
 def path_logits(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
@@ -173,7 +173,8 @@ def path_logits(
     "Logits (drop, pick) of every frame, compared with the last pick before it; differentiable."
     with torch.autocast(projected.device.type, enabled=False):
         frames = picks.shape[-1]
-        chosen = F.one_hot(last_picks(picks), frames).to(projected.dtype)
+        frame = torch.arange(frames, device=picks.device)
+        chosen = (last_picks(picks)[..., None] == frame).float()
         # (identity - chosen) @ projected: a product, because its gradient is one too, without colliding additions
         difference = (torch.eye(frames, device=picks.device) - chosen) @ projected
         return net.decide((difference + net.compare.bias).relu())
@@ -197,7 +198,7 @@ def path_scores(
     entropy = -(log_p.exp() * log_p).sum(-1)
     return taken.sum(-1), entropy.sum(-1) / max(1, entropy.shape[-1])
 
-# %% ../nbs/12_policy.ipynb #03263f6e
+# %% ../nbs/12_policy.ipynb #763c6d3b
 class Policy(PickNet):
     "PickNet at work on whole clips and on streams."
 
@@ -221,10 +222,12 @@ class Policy(PickNet):
         self,
         glances: Tensor,     # (batch, frames, dims)
         rollouts: int = 1,   # sampled rollouts of each clip
+        noise: Tensor | None = None,  # (rollouts, batch, frames): own random numbers
     ) -> Rollouts:
         "Sampled and greedy picks of every clip from one projection, with what a gradient needs."
         projected = project(self, glances)
-        noise = torch.rand(rollouts, *glances.shape[:2], device=glances.device)
+        if noise is None:
+            noise = torch.rand(rollouts, *glances.shape[:2], device=glances.device)
         noise = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last rollout is the argmax
         *_, greedy = picks = walk(self, projected.detach(), noise)
         sampled = picks[:-1]

@@ -1,0 +1,219 @@
+"""The picker frame by frame beside the fast one: rollouts with gradient, streams, k-means. Equality first, then time.
+
+python benchmarks/picker.py [--out data/results/benchmark_picker.json] [--device cuda]
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch
+
+from picknet_nb.pickers import Clips, centre_distances, farthest_first, frame_distances, kmeans, kmeans_shares
+from picknet_nb.policy import Policy, glance_differences, pair_logits, path_logits, project, walk, walk_by_frame, walk_by_scan, walk_by_table
+
+
+def median_ms(work, device: str, repeats: int = 30, warm_up: int = 5) -> float:
+    "Median milliseconds of one call, waiting for the device each time."
+    for _ in range(warm_up):
+        work()
+    times = []
+    for _ in range(repeats):
+        if device == "cuda":
+            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+            begin.record()
+            work()
+            end.record()
+            end.synchronize()
+            times.append(begin.elapsed_time(end))
+        else:
+            begin = time.perf_counter()
+            work()
+            times.append(1000 * (time.perf_counter() - begin))
+    return statistics.median(times)
+
+
+def captured(step):
+    "The step as one CUDA graph; returns what replays it."
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def moving_glances(clips: int, frames: int, dims: int, device: str) -> torch.Tensor:
+    "uint8 glances that drift: each frame is the last one with a few grey values changed."
+    start = torch.randint(0, 256, (clips, 1, dims))
+    drift = (20 * torch.randn(clips, frames, dims) * (torch.rand(clips, frames, 1) < 0.3)).cumsum(1)
+    return (start + drift).clamp(0, 255).to(torch.uint8).to(device)
+
+
+def frame_by_frame(policy: Policy, glances: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
+    "Log-probability of a sampled rollout, the way the equations are written: every frame through both layers."
+    last, total = glances[:, 0], 0.0
+    for t in range(1, glances.shape[1]):
+        log_p = policy(glance_differences(glances[:, t], last)).log_softmax(-1)
+        picked = log_p[:, 1].exp() > noise[:, t]
+        total = total + torch.where(picked, log_p[:, 1], log_p[:, 0])
+        last = torch.where(picked[:, None], glances[:, t], last)
+    return total
+
+
+def plain_step(policy: Policy, glances: torch.Tensor, noise: torch.Tensor) -> None:
+    "Sampled rollout with gradient, then the greedy one."
+    policy.zero_grad(set_to_none=True)
+    frame_by_frame(policy, glances, noise).sum().backward()
+    walk_by_frame(policy, glances, torch.full_like(noise, 0.5))
+
+
+def fast_step(policy: Policy, glances: torch.Tensor, rollouts: int = 1) -> None:
+    "The same from one projection."
+    policy.zero_grad(set_to_none=True)
+    policy.explore(glances, rollouts).log_probability.sum().backward()
+
+
+def check_equal(policy: Policy, glances: torch.Tensor) -> dict:
+    "Picks and gradients of the fast form against frame by frame, on the same random numbers."
+    noise = torch.rand(glances.shape[:2], device=glances.device)
+    fast = policy.explore(glances, noise=noise[None])
+    projected = project(policy, glances).detach()
+    ways = {
+        "sampled": (fast.sampled[0], walk_by_frame(policy, glances, noise)),
+        "greedy": (fast.greedy, walk_by_frame(policy, glances, torch.full_like(noise, 0.5))),
+        "scan": (walk_by_scan(policy, projected, noise[None])[0], fast.sampled[0]),
+        "table": (walk_by_table(pair_logits(policy, projected), noise[None])[0], fast.sampled[0]),
+    }
+    result = {f"{name} picks that agree": (a == b).float().mean().item() for name, (a, b) in ways.items()}
+    policy.zero_grad()
+    policy.log_probability(glances, fast.sampled[0]).sum().backward()
+    quick = [p.grad.clone() for p in policy.parameters()]
+    policy.zero_grad()
+    last = torch.where(fast.sampled[0], torch.arange(noise.shape[1], device=noise.device), 0).cummax(1).values[:, :-1]
+    before = glances.gather(1, last[..., None].expand(-1, -1, glances.shape[-1]))
+    log_p = policy(glance_differences(glances[:, 1:], before)).log_softmax(-1)
+    torch.where(fast.sampled[0][:, 1:], log_p[..., 1], log_p[..., 0]).sum().backward()
+    error = max((a - p.grad).abs().max().item() / p.grad.abs().max().item() for a, p in zip(quick, policy.parameters()))
+    assert min(result.values()) > 0.999 and error < 1e-3, (result, error)
+    return result | {"largest relative gradient difference": error}
+
+
+def time_rollouts(policy: Policy, glances: torch.Tensor) -> dict:
+    "Milliseconds of a sampled and a greedy rollout with log-probabilities and gradient."
+    device = glances.device.type
+    noise = torch.rand(glances.shape[:2], device=device)
+    rows = {"frame by frame": median_ms(lambda: plain_step(policy, glances, noise), device, 10, 2),
+            "fast": median_ms(lambda: fast_step(policy, glances), device),
+            "fast, 4 sampled rollouts": median_ms(lambda: fast_step(policy, glances, 4), device)}
+    if device == "cuda":
+        rows["frame by frame, captured"] = median_ms(captured(lambda: plain_step(policy, glances, noise)), device, 20)
+        rows["fast, captured"] = median_ms(captured(lambda: fast_step(policy, glances)), device, 100)
+
+        def half(rollouts):
+            with torch.autocast("cuda", torch.bfloat16):
+                fast_step(policy, glances, rollouts)
+        rows["fast, half precision, captured"] = median_ms(captured(lambda: half(1)), device, 100)
+        rows["fast, half precision, 4 sampled rollouts, captured"] = median_ms(captured(lambda: half(4)), device, 100)
+    return rows
+
+
+def time_parts(policy: Policy, glances: torch.Tensor) -> dict:
+    "Milliseconds of the parts of the fast form (captured and in half precision on CUDA), and the two ways to walk."
+    device = glances.device.type
+    noise = torch.rand(2, *glances.shape[:2], device=device)
+    projected = project(policy, glances).detach()
+    logits = pair_logits(policy, projected)
+    picks = walk(policy, projected, noise)
+    parts = {"projection": lambda: project(policy, glances), "scan": lambda: walk_by_scan(policy, projected, noise),
+             "pair table": lambda: pair_logits(policy, projected), "composition of maps": lambda: walk_by_table(logits, noise),
+             "logits along the path": lambda: path_logits(policy, projected, picks)}
+    rows = {}
+    for name, part in parts.items():
+        def step(part=part):
+            with torch.no_grad(), torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+                part()
+        rows[name] = median_ms(captured(step) if device == "cuda" else step, device)
+    return rows
+
+
+def time_stream(policy: Policy, glances: torch.Tensor) -> float:
+    "Milliseconds of one frame of a stream, the answer on the host."
+    state = policy.start()
+    state, *_ = policy.step(state, glances[0, 0])
+    return median_ms(lambda: policy.step(state, glances[0, 1]), glances.device.type, 100)
+
+
+def time_kmeans(device: str, clips: int, k: int = 6) -> dict:
+    "k-means of all clips at once beside scikit-learn's, clip after clip, from the same starting centres."
+    from sklearn.cluster import KMeans
+    features = torch.randn(clips, 30, 2048, device=device).cumsum(1)
+    distances = frame_distances(features)
+    start = (farthest_first(distances, k) @ features).cpu().numpy()
+    ours = centre_distances(distances, kmeans_shares(distances, k)).amin(-1).sum(1).cpu()
+
+    def plain():
+        return [KMeans(k, init=centres, n_init=1, tol=0).fit(clip).inertia_ for clip, centres in zip(features.cpu().numpy(), start)]
+    error = (ours / torch.tensor(plain()) - 1).abs().max().item()
+    assert error < 1e-3, error
+    picker, some = kmeans(k), Clips(features, features)
+    rows = {"scikit-learn": median_ms(plain, "cpu", 3, 1), "batched": median_ms(lambda: picker(some), device)}
+    if device == "cuda":
+        rows["batched, captured"] = median_ms(captured(lambda: picker(some)), device)
+    return {"clips": clips, "k": k, "largest relative inertia difference": error, "ms": rows}
+
+
+def commit() -> str:
+    known = os.environ.get("PICKNET_COMMIT")
+    return known or subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def run(device: str, clips: int) -> dict:
+    torch.manual_seed(0)
+    glances = moving_glances(clips, 30, 3136, device)
+    policy = Policy().to(device)
+    policy.calibrate(glances, 6)
+    return {
+        "device": torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "clips": clips, "frames": 30, "glance_dims": 3136, "hidden": 1024,
+        "equality": check_equal(policy, glances),
+        "sampled and greedy rollout with gradient, ms": time_rollouts(policy, glances),
+        "parts, 2 rollouts, ms": time_parts(policy, glances),
+        "one frame of a stream, ms": time_stream(policy, glances),
+        "k-means": time_kmeans(device, clips),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default=str(ROOT / "data/results/benchmark_picker.json"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--clips", type=int, default=0, help="default: 128 on CUDA, 16 on a CPU")
+    options = parser.parse_args()
+    result = {"benchmark": "picker", "date": datetime.date.today().isoformat(), "torch": torch.__version__,
+              "machine": platform.node(), "commit": commit(), "runs": [run("cpu", options.clips or 16)]}
+    if options.device == "cuda":
+        result["runs"].append(run("cuda", options.clips or 128))
+    out = Path(options.out)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
