@@ -16,28 +16,27 @@ from torch import Tensor, nn
 # %% auto #0
 __all__ = ['fused', 'rewound', 'Captured', 'make_adam']
 
-# %% ../nbs/09_capture.ipynb #51d91507
+# %% ../nbs/09_capture.ipynb #5097019a
 def fused(function: Callable) -> Callable:
-    "On CUDA tensors, run an elementwise function as one compiled kernel; elsewhere, as it is written."
+    "The same function; on CUDA, where nothing is being differentiated, compiled into one kernel."
     compiled = None
 
     @functools.wraps(function)
     def call(*arguments):
         nonlocal compiled
-        if not arguments[0].is_cuda:
+        if torch.is_grad_enabled() or not arguments[0].is_cuda:
             return function(*arguments)
         compiled = compiled or torch.compile(function)
         try:
             return compiled(*arguments)
         except Exception as reason:  # no Triton or no C compiler on this machine: slower, not wrong
-            warnings.warn(f"{function.__name__} runs unfused: {type(reason).__name__}", stacklevel=2)
+            warnings.warn(f"{function.__name__} runs unfused: {reason}", stacklevel=2)
             compiled = function
             return function(*arguments)
 
-    call.plain = function
     return call
 
-# %% ../nbs/09_capture.ipynb #eb863b67
+# %% ../nbs/09_capture.ipynb #e90b9c41
 def _held(keep) -> list[Tensor]:
     "Every tensor that modules and optimisers hold."
     tensors = []
@@ -55,14 +54,16 @@ def rewound(
 ) -> Iterator[None]:
     "Whatever happens inside leaves no trace in `keep`, nor in the CUDA random numbers."
     before = [(tensor, tensor.detach().clone()) for tensor in _held(keep)]
-    random = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
-    yield
     known = {id(tensor) for tensor, _ in before}
-    with torch.no_grad():
-        for tensor in _held(keep):
-            if id(tensor) not in known: tensor.zero_()  # an optimiser's memory, born inside: it starts at zero
-        for tensor, old in before: tensor.copy_(old)
-    if random is not None: torch.cuda.set_rng_state(random)
+    random = torch.cuda.get_rng_state() if torch.cuda.is_available() else None
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for tensor in _held(keep):
+                if id(tensor) not in known: tensor.zero_()  # an optimiser's memory, born inside: it starts at zero
+            for tensor, old in before: tensor.copy_(old)
+        if random is not None: torch.cuda.set_rng_state(random)
 
 # %% ../nbs/09_capture.ipynb #7202dc62
 class Captured:

@@ -16,157 +16,225 @@ from .capture import fused
 from .config import PickNetError
 
 # %% auto #0
-__all__ = ['working_type', 'lstm_cell', 'lstm_loop', 'EncoderState', 'compact', 'check_clips', 'Encoder']
+__all__ = ['lstm_cell', 'full', 'lstm_loop', 'lstm_cell_gradient', 'LSTMScan', 'compact', 'working_type', 'FrameModel',
+           'EncoderState', 'StreamEncoder', 'check_shapes', 'check_finite', 'Encoder']
 
-# %% ../nbs/10_encoder.ipynb #af389c77
-def working_type(weight: Tensor) -> torch.dtype:
-    "The type matrix products run in: autocast's where autocast is on, else the weight's own."
-    device = weight.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
-
-# %% ../nbs/10_encoder.ipynb #41b32558
+# %% ../nbs/10_encoder.ipynb #2f160e76
+@fused
 def lstm_cell(
-    word_gates: Tensor,   # (batch, 4 hidden) W_x x_t + b, in the order i, f, c~, o
-    state_gates: Tensor,  # (batch, 4 hidden) W_h h_{t-1}
-    cell: Tensor,         # (batch, hidden) c_{t-1}
-    output_gate: str = "sigmoid",
+    inputs: Tensor,               # (batch, 4 hidden) W_x x_t + b, in the order i, f, c~, o
+    product: Tensor,              # (batch, 4 hidden) W_h h_{t-1}
+    cell: Tensor,                 # (batch, hidden) c_{t-1}
+    output_gate: str = "sigmoid", # or the paper's "tanh"
 ) -> tuple[Tensor, Tensor, Tensor]:
-    "Equations 1 to 6: the four gates after their nonlinearity, the new cell, the new state."
-    i, f, g, o = (word_gates + state_gates).chunk(4, -1)
+    "Equations 1 to 6: the four gates, the new cell, the new state."
+    i, f, g, o = (inputs + product).to(cell.dtype).chunk(4, -1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid() if output_gate == "sigmoid" else o.tanh()
     cell = f*cell + i*g
-    return torch.cat([i, f, g, o], -1), cell, o*cell.tanh()
+    return torch.cat([i, f, g, o], -1), cell, (o*cell.tanh()).to(product.dtype)
 
-# %% ../nbs/10_encoder.ipynb #2ed33daf
+# %% ../nbs/10_encoder.ipynb #77048742
+def full(kind: torch.dtype) -> torch.dtype:
+    "The type a state is kept in: at least single precision."
+    return torch.promote_types(kind, torch.float32)
+
+
 def lstm_loop(
-    gates: Tensor,   # (time, batch, 4 hidden) W_x x_t + b for every step
-    weight: Tensor,  # (4 hidden, hidden) W_h
+    inputs: Tensor,                # (time, batch, 4 hidden) W_x x_t + b for every step
+    weight: Tensor,                # (4 hidden, hidden) W_h
     output_gate: str = "sigmoid",
-) -> Tensor:         # (time, batch, hidden)
+) -> Tensor:                       # (time, batch, hidden)
     "Every state of the LSTM, one step after the other, differentiated by autograd: the reference."
-    hidden = cell = gates.new_zeros(gates.shape[1], weight.shape[1])
-    states = []
-    for step in gates:
-        _, cell, hidden = lstm_cell(step, F.linear(hidden, weight), cell, output_gate)
+    hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
+    cell, states = hidden.to(full(hidden.dtype)), []
+    for step in inputs:
+        _, cell, hidden = lstm_cell(step, hidden @ weight.T, cell, output_gate)
         states.append(hidden)
     return torch.stack(states)
 
-# %% ../nbs/10_encoder.ipynb #87fc0774
-class EncoderState(NamedTuple):
-    "What the encoder remembers between two frames of a stream."
-    hidden: Tensor  # (batch, hidden)
-    cell: Tensor    # (batch, hidden)
-    total: Tensor   # (batch, hidden) sum of all states so far
-    count: Tensor   # (batch, 1) number of frames so far
-
-# %% ../nbs/10_encoder.ipynb #923ef04c
-def compact(
-    picks: Tensor,  # bool (batch, frames)
-    most: int,      # no clip has more picks than this; later ones are dropped
+# %% ../nbs/10_encoder.ipynb #0d42c473
+@fused
+def lstm_cell_gradient(
+    d_hidden: Tensor,    # (batch, hidden) what the loss says of h_t
+    d_product: Tensor,   # (batch, hidden) what step t+1 says of h_t
+    d_cell: Tensor,      # (batch, hidden) what step t+1 says of c_t
+    gates: Tensor,       # (batch, 4 hidden) of step t
+    cell: Tensor,        # (batch, hidden) c_t
+    before: Tensor,      # (batch, hidden) c_{t-1}
+    output_gate: str,
 ) -> tuple[Tensor, Tensor]:
-    "Which frame stands at each place once picked frames are moved to the front, and which places are taken: (batch, most) each."
+    "From the gradient of h_t and c_t to that of the four sums inside the gates, and of c_{t-1}."
+    i, f, g, o = gates.chunk(4, -1)
+    d_hidden, shape = (d_hidden + d_product).to(cell.dtype), cell.tanh()
+    d_cell = d_cell + d_hidden*o*(1 - shape*shape)
+    slope = o*(1 - o) if output_gate == "sigmoid" else 1 - o*o
+    sums = [d_cell*g*i*(1 - i), d_cell*before*f*(1 - f), d_cell*i*(1 - g*g), d_hidden*shape*slope]
+    return torch.cat(sums, -1).to(d_product.dtype), d_cell*f
+
+# %% ../nbs/10_encoder.ipynb #3b84501b
+class LSTMScan(torch.autograd.Function):
+    "`lstm_loop` with its gradient by hand: one product and one small kernel a step, one product for the weight."
+
+    @staticmethod
+    def forward(ctx, inputs: Tensor, weight: Tensor, output_gate: str) -> Tensor:
+        hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
+        gates, cells, states = [], [hidden.to(full(hidden.dtype))], [hidden]
+        for step in inputs:
+            gate, cell, hidden = lstm_cell(step, hidden @ weight.T, cells[-1], output_gate)
+            gates.append(gate), cells.append(cell), states.append(hidden)
+        states = torch.stack(states)  # (time + 1, batch, hidden), from the zero state on
+        ctx.save_for_backward(weight, states, *gates, *cells)
+        ctx.output_gate = output_gate
+        return states[1:]
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, d_states: Tensor):
+        weight, states, *saved = ctx.saved_tensors
+        time = len(d_states)
+        gates, cells = saved[:time], saved[time:]
+        d_product, d_cell, d_inputs = torch.zeros_like(states[0]), torch.zeros_like(cells[0]), [None]*time
+        for t in reversed(range(time)):
+            d_inputs[t], d_cell = lstm_cell_gradient(
+                d_states[t], d_product, d_cell, gates[t], cells[t + 1], cells[t], ctx.output_gate)
+            d_product = d_inputs[t] @ weight
+        d_inputs = torch.stack(d_inputs)
+        return d_inputs, d_inputs.flatten(0, 1).T @ states[:-1].flatten(0, 1), None
+
+# %% ../nbs/10_encoder.ipynb #566161e0
+def compact(
+    picks: Tensor,               # bool (batch, frames)
+    most: int,                   # places; picks beyond them are dropped
+) -> tuple[Tensor, Tensor]:      # int64 (batch, most), bool (batch, most)
+    "Which frame stands at each place once picked frames are moved to the front, and which places are taken."
     batch, frames = picks.shape
     place = picks.long().cumsum(1) - 1
-    place = torch.where(picks & (place < most), place, most)  # one place too many, for all that is dropped
+    place = torch.where(picks & (place < most), place, most)  # a last place, for all that is dropped
     frame = torch.arange(frames, device=picks.device).expand(batch, frames)
     source = frame.new_zeros(batch, most + 1).scatter_(1, place, frame)[:, :most]
-    taken = torch.arange(most, device=picks.device) < picks.sum(1, keepdim=True)
-    return source, taken
+    return source, torch.arange(most, device=picks.device) < picks.sum(1, keepdim=True)
 
-# %% ../nbs/10_encoder.ipynb #5eecccce
-def check_clips(
-    features: Tensor,  # (batch, frames, dims)
-    picks: Tensor,     # bool (batch, frames)
-    dims: int,         # what the encoder expects
-) -> None:
-    "Refuse clips the encoder cannot read; values are looked at on a CPU only, where looking does not stop a GPU."
-    if features.ndim != 3 or features.shape[-1] != dims:
-        raise PickNetError(f"features must be (batch, frames, {dims}), not {tuple(features.shape)}")
-    if picks.dtype != torch.bool or picks.shape != features.shape[:2]:
-        raise PickNetError(f"picks must be bool {tuple(features.shape[:2])}, not {picks.dtype} {tuple(picks.shape)}")
-    if features.device.type != "cpu":
-        return
-    if not picks.any(1).all():
-        raise PickNetError(f"clip {int((~picks.any(1)).nonzero()[0])} of the batch has no picked frame")
-    bad = ~features.isfinite().all(-1) & picks
-    if bad.any():
-        clip, frame = bad.nonzero()[0].tolist()
-        raise PickNetError(f"frame {frame} of clip {clip} has features that are not finite")
+# %% ../nbs/10_encoder.ipynb #2b1e4b6f
+def working_type(weight: Tensor) -> torch.dtype:
+    "The type that products run in: autocast's where autocast is on, else the weight's own."
+    device = weight.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
-# %% ../nbs/10_encoder.ipynb #a0fa4a1b
-class Encoder(nn.Module):
-    "Equations 1 to 6: picked frames to one video vector."
+
+class FrameModel(nn.Module):
+    "The weights of equations 1 to 6 and what happens to a frame before them."
 
     def __init__(
         self,
         feature_dims: int,              # size of a CNN feature
-        embedding: int = 512,           # size of the embedded feature
+        embedding: int = 512,           # size of an embedded feature
         hidden: int = 1024,             # size of the state
         dropout: float = 0.5,           # on the input and the output of the LSTM
         output_gate: str = "sigmoid",   # or the paper's "tanh"
         input_dropout: float = 0.0,     # on the CNN features
-        video_vector: str = "last",     # or "mean" of the states
+        video_vector: str = "last",     # or "mean": of the states of all picked frames
     ):
         super().__init__()
         self.embedding = nn.Linear(feature_dims, embedding)
-        self.lstm = nn.LSTM(embedding, hidden, batch_first=True)
+        self.lstm = nn.LSTM(embedding, hidden)
         self.dropout, self.input_dropout = dropout, input_dropout
         self.output_gate, self.video_vector = output_gate, video_vector
 
-    def forward(
-        self,
-        features: Tensor,          # (batch, frames, dims)
-        picks: Tensor,             # bool (batch, frames)
-        most: int | None = None,   # no clip has more picks than this
-    ) -> Tensor:                   # (batch, hidden)
-        "The video vector of each clip, from its picked frames alone."
-        check_clips(features, picks, self.embedding.in_features)
-        if most is None:  # a CPU may look at the picks; on a GPU looking would make the host wait
-            most = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
-        source, taken = compact(picks, min(most, picks.shape[1]))
-        picked = features[torch.arange(len(features), device=features.device)[:, None], source]
-        picked = torch.where(taken[..., None], picked, 0)  # so that nothing of an unpicked frame is left
-        return self._read(self._states(self._embed(picked)), taken)
-
-    def _embed(self, features: Tensor) -> Tensor:
-        "Embedded features, dropped out: the input of the LSTM."
+    def embed(self, features: Tensor) -> Tensor:
+        "The input of the LSTM: embedded features after dropout."
         kind = working_type(self.embedding.weight)
         features = F.dropout(features.to(kind), self.input_dropout, self.training)
         embedded = F.linear(features, self.embedding.weight.to(kind), self.embedding.bias.to(kind))
         return F.dropout(embedded, self.dropout, self.training)
 
-    def _states(self, embedded: Tensor) -> Tensor:
-        "Every state of the LSTM: (batch, time, hidden)."
-        if self.output_gate == "sigmoid":
-            return self.lstm(embedded)[0]
-        kind = embedded.dtype
-        gates = F.linear(embedded.transpose(0, 1), self.lstm.weight_ih_l0.to(kind), (self.lstm.bias_ih_l0 + self.lstm.bias_hh_l0).to(kind))
-        return lstm_loop(gates, self.lstm.weight_hh_l0.to(kind), self.output_gate).transpose(0, 1)
+    def inputs(self, embedded: Tensor) -> Tensor:
+        "W_x x + b, for one frame or for all of them in one product."
+        lstm, kind = self.lstm, embedded.dtype
+        return F.linear(embedded, lstm.weight_ih_l0.to(kind), (lstm.bias_ih_l0 + lstm.bias_hh_l0).to(kind))
 
-    def _read(self, states: Tensor, taken: Tensor) -> Tensor:
-        "One vector from the states at the taken places: the last of them, or their mean."
-        count = taken.sum(1)
-        if self.video_vector == "last":
-            wanted = torch.arange(taken.shape[1], device=taken.device) == count[:, None] - 1
-        else:
-            wanted = taken / count.clamp(min=1)[:, None]
-        video = torch.bmm(wanted[:, None].to(states.dtype), states)[:, 0]
-        return F.dropout(video, self.dropout, self.training)
+# %% ../nbs/10_encoder.ipynb #8ee806e3
+class EncoderState(NamedTuple):
+    "What the encoder remembers between two frames of a stream."
+    hidden: Tensor  # (batch, hidden) h_t
+    cell: Tensor    # (batch, hidden) c_t
+    total: Tensor   # (batch, hidden) sum of the states so far
+    count: Tensor   # (batch, 1) frames so far
+
+
+class StreamEncoder(FrameModel):
+    "An encoder that is told one picked frame at a time."
 
     def start(self, batch: int = 1) -> EncoderState:
         "The state before the first frame: zeros."
         zeros = self.embedding.weight.new_zeros(batch, self.lstm.hidden_size)
         return EncoderState(zeros, zeros, zeros, zeros[:, :1])
 
-    def step(self, state: EncoderState, feature: Tensor) -> EncoderState:
-        "The state after one more picked frame, (batch, dims)."
-        lstm, kind = self.lstm, working_type(self.embedding.weight)
-        gates = F.linear(self._embed(feature), lstm.weight_ih_l0.to(kind), (lstm.bias_ih_l0 + lstm.bias_hh_l0).to(kind))
-        state_gates = F.linear(state.hidden.to(kind), lstm.weight_hh_l0.to(kind))
-        _, cell, hidden = lstm_cell(gates, state_gates, state.cell, self.output_gate)
+    def step(
+        self,
+        state: EncoderState,
+        feature: Tensor,       # (batch, dims)
+    ) -> EncoderState:
+        "The state after one more picked frame."
+        inputs = self.inputs(self.embed(feature))
+        product = state.hidden.to(inputs.dtype) @ self.lstm.weight_hh_l0.to(inputs.dtype).T
+        _, cell, hidden = lstm_cell(inputs, product, state.cell, self.output_gate)
         return EncoderState(hidden, cell, state.total + hidden, state.count + 1)
 
     def read(self, state: EncoderState) -> Tensor:
-        "The video vector so far: (batch, hidden); zeros before the first frame."
+        "The video vector so far, (batch, hidden); zeros before the first frame."
         video = state.hidden if self.video_vector == "last" else state.total / state.count.clamp(min=1)
         return F.dropout(video, self.dropout, self.training)
+
+# %% ../nbs/10_encoder.ipynb #50c6bc75
+def check_shapes(
+    features: Tensor,  # (batch, frames, dims)
+    picks: Tensor,     # bool (batch, frames)
+    dims: int,         # what the encoder was made for
+) -> None:
+    "Refuse clips of another form; a clip without a pick is refused on a CPU, where looking costs nothing."
+    if features.ndim != 3 or features.shape[-1] != dims:
+        raise PickNetError(f"features must be (batch, frames, {dims}), not {tuple(features.shape)}")
+    if picks.dtype != torch.bool or picks.shape != features.shape[:2]:
+        raise PickNetError(f"picks must be bool {tuple(features.shape[:2])}, not {picks.dtype} {tuple(picks.shape)}")
+    if picks.device.type == "cpu" and not picks.any(1).all():
+        raise PickNetError(f"clip {int((~picks.any(1)).nonzero()[0])} of the batch has no picked frame")
+
+
+def check_finite(picked: Tensor) -> None:
+    "Refuse features that are not numbers; looked at on a CPU only, where looking does not make a GPU wait."
+    if picked.device.type == "cpu" and not picked.isfinite().all():
+        place, clip = (~picked.isfinite().all(-1)).nonzero()[0].tolist()
+        raise PickNetError(f"picked frame {place} of clip {clip} has features that are not finite")
+
+# %% ../nbs/10_encoder.ipynb #bc45aef7
+class Encoder(StreamEncoder):
+    "Equations 1 to 6: the picked frames of each clip to one video vector."
+
+    def forward(
+        self,
+        features: Tensor,          # (batch, frames, dims)
+        picks: Tensor,             # bool (batch, frames)
+        most: int | None = None,   # no clip has more picks than this; None: on a CPU their largest number, else all frames
+    ) -> Tensor:                   # (batch, hidden)
+        "The video vectors of clips; unpicked frames never touch them."
+        check_shapes(features, picks, self.embedding.in_features)
+        if most is None:
+            most = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
+        source, taken = (each.T for each in compact(picks, min(most, picks.shape[1])))
+        picked = features[torch.arange(len(features), device=features.device), source]  # (most, batch, dims)
+        picked = torch.where(taken[..., None], picked, 0)
+        check_finite(picked)
+        states = self.states(self.embed(picked))
+        count = taken.sum(0)
+        if self.video_vector == "last":
+            last = (count - 1).clamp(min=0)[None, :, None].expand(1, *states.shape[1:])
+            video = states.gather(0, last)[0] * (count > 0)[:, None]
+        else:
+            video = torch.where(taken[..., None], states, 0).sum(0) / count.clamp(min=1)[:, None]
+        return F.dropout(video, self.dropout, self.training)
+
+    def states(self, embedded: Tensor) -> Tensor:
+        "The state after every step, (time, batch, hidden)."
+        if self.output_gate == "sigmoid":
+            return self.lstm(embedded)[0]
+        return LSTMScan.apply(self.inputs(embedded), self.lstm.weight_hh_l0.to(embedded.dtype), self.output_gate)
