@@ -1,0 +1,78 @@
+"""What a caption costs with all frames and with picked frames only, part by part. Equality first, then time.
+
+python benchmarks/cost.py [--out data/results/cost.json] [--device cuda] [--cnn resnet152]
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch
+
+from picknet_nb.analysis import measure_cost, speed_up
+from picknet_nb.config import preset, write_whole
+from picknet_nb.decoder import Captioner
+from picknet_nb.features import load_cnn
+from picknet_nb.pickers import Clips, uniform
+from picknet_nb.policy import Policy
+
+
+def commit() -> str:
+    known = os.environ.get("PICKNET_COMMIT")
+    return known or subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def check_equal(captioner: Captioner, picks: torch.Tensor, dims: int, device: str) -> bool:
+    "A caption from the picked frames alone must be the caption from all frames with the picks as a mask."
+    features = torch.randn(8, len(picks), dims, device=device)
+    masked = captioner.caption(features, picks.to(device).expand(8, -1), 20)
+    alone = features[:, picks.to(device)]
+    return torch.equal(masked, captioner.caption(alone, torch.ones(alone.shape[:2], dtype=torch.bool, device=device), 20))
+
+
+def measure(cnn_name: str, keep: int, device: str, repeats: int) -> dict:
+    torch.manual_seed(0)
+    cnn = load_cnn(cnn_name, weights="random", device=device)
+    # weights do not change what is computed, only what is said; MSVD's vocabulary size
+    captioner = Captioner(preset("full"), feature_dims=cnn.dims, vocabulary_size=5491).to(device).eval()
+    policy = Policy().to(device)
+    picks = uniform(keep)(Clips(torch.zeros(1, 30, 1), torch.zeros(1, 30, 1)))[0]
+    with torch.no_grad():
+        equal = check_equal(captioner, picks, cnn.dims, device)
+    decoded = find_spec("av") is not None
+    clip = ROOT / "data/example.mp4" if decoded else torch.randint(0, 256, (30, 3, cnn.image_size, cnn.image_size), dtype=torch.uint8)
+    cost = measure_cost(clip, cnn, policy, captioner, picks=picks, repeats=repeats)
+    where = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    counted, in_all = speed_up(cost)
+    return {"cnn": cnn_name, "device": where, "decoded": decoded, "same caption": equal, "cost": cost,
+            "speed-up of the CNN": round(counted, 2), "speed-up in all": round(in_all, 2)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default=str(ROOT / "data/results/cost.json"))
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--cnn", nargs="*", default=["resnet50", "resnet152"])
+    parser.add_argument("--keep", type=int, nargs="*", default=[6, 8], help="frames kept: the paper's 6 on MSVD and 8 on MSR-VTT")
+    parser.add_argument("--repeats", type=int, default=0, help="default: 50 on CUDA, 3 on a CPU")
+    options = parser.parse_args()
+    repeats = options.repeats or (50 if options.device == "cuda" else 3)
+    rows = [measure(name, keep, options.device, repeats) for name in options.cnn for keep in options.keep]
+    result = {"kind": "cost", "command": "python benchmarks/cost.py", "machine": rows[0]["device"], "torch": torch.__version__,
+              "commit": commit(), "date": datetime.date.today().isoformat(), "rows": rows}
+    write_whole(options.out, json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
