@@ -12,18 +12,28 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 # %% auto #0
-__all__ = ['PickNet', 'glance_differences', 'walk_by_frame', 'project', 'walk_by_scan', 'pair_logits', 'walk_by_table', 'walk',
-           'last_picks', 'path_logits', 'Rollouts', 'path_scores', 'Policy', 'calibrate']
+__all__ = ['glance_differences', 'PickNet', 'walk_by_frame', 'project', 'walk_by_scan', 'pair_logits', 'walk_by_table', 'walk',
+           'last_picks', 'path_logits', 'path_scores', 'Rollouts', 'Policy', 'calibrate']
 
-# %% ../nbs/12_policy.ipynb #e3129aee
+# %% ../nbs/12_policy.ipynb #191fa45f
+def glance_differences(
+    glances: Tensor,  # (..., dims) uint8, or any float
+    last: Tensor,     # the glances to compare with, broadcastable
+) -> Tensor:          # float32 (..., dims)
+    "What has changed since the last pick; grey values count from 0 to 1."
+    if glances.dtype == torch.uint8:
+        return (glances.short() - last.short()).float() / 255
+    return glances.float() - last.float()
+
+# %% ../nbs/12_policy.ipynb #d9ef856a
 class PickNet(nn.Module):
-    "Two layers that look at the difference of two glances (equation 12)."
+    "Two layers that look at a glance difference and decide on one frame (equations 12 to 14)."
 
     def __init__(self, glance_dims: int = 3136, hidden: int = 1024):
         super().__init__()
         self.compare = nn.Linear(glance_dims, hidden)  # W1, b1
         self.decide = nn.Linear(hidden, 2)             # W2, b2: logits of (drop, pick)
-        self.register_buffer("scale", torch.ones(()))  # of the compared glances; set by calibration
+        self.register_buffer("scale", torch.ones(()))  # on W1 d; set by calibration
 
     def forward(self, difference: Tensor) -> Tensor:  # (..., glance_dims) -> (..., 2)
         "The logits of dropping and of picking a frame that differs so from the last picked one."
@@ -31,36 +41,42 @@ class PickNet(nn.Module):
         return self.decide((compared + self.compare.bias).relu())
 
     def margin(self) -> tuple[Tensor, Tensor]:
-        "Weight (hidden,) and bias of `pick logit - drop logit`: a softmax over two is a sigmoid of this one."
+        "Weight (hidden,) and bias () of pick logit minus drop logit: p(pick) is its sigmoid."
         return self.decide.weight[1] - self.decide.weight[0], self.decide.bias[1] - self.decide.bias[0]
 
-# %% ../nbs/12_policy.ipynb #7e87f642
-def glance_differences(
-    glances: Tensor,  # (batch, frames, dims) uint8, or any float
-    last: Tensor,     # what they are compared with, broadcastable
-) -> Tensor:
-    "Float differences of glances; grey values count from 0 to 1."
-    if glances.dtype == torch.uint8:
-        return (glances.short() - last.short()).float() / 255
-    return glances.float() - last.float()
+    def start(self) -> None:
+        "The state of a stream before its first frame: there is no last glance."
+        return None
 
-# %% ../nbs/12_policy.ipynb #4998c305
+    @torch.no_grad()
+    def step(
+        self,
+        state: Tensor | None,         # (dims,) the last picked glance
+        glance: Tensor,               # (dims,)
+        threshold: float = 0.5,
+    ) -> tuple[Tensor, bool, float]:  # new state, picked, p(pick)
+        "One frame of a stream: decide, and remember its glance if it was picked."
+        probability = 1.0 if state is None else self(glance_differences(glance, state)).softmax(-1)[1].item()
+        picked = state is None or probability > threshold
+        return (glance if picked else state), picked, probability
+
+# %% ../nbs/12_policy.ipynb #0a434115
 @torch.no_grad()
 def walk_by_frame(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims)
-    noise: Tensor,    # (batch, frames) uniform in [0, 1), or the threshold
+    noise: Tensor,    # (batch, frames): uniform in [0, 1), or the threshold
 ) -> Tensor:          # picks, bool (batch, frames)
     "The paper's loop: every frame through both layers, one after the other."
     last = glances[:, 0]
     picks = [torch.ones_like(noise[:, 0], dtype=torch.bool)]  # the first frame is forced
-    for glance, coin in zip(glances.unbind(1)[1:], noise.unbind(1)[1:]):
-        probability = net(glance_differences(glance, last)).softmax(-1)[:, 1]
-        picks.append(probability > coin)
-        last = torch.where(picks[-1][:, None], glance, last)  # equation 14
+    for current, u in zip(glances.unbind(1)[1:], noise.unbind(1)[1:]):
+        probability = net(glance_differences(current, last)).softmax(-1)[:, 1]
+        picks.append(probability > u)
+        last = torch.where(picks[-1][:, None], current, last)  # equation 14
     return torch.stack(picks, 1)
 
-# %% ../nbs/12_policy.ipynb #7f4b917d
+# %% ../nbs/12_policy.ipynb #31941af4
 class _HalfProduct(torch.autograd.Function):
     "rows @ weight.T on tensor cores: half-precision factors, sums and result in single precision."
 
@@ -79,8 +95,8 @@ class _HalfProduct(torch.autograd.Function):
 def project(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims)
-) -> Tensor:          # (batch, frames, hidden)
-    "W1 times every glance, counted from the clip's first one: differences are all that will be needed."
+) -> Tensor:          # float32 (batch, frames, hidden)
+    "W1 times every glance, counted from the clip's first one: only differences will be needed."
     shift = glance_differences(glances, glances[:, :1])
     if glances.is_cuda and torch.is_autocast_enabled("cuda"):
         product = _HalfProduct.apply(shift.flatten(0, 1).half(), net.compare.weight).view(*shift.shape[:2], -1)
@@ -88,7 +104,7 @@ def project(
         product = F.linear(shift, net.compare.weight)
     return product.float() * net.scale
 
-# %% ../nbs/12_policy.ipynb #016f880c
+# %% ../nbs/12_policy.ipynb #76df4b1d
 @torch.no_grad()
 def walk_by_scan(
     net: PickNet,
@@ -99,20 +115,20 @@ def walk_by_scan(
     weight, bias = net.margin()
     cut = noise.logit() - bias
     picks = torch.ones_like(noise, dtype=torch.bool)
-    last = projected[:, 0].expand(len(noise), -1, -1)
+    last = projected[:, 0].expand(len(noise), -1, -1)  # (rollouts, batch, hidden)
     for t in range(1, projected.shape[1]):
         compared = (projected[:, t] + net.compare.bias - last).relu()
         picks[..., t] = compared @ weight > cut[..., t]
         last = torch.where(picks[..., t, None], projected[:, t], last)
     return picks
 
-# %% ../nbs/12_policy.ipynb #9c2355af
+# %% ../nbs/12_policy.ipynb #e6a5b04e
 @torch.no_grad()
 def pair_logits(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
-) -> Tensor:            # (batch, frames t, frames l)
-    "The pick margin of every frame t compared with every frame l, by relu(x - y) = max(x, y) - y."
+) -> Tensor:            # float32 (batch, frames t, frames l)
+    "The margin of every frame t compared with every frame l, by relu(x - y) = max(x, y) - y."
     weight, bias = net.margin()
     last, current = projected, projected + net.compare.bias
     if torch.is_autocast_enabled(projected.device.type):
@@ -121,10 +137,10 @@ def pair_logits(
         largest = torch.maximum(current[:, :, None], last[:, None])  # (batch, t, l, hidden)
         return (largest @ weight).float() - (last @ weight).float()[:, None] + bias
 
-# %% ../nbs/12_policy.ipynb #034a168a
+# %% ../nbs/12_policy.ipynb #29b4d154
 @torch.no_grad()
 def walk_by_table(
-    logits: Tensor,  # (batch, frames t, frames l)
+    logits: Tensor,  # (batch, frames t, frames l) of `pair_logits`
     noise: Tensor,   # (rollouts, batch, frames)
 ) -> Tensor:         # picks, bool (rollouts, batch, frames)
     "Compose the maps `last pick before t -> last pick after t` of all frames in log2(frames) look-ups."
@@ -138,8 +154,8 @@ def walk_by_table(
         reach *= 2
     return maps[..., 0] == frame
 
-# %% ../nbs/12_policy.ipynb #6cd7aa92
-_TABLE_BYTES = 2**30  # of the largest pair table held at once
+# %% ../nbs/12_policy.ipynb #4c577301
+_TABLE_BYTES = 2**30  # of the largest intermediate held at once
 
 
 def walk(
@@ -147,13 +163,13 @@ def walk(
     projected: Tensor,  # (batch, frames, hidden)
     noise: Tensor,      # (rollouts, batch, frames)
 ) -> Tensor:            # picks, bool (rollouts, batch, frames)
-    "All rollouts of all clips, the fastest way the device knows."
+    "All rollouts of all clips, the faster way on this device."
     if not projected.is_cuda:
         return walk_by_scan(net, projected, noise)
-    clips, frames, hidden = projected.shape
+    _, frames, hidden = projected.shape
     block = max(1, _TABLE_BYTES // (4 * frames * frames * hidden))
-    parts = [walk_by_table(pair_logits(net, projected[i:i + block]), noise[:, i:i + block]) for i in range(0, clips, block)]
-    return torch.cat(parts, 1)
+    parts = zip(projected.split(block), noise.split(block, 1))
+    return torch.cat([walk_by_table(pair_logits(net, some), coins) for some, coins in parts], 1)
 
 # %% ../nbs/12_policy.ipynb #e5e4d4de
 def last_picks(
@@ -164,101 +180,76 @@ def last_picks(
     latest = torch.where(picks, frame, 0).cummax(-1).values
     return F.pad(latest[..., :-1], (1, 0))
 
-# %% ../nbs/12_policy.ipynb #6c5b2a3d
+# %% ../nbs/12_policy.ipynb #e593f89f
 def path_logits(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
     picks: Tensor,      # bool (..., batch, frames)
 ) -> Tensor:            # (..., batch, frames, 2)
-    "Logits (drop, pick) of every frame, compared with the last pick before it; differentiable."
+    "Logits (drop, pick) of every frame compared with the last pick before it; differentiable."
+    frames = picks.shape[-1]
     with torch.autocast(projected.device.type, enabled=False):
-        frames = picks.shape[-1]
-        frame = torch.arange(frames, device=picks.device)
-        chosen = (last_picks(picks)[..., None] == frame).float()
-        # (identity - chosen) @ projected: a product, because its gradient is one too, without colliding additions
-        difference = (torch.eye(frames, device=picks.device) - chosen) @ projected
+        chosen = last_picks(picks)[..., None] == torch.arange(frames, device=picks.device)
+        difference = (torch.eye(frames, device=picks.device) - chosen.float()) @ projected
         return net.decide((difference + net.compare.bias).relu())
-
-# %% ../nbs/12_policy.ipynb #7d4ee02f
-class Rollouts(NamedTuple):
-    "What a training step needs to know about the picks it tried."
-    sampled: Tensor          # bool (rollouts, batch, frames)
-    greedy: Tensor           # bool (batch, frames)
-    log_probability: Tensor  # (rollouts, batch) of the sampled picks, differentiable
-    entropy: Tensor          # (rollouts, batch) mean over frames along the sampled path, differentiable
 
 
 def path_scores(
-    logits: Tensor,  # (..., frames, 2)
-    picks: Tensor,   # bool (..., frames)
-) -> tuple[Tensor, Tensor]:  # (...,), (...,)
-    "Log-probability of the picks and mean entropy of the decisions; the forced first frame counts for neither."
+    logits: Tensor,          # (..., frames, 2)
+    picks: Tensor,           # bool (..., frames)
+) -> tuple[Tensor, Tensor]:  # (...,) and (...,)
+    "Log-probability of the picks, and mean entropy of the decisions; the forced first frame counts for neither."
     log_p = logits[..., 1:, :].log_softmax(-1)
     taken = torch.where(picks[..., 1:], log_p[..., 1], log_p[..., 0])
     entropy = -(log_p.exp() * log_p).sum(-1)
     return taken.sum(-1), entropy.sum(-1) / max(1, entropy.shape[-1])
 
-# %% ../nbs/12_policy.ipynb #763c6d3b
+# %% ../nbs/12_policy.ipynb #fb3ca09a
+class Rollouts(NamedTuple):
+    "What a training step wants to know about the picks it tries."
+    sampled: Tensor          # bool (rollouts, batch, frames)
+    greedy: Tensor           # bool (batch, frames)
+    log_probability: Tensor  # (rollouts, batch) of the sampled picks, differentiable
+    entropy: Tensor          # (rollouts, batch) mean over the decisions on the sampled path, differentiable
+
+# %% ../nbs/12_policy.ipynb #b0a9b8ca
 class Policy(PickNet):
-    "PickNet at work on whole clips and on streams."
+    "PickNet at work on whole clips."
 
     @torch.no_grad()
     def rollout(
         self,
-        glances: Tensor,          # (batch, frames, dims) uint8 or float
-        choose: str = "greedy",   # "sample" or "greedy"
-        threshold: float = 0.5,   # greedy picks where p(pick) is larger; 0.5 is the argmax
-        noise: Tensor | None = None,  # (batch, frames): own random numbers
-    ) -> Tensor:                  # picks, bool (batch, frames)
-        "Pick frames of every clip, in one go."
+        glances: Tensor,         # (batch, frames, dims) uint8 or float
+        choose: str = "greedy",  # "sample" or "greedy"
+        threshold: float = 0.5,  # greedy picks where p(pick) is larger; 0.5 is the argmax
+    ) -> Tensor:                 # picks, bool (batch, frames)
+        "Pick frames of every clip."
         if choose not in ("sample", "greedy"):
             raise ValueError(f"choose must be 'sample' or 'greedy', not {choose!r}")
-        if noise is None:
-            noise = torch.empty(glances.shape[:2], device=glances.device)
-            noise = noise.uniform_() if choose == "sample" else noise.fill_(threshold)
-        return walk(self, project(self, glances), noise[None])[0]
+        noise = torch.empty(1, *glances.shape[:2], device=glances.device)
+        noise = noise.uniform_() if choose == "sample" else noise.fill_(threshold)
+        return walk(self, project(self, glances), noise)[0]
 
-    def explore(
-        self,
-        glances: Tensor,     # (batch, frames, dims)
-        rollouts: int = 1,   # sampled rollouts of each clip
-        noise: Tensor | None = None,  # (rollouts, batch, frames): own random numbers
-    ) -> Rollouts:
-        "Sampled and greedy picks of every clip from one projection, with what a gradient needs."
+    def explore(self, glances: Tensor, rollouts: int = 1, noise: Tensor | None = None) -> Rollouts:
+        "Sampled and greedy picks from one projection; `noise` (rollouts, batch, frames) replaces own random numbers."
         projected = project(self, glances)
         if noise is None:
             noise = torch.rand(rollouts, *glances.shape[:2], device=glances.device)
-        noise = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last rollout is the argmax
-        *_, greedy = picks = walk(self, projected.detach(), noise)
-        sampled = picks[:-1]
+        coins = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last rollout is the argmax
+        picks = walk(self, projected.detach(), coins)
+        sampled, greedy = picks[:-1], picks[-1]
         return Rollouts(sampled, greedy, *path_scores(path_logits(self, projected, sampled), sampled))
 
     def log_probability(self, glances: Tensor, picks: Tensor) -> Tensor:
-        "log p(picks) of every clip, (batch,): differentiable in all parameters."
+        "log p(picks) of every clip, (batch,); differentiable in every parameter."
         return path_scores(path_logits(self, project(self, glances), picks), picks)[0]
 
     def probabilities(self, glances: Tensor, picks: Tensor) -> Tensor:
-        "p(pick) of every frame along a path of picks, (batch, frames); the first is forced: 1."
+        "p(pick) of every frame on the path of these picks, (batch, frames); the first is forced: 1."
         return F.pad(path_logits(self, project(self, glances), picks).softmax(-1)[..., 1:, 1], (1, 0), value=1.0)
 
-    def start(self) -> None:
-        "The state of a stream before its first frame: there is no last glance."
-        return None
-
-    @torch.no_grad()
-    def step(
-        self,
-        state: Tensor | None,    # the last picked glance
-        glance: Tensor,          # (dims,)
-        threshold: float = 0.5,
-    ) -> tuple[Tensor, bool, float]:  # state, picked, p(pick)
-        "One frame of a stream: decide, and remember the glance if it was picked."
-        probability = 1.0 if state is None else self(glance_differences(glance, state)).softmax(-1)[1].item()
-        picked = state is None or probability > threshold
-        return (glance if picked else state), picked, probability
-
     def calibrate(self, glances: Tensor, wanted: float) -> Policy:
-        "Data-dependent start: see `calibrate`."
+        "Start from data: p(pick) differs from frame to frame and the argmax picks about `wanted` frames of a clip."
         return calibrate(self, glances, wanted)
 
 # %% ../nbs/12_policy.ipynb #794f854c
