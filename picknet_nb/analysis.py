@@ -22,10 +22,10 @@ from .config import FileError, PickNetError, read_json
 
 # %% auto #0
 __all__ = ['METRICS', 'CURVES', 'PARTS', 'ResultError', 'load_results', 'data_folder', 'stored_results', 'load_paper',
-           'paper_scores', 'mean_and_spread', 'rows_by_name', 'results_table', 'read_log', 'learning_curves',
-           'pick_counts', 'pick_positions', 'fit_law', 'PositionFit', 'fit_positions', 'draw_pick_counts',
-           'draw_pick_positions', 'draw_picks', 'show_result', 'expected_frames', 'Cell', 'recompute_cost',
-           'cost_table', 'median_seconds', 'measure_cost', 'speed_up', 'draw_cost']
+           'paper_scores', 'mean_and_spread', 'rows_by_name', 'results_table', 'draw_scores', 'read_log',
+           'learning_curves', 'pick_counts', 'pick_positions', 'fit_law', 'PositionFit', 'fit_positions',
+           'draw_pick_counts', 'draw_pick_positions', 'draw_picks', 'show_result', 'expected_frames', 'Cell',
+           'recompute_cost', 'cost_table', 'median_seconds', 'measure_cost', 'speed_up', 'draw_cost']
 
 # %% ../nbs/31_analysis.ipynb #9a2f8315
 class ResultError(FileError):
@@ -182,6 +182,37 @@ def results_table(
     about = " ".join(_provenance(result, decoding) for result in results)
     return f"{_markdown_table(header, lines)}\n\nScores × 100, mean ± standard deviation over seeds. Made by {about}"
 
+# %% ../nbs/31_analysis.ipynb #206596a0
+def _pyplot():
+    "matplotlib's drawing module, or one line that says how to get it."
+    try:
+        import matplotlib.pyplot as pyplot
+    except ImportError:
+        raise PickNetError("figures need matplotlib: pip install matplotlib") from None
+    return pyplot
+
+
+def draw_scores(
+    results: dict | Sequence[dict],
+    metric: str = "CIDEr",
+    decoding: str = "greedy",
+):
+    "Score over frames used, one point a row with its spread over seeds, and the Baseline as a line."
+    results = [results] if isinstance(results, dict) else list(results)
+    figure, axis = _pyplot().subplots(figsize=(5.2, 3), dpi=80, layout="constrained")
+    for number, (name, seeds) in enumerate(rows_by_name(results).items()):
+        seeds = [row for row in seeds if metric in row["scores"].get(decoding, {})]
+        if not seeds: continue
+        values = [100 * row["scores"][decoding][metric] for row in seeds]
+        frames, height = statistics.fmean(row["frames_used"] for row in seeds), statistics.fmean(values)
+        spread = statistics.stdev(values) if len(values) > 1 else 0
+        axis.errorbar(frames, height, spread, fmt="osD^v<>Pp*X"[number % 11], markersize=6, capsize=3, color="tab:green" if "PickNet" in name else "0.4", label=name)
+        if name == "Baseline": axis.axhline(height, color="0.7", linewidth=1, linestyle="--", zorder=0)
+    axis.set(xlabel="frames used", ylabel=f"{metric} × 100, {decoding}", title=results[0]["data"], xlim=(0, None))
+    axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, .5))
+    _pyplot().close(figure)
+    return figure
+
 # %% ../nbs/31_analysis.ipynb #886a6207
 def read_log(path) -> list[dict]:  # one entry for each epoch
     "The epochs of a run's JSON-lines log; a cut-off last line is left out, any other bad line is refused."
@@ -201,16 +232,7 @@ def read_log(path) -> list[dict]:  # one entry for each epoch
                 raise ResultError(path, f"line {number} is not a JSON object") from None
     return entries
 
-# %% ../nbs/31_analysis.ipynb #df5dee4a
-def _pyplot():
-    "matplotlib's drawing module, or one line that says how to get it."
-    try:
-        import matplotlib.pyplot as pyplot
-    except ImportError:
-        raise PickNetError("figures need matplotlib: pip install matplotlib") from None
-    return pyplot
-
-
+# %% ../nbs/31_analysis.ipynb #191eb5ed
 def _series(entry: dict, prefix: str = "") -> dict[str, float]:
     "The numbers of one log entry, nested ones by joined name: {'validation': {'CIDEr': 1}} has 'validation CIDEr'."
     found = {}
