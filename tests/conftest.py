@@ -1,0 +1,26 @@
+"A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter."
+import random
+
+import pytest
+import torch
+
+from picknet_nb.config import preset
+from picknet_nb.corpus import Corpus
+
+WORDS = "a the red blue green ball square star rolls jumps spins left right fast slow big small".split()
+
+
+def noise_corpus(videos: int = 40, captions: int = 5, seed: int = 0, frames: int = 30) -> Corpus:
+    "Random features and glances with random captions, split 60/20/20."
+    draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
+    said = [[" ".join(draw.choices(WORDS, k=draw.randint(4, 8))) for _ in range(captions)] for _ in range(videos)]
+    features = torch.randn(videos, frames, 32, generator=generator).half()
+    glances = torch.randint(0, 256, (videos, frames, 196), generator=generator, dtype=torch.uint8)
+    borders = int(videos * 0.6), int(videos * 0.8)
+    splits = {"train": range(borders[0]), "validation": range(*borders), "test": range(borders[1], videos)}
+    return Corpus.build("noise", [f"video{number}" for number in range(videos)], features, glances, said, splits, preset("smoke"))
+
+
+@pytest.fixture
+def corpus() -> Corpus:
+    return noise_corpus()

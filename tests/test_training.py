@@ -1,0 +1,181 @@
+"Runs that are killed, cut, crowded and starved: what was there before must still be there after."
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import noise_corpus
+from safetensors.torch import load_file
+
+from picknet_nb.config import preset
+from picknet_nb.training import RunError, Step, TrainingError, load_run, locked, recipes, train
+
+HERE = Path(__file__).parent
+CONFIG = preset("smoke", supervision_epochs=3, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5)
+ROW = recipes()["PickNet (V+L)"]
+CHILD = """
+import sys; sys.path.insert(0, sys.argv[2])
+import torch; torch.set_num_threads(1)
+from test_training import CONFIG, ROW, noise_corpus, train
+train(sys.argv[1], noise_corpus(), CONFIG, ROW, bars=False, save_seconds=0.05)
+"""
+
+
+def start_child(folder: Path) -> subprocess.Popen:
+    "A training run in a process of its own."
+    return subprocess.Popen([sys.executable, "-c", CHILD, str(folder), str(HERE)], stderr=subprocess.PIPE)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory) -> Path:
+    "The same run, left alone."
+    folder = tmp_path_factory.mktemp("run")/"undisturbed"
+    child = start_child(folder)
+    assert child.wait(300) == 0, child.stderr.read().decode()
+    return folder
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path, kill):
+    folder, draw, kills = tmp_path/"killed", random.Random(int(kill)), 0
+    moments = int(os.environ.get("PICKNET_KILLS", "4"))
+    for _ in range(400):
+        child = start_child(folder)
+        if kills < moments:
+            until = time.monotonic() + 120
+            before = set(folder.glob("*")) if folder.exists() else set()
+            while child.poll() is None and time.monotonic() < until and not (set(folder.glob("*")) - before if folder.exists() else set()):
+                time.sleep(0.02)  # until it has begun to work
+                if (folder/"checkpoint.pt").exists(): break
+            time.sleep(draw.uniform(0.0, 1.5))
+            if child.poll() is None:
+                child.send_signal(kill)
+                kills += 1
+        code = child.wait(300)
+        assert code in (0, -kill), child.stderr.read().decode()
+        if code == 0 and (folder/"weights.safetensors").exists():
+            break
+    assert kills > 0
+    expected, found = load_file(undisturbed/"weights.safetensors"), load_file(folder/"weights.safetensors")
+    assert expected.keys() == found.keys()
+    assert all(torch.equal(expected[name], found[name]) for name in expected)
+    lines = lambda path: [line.rsplit('"seconds"', 1)[0] for line in (path/"log.jsonl").read_text().splitlines()]
+    assert lines(folder) == lines(undisturbed)
+
+
+def test_a_finished_run_has_everything_it_needs(undisturbed):
+    model, config, vocabulary, details = load_run(undisturbed)
+    assert config.average_weights == 0.5 and len(vocabulary) > 4 and details["corpus"] == "noise"
+
+
+def test_another_config_and_another_vocabulary_are_refused(undisturbed, corpus):
+    before = {path: path.read_bytes() for path in undisturbed.iterdir()}
+    with pytest.raises(RunError, match="hidden 64 .now 48"):
+        train(undisturbed, corpus, replace(CONFIG, hidden=48), ROW, bars=False)
+    with pytest.raises(RunError, match="vocabulary"):
+        train(undisturbed, noise_corpus(videos=6, captions=1), CONFIG, ROW, bars=False)
+    assert {path: path.read_bytes() for path in undisturbed.iterdir() if path.name != ".lock"} == \
+           {path: content for path, content in before.items() if path.name != ".lock"}
+
+
+def test_a_checkpoint_cut_in_half_is_named_and_kept(undisturbed, corpus, tmp_path):
+    import shutil
+    folder = shutil.copytree(undisturbed, tmp_path/"run")
+    whole = (folder/"checkpoint.pt").read_bytes()
+    (folder/"checkpoint.pt").write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(RunError, match="checkpoint.pt: cannot be read"):
+        train(folder, corpus, CONFIG, ROW, bars=False)
+    assert (folder/"checkpoint.pt").stat().st_size == len(whole) // 2
+
+
+def test_a_full_disk_is_an_error_and_costs_nothing(corpus, tmp_path):
+    folder, config = tmp_path/"run", replace(CONFIG, average_weights=0.0)
+    plain, calls = Step.update, iter(range(10))
+
+    def fill_disk_after_a_while(self, indices):
+        if next(calls, None) is None:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+        plain(self, indices)
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    Step.update = fill_disk_after_a_while
+    try:
+        with pytest.raises((RunError, OSError), match="large|space|written"):
+            train(folder, corpus, config, ROW, bars=False)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        signal.signal(signal.SIGXFSZ, handler)
+        Step.update = plain
+    assert not [path for path in folder.iterdir() if path.name.startswith(".") and path.name != ".lock"]
+    train(folder, corpus, config, ROW, bars=False)  # goes on from the last whole checkpoint
+    assert (folder/"weights.safetensors").exists()
+
+
+def test_a_loss_that_is_no_number_names_step_tensor_and_checkpoint(corpus, tmp_path):
+    corpus.features[corpus.splits["train"][0]] = float("nan")
+    with pytest.raises(Exception) as caught:
+        train(tmp_path/"run", corpus, CONFIG, recipes()["Baseline"], bars=False)
+    assert "features" in str(caught.value)
+
+
+def test_exploding_weights_stop_the_run(corpus, tmp_path, monkeypatch):
+    plain, calls = Step.update, iter(range(3))
+
+    def spoil(self, indices):
+        if next(calls, None) is None:
+            with torch.no_grad():
+                self.parts[0][0].fill_(float("inf"))
+        plain(self, indices)
+
+    monkeypatch.setattr(Step, "update", spoil)
+    with pytest.raises(TrainingError, match=r"supervision, epoch 0, step 3: .* captioner\..* last good checkpoint"):
+        train(tmp_path/"run", corpus, CONFIG, recipes()["Baseline"], bars=False)
+
+
+def test_two_runs_cannot_share_a_folder(corpus, tmp_path):
+    with locked(tmp_path):
+        with pytest.raises(RunError, match=f"in use by process {os.getpid()}"):
+            train(tmp_path, corpus, CONFIG, ROW, bars=False)
+
+
+TOGETHER = """
+import json, sys; sys.path.insert(0, sys.argv[2])
+import torch; torch.set_num_threads(1)
+from test_training import CONFIG, noise_corpus
+from picknet_nb.config import preset
+from picknet_nb.training import process_share, recipes, together, train
+from picknet_nb import training
+config = preset("smoke", supervision_epochs=3, dropout=0.0, feedback_step=0.0)
+with together("gloo" if "WORLD_SIZE" in __import__("os").environ else None):
+    losses, plain = [], training.Sums.add
+    def add(self, loss, measures):
+        mean = loss.clone()
+        if process_share()[1] > 1:
+            torch.distributed.all_reduce(mean)
+            mean /= process_share()[1]
+        losses.append(mean.item())
+        plain(self, loss, measures)
+    training.Sums.add = add
+    train(sys.argv[1], noise_corpus(), config, recipes()["Baseline"], bars=False)
+    if process_share()[0] == 0: print(json.dumps(losses))
+"""
+
+
+def test_two_processes_reach_the_losses_of_one(tmp_path):
+    import json
+    script = tmp_path/"together.py"
+    script.write_text(TOGETHER)
+    run = lambda *start: json.loads(subprocess.run([*start, str(script), str(tmp_path/f"run{len(start)}"), str(HERE)], check=True,
+                                                   capture_output=True, text=True, timeout=300).stdout.splitlines()[-1])
+    alone = run(sys.executable)
+    both = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617")
+    assert len(alone) >= 20
+    torch.testing.assert_close(torch.tensor(both[:20]), torch.tensor(alone[:20]), rtol=0, atol=1e-4)
