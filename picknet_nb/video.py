@@ -43,7 +43,7 @@ def _import_av():
         raise PickNetError('reading video needs PyAV: pip install "picknet_nb[video]"') from reason
     return av
 
-# %% ../nbs/02_video.ipynb #3e4661cf
+# %% ../nbs/02_video.ipynb #20f228dc
 PICK_GREEN = "#1a9641"
 _GREY = "#b0b0b0"
 
@@ -57,14 +57,14 @@ def _pyplot():
     return pyplot
 
 
-def _draw_frame(axes, image: Tensor, left: float, top: float, tall: float, picked: bool) -> None:
-    "One frame of width 1 with its box."
+def _draw_frame(axes, image: Tensor, left: float, top: float, tall: float, box: float) -> None:
+    "One frame of width 1 in a green box so many points thick; 0: not picked."
     from matplotlib.patches import Rectangle
 
     image = image.permute(1, 2, 0) if image.dim() == 3 else image  # (height, width, 3), or grey (height, width)
     axes.imshow(image.numpy(), extent=(left, left + 1, top + tall, top), cmap="gray", vmin=0, vmax=255)
-    edge = dict(edgecolor=PICK_GREEN, linewidth=3) if picked else dict(edgecolor=_GREY, linewidth=0.5)
-    axes.add_patch(Rectangle((left, top), 1, tall, fill=False, zorder=3 if picked else 2, **edge))
+    edge = dict(edgecolor=PICK_GREEN, linewidth=box, zorder=3) if box else dict(edgecolor=_GREY, linewidth=0.5, zorder=2)
+    axes.add_patch(Rectangle((left, top), 1, tall, fill=False, **edge))
 
 
 def _draw_bar(axes, chance: float, left: float, top: float, room: float, picked: bool) -> None:
@@ -74,7 +74,7 @@ def _draw_bar(axes, chance: float, left: float, top: float, room: float, picked:
     axes.plot([left, left + 1], [bottom, bottom], color=_GREY, linewidth=0.5)
     axes.plot([left, left + 1], [bottom - most / 2] * 2, color="black", linewidth=0.6, linestyle=":")
 
-# %% ../nbs/02_video.ipynb #13d9ca81
+# %% ../nbs/02_video.ipynb #e138b0f1
 def show_frames(
     frames: Tensor,         # uint8 (frames, 3, height, width), or grey (frames, height, width)
     picks=None,             # bool (frames,): the ones to box
@@ -93,11 +93,11 @@ def show_frames(
     across, down = columns * (1 + gap) + gap, -(-count // columns) * (above + tall + bars + below + gap) + gap
     figure = pyplot.figure(figsize=(width, width * down / across + 0.25 * bool(heading)), dpi=80)
     axes = figure.add_axes((0, 0, 1, down / (down + 0.25 * bool(heading) * across / width)))
-    text = dict(ha="center", fontsize=min(max(width / columns * 9, 5), 10))
+    text = dict(ha="center", fontsize=min(max(8 * width / columns, 6), 10))
     for i, image in enumerate(frames):
         left, top = gap + i % columns * (1 + gap), gap + i // columns * (above + tall + bars + below + gap) + above
         picked = picks is not None and bool(picks[i])
-        _draw_frame(axes, image, left, top, tall, picked)
+        _draw_frame(axes, image, left, top, tall, picked * min(3.5 * width / columns, 3))
         if titles is not None:
             axes.text(left + 0.5, top - 0.05, str(titles[i]), va="bottom", **text)
         if probabilities is not None:
@@ -118,12 +118,12 @@ def spaced(
     "Indices of equally spaced frames: the first, the last, and steps as even as they can be."
     return [round(k * (total - 1) / max(frames - 1, 1)) for k in range(frames)]
 
-# %% ../nbs/02_video.ipynb #fbec5ad3
+# %% ../nbs/02_video.ipynb #32769457
 MAX_PIXELS = 1 << 26  # 67 megapixels: larger frames are mistakes or attacks
 _TOO_LONG = "took longer than its time limit"
 
 
-def _check_file(path, pipe: bool = False) -> None:
+def _check_file(path) -> None:
     "Refuse what is not a file with something in it before any decoder sees it."
     try:
         found = Path(path).stat()
@@ -133,9 +133,9 @@ def _check_file(path, pipe: bool = False) -> None:
         raise VideoError(path, f"cannot be read: {reason}") from reason
     if stat.S_ISDIR(found.st_mode):
         raise VideoError(path, "is a folder, not a video")
-    if not stat.S_ISREG(found.st_mode) and not pipe:
+    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
         raise VideoError(path, "is not a regular file")
-    if stat.S_ISREG(found.st_mode) and found.st_size == 0:
+    if found.st_size == 0:
         raise VideoError(path, "the file is empty")
 
 
@@ -150,7 +150,7 @@ def _check_size(path, frame) -> None:
     if frame.width * frame.height > MAX_PIXELS:
         raise VideoError(path, f"has frames of {frame.width} x {frame.height} pixels, more than {MAX_PIXELS:,}")
 
-# %% ../nbs/02_video.ipynb #d2fc1f98
+# %% ../nbs/02_video.ipynb #ddd64594
 def _said(error) -> str:
     "What FFmpeg says about a failure, in one line."
     logged = error.log[2].strip() if getattr(error, "log", None) else ""
@@ -168,6 +168,8 @@ def _opened(path, source: str, seconds: float, **how):
             streams = [each for each in container.streams.video if not each.disposition & type(each.disposition).attached_pic]
             if not streams:
                 raise VideoError(path, "has sound but no video" if container.streams.audio else "has no video stream")
+            if streams[0].codec_context is None:
+                raise VideoError(path, "is coded in a way that FFmpeg does not know")
             _check_size(path, streams[0].codec_context)
             yield container, streams[0]
     except av.error.ExitError as reason:
@@ -181,7 +183,36 @@ def _open_file(path, deadline: float):
     options = {"protocol_whitelist": "file", "max_pixels": str(MAX_PIXELS)}
     return _opened(path, f"file:{path}", deadline - monotonic(), options=options)
 
-# %% ../nbs/02_video.ipynb #70dec4a0
+# %% ../nbs/02_video.ipynb #161f6eb9
+_BOXES = frozenset(b"ftyp styp moov moof mdat mfra sidx free skip wide udta uuid meta pnot prft emsg".split())  # of MP4 and QuickTime
+
+
+def _length(head: bytes) -> int:
+    "Bytes that the element beginning with these 16 bytes claims to have; 0 where it does not say."
+    if head[:4] == b"RIFF":  # AVI
+        return 8 + int.from_bytes(head[4:8], "little")
+    if head[4:8] in _BOXES:
+        size = int.from_bytes(head[:4], "big")
+        return int.from_bytes(head[8:16], "big") if size == 1 else size
+    if head[:4] in (b"\x1aE\xdf\xa3", b"\x18S\x80g") and len(head) > 4:  # Matroska: the first bit set tells how many bytes the number has
+        width = 9 - head[4].bit_length()
+        value, unknown = int.from_bytes(head[4:4 + width], "big") - (1 << 7 * width), (1 << 7 * width) - 1
+        return 4 + width + value if width < 9 and value != unknown else 0
+    return 0
+
+
+def _check_whole(path, deadline: float) -> None:
+    "Refuse a file that ends before its outermost elements do."
+    end, size = 0, Path(path).stat().st_size
+    with open(path, "rb") as file:
+        while end < size and (length := _length(file.read(16))) >= 8:
+            _check_time(path, deadline)
+            end += length
+            file.seek(min(end, size))
+    if end > size:
+        raise VideoError(path, f"is truncated: {size:,} of {end:,} bytes are there")
+
+# %% ../nbs/02_video.ipynb #c8403034
 class _Index(NamedTuple):
     "What the packets of a video say without being decoded."
     stamps: list     # time stamp of each packet, in the order of the file
@@ -189,34 +220,21 @@ class _Index(NamedTuple):
     tick: float      # seconds in a step of the time stamp
 
 
-def _ends_early(container, promised: int, packets: int, end: float) -> bool:
-    "Whether a file holds much less than its header promises; only two families promise what they mean."
-    if "mp4" in container.format.name:
-        return packets < 0.9 * promised
-    if "matroska" in container.format.name:  # the last frame need not tell how long it is shown
-        return end * (1 + 2 / packets) < 0.9 * (container.duration or 0) / 1e6
-    return False
-
-
 def _scan(path, deadline: float) -> _Index:
     "Walk over the packets of a file without decoding them."
-    stamps, keys, packets, end, broken = [], [], 0, 0.0, False
+    stamps, keys, broken = [], [], False
     with _open_file(path, deadline) as (container, stream):
-        for packet in container.demux():
+        for packet in container.demux(stream):
             _check_time(path, deadline)
-            if not packet.size:
-                continue
-            broken = packet.is_corrupt
-            end = max(end, float(((packet.pts or 0) + (packet.duration or 0)) * packet.time_base))
-            if packet.stream_index == stream.index:
-                packets += 1
-                if not packet.is_discard:  # decoded for the sake of others, never shown
-                    keys += [len(stamps)] if packet.is_keyframe else []
-                    stamps.append(packet.pts)
+            if packet.size:
+                broken = packet.is_corrupt
+            if packet.size and not packet.is_discard:  # a discarded one is decoded for the sake of others, never shown
+                keys += [len(stamps)] if packet.is_keyframe else []
+                stamps.append(packet.pts)
         if not stamps:
             raise VideoError(path, "has no frames")
-        if broken or _ends_early(container, stream.frames, packets, end):
-            raise VideoError(path, "is truncated: its end is missing")
+        if broken:
+            raise VideoError(path, "is truncated: its last frame is not whole")
         return _Index(stamps, keys, float(stream.time_base))
 
 # %% ../nbs/02_video.ipynb #5a9ad503
@@ -324,7 +342,7 @@ def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: f
         return _read_straight(path, seen, frames, painter, deadline)
     return Clip(torch.stack([found[i][0] for i in order]), _times([found[i][1] for i in order], 1.0))
 
-# %% ../nbs/02_video.ipynb #f5de3781
+# %% ../nbs/02_video.ipynb #9d487f9a
 def read_clip(
     path,                      # a video file of any kind that FFmpeg knows
     frames: int = 30,          # 4.3: equally spaced
@@ -337,6 +355,7 @@ def read_clip(
         raise PickNetError(f"a clip needs at least one frame and one pixel, not frames={frames}, size={size}")
     _check_file(path)
     deadline, painter = monotonic() + time_limit, _Painter(path, size)
+    _check_whole(path, deadline)
     index = _scan(path, deadline)
     total = len(index.stamps)
     if None not in index.stamps and len(set(index.stamps)) == total:
@@ -417,7 +436,7 @@ def _timed(items: Iterable, rate: float) -> Iterator[tuple[float, object]]:
     for number, item in enumerate(items):
         yield item if isinstance(item, tuple) else (number / rate, item)
 
-# %% ../nbs/02_video.ipynb #e888129e
+# %% ../nbs/02_video.ipynb #b24c10a3
 def stream_frames(
     source,                       # a path, a URL or camera, or an iterable of frames or (time, frame) pairs
     rate: float = 1.0,            # 5.3: frames a second
@@ -434,7 +453,7 @@ def stream_frames(
     name, settings = str(source), {"max_pixels": str(MAX_PIXELS), **(options or {})}
     local = format is None and "://" not in name
     if local:
-        _check_file(name, pipe=True)
+        _check_file(name)
         settings["protocol_whitelist"] = "file"
     _import_av()
     frames = _decoded(name, local, time_limit, {"format": format, "options": settings})
