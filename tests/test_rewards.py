@@ -1,0 +1,147 @@
+"""The reward of picked frames: equation by equation, at its edges, and as training calls it."""
+from __future__ import annotations
+
+import pytest
+import torch
+
+from picknet_nb.cider import Cider
+from picknet_nb.config import preset
+from picknet_nb.corpus import Corpus
+from picknet_nb.rewards import REWARDS, Reward, diversity_reward, limits_at, make_reward, measure_diversity, within_limits
+from picknet_nb.text import SPECIALS, Vocabulary
+
+
+def at_most(counts: list[int], frames: int = 30) -> torch.Tensor:
+    "Picks of the first so many frames of each clip."
+    return torch.arange(frames)[None] < torch.tensor(counts)[:, None]
+
+
+@pytest.fixture
+def corpus() -> Corpus:
+    torch.manual_seed(0)
+    captions = [["a man sings", "a man is singing"], ["a dog runs", "the dog is running"], ["a cat sleeps"], []]
+    splits = {"train": torch.tensor([0, 1]), "validation": torch.tensor([2]), "test": torch.tensor([3])}
+    return Corpus.build("four", list("abcd"), torch.rand(4, 30, 16).half(), torch.zeros(4, 30, 9, dtype=torch.uint8),
+                        captions, splits, preset("smoke"), {})
+
+
+def test_diversity_is_the_sum_of_standard_deviations():
+    torch.manual_seed(1)
+    features, picks = 50 + torch.randn(16, 30, 64), torch.rand(16, 30) < 0.3
+    picks[:, 0] = True
+    expected = torch.stack([clip[chosen].std(0, correction=0).sum() for clip, chosen in zip(features, picks)])
+    torch.testing.assert_close(diversity_reward(features, picks), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("counts, frames", [([0], 30), ([1], 30), ([1], 1), ([30], 30)])
+def test_diversity_has_no_nan(counts, frames):
+    for features in (torch.randn(1, frames, 8), torch.ones(1, frames, 8), torch.zeros(1, frames, 8)):
+        reward = diversity_reward(features, at_most(counts, frames))
+        assert reward.isfinite().all() and reward >= 0
+        assert reward == 0 or counts == [30]
+
+
+def test_equal_frames_earn_exactly_nothing():
+    features = (1000 * torch.rand(5, 1, 2048)).half().expand(5, 30, 2048)
+    assert (diversity_reward(features, at_most([1, 2, 3, 7, 30])) == 0).all()
+
+
+def test_half_precision_does_not_overflow():
+    features = torch.full((1, 30, 64), 60000.0).half()
+    features[:, ::2] *= -1
+    torch.testing.assert_close(diversity_reward(features, at_most([30])), torch.tensor([64 * 60000.0]), rtol=1e-3, atol=0)
+
+
+def test_rewards_are_single_precision_without_gradient_under_autocast():
+    features = torch.randn(4, 30, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = diversity_reward(features, at_most([3] * 4))
+    assert inside.dtype == torch.float32 and not inside.requires_grad
+    torch.testing.assert_close(inside, diversity_reward(features, at_most([3] * 4)))
+
+
+def test_limits_shrink_on_a_line():
+    config = preset("full", first_max_picks=10, final_max_picks=6, shrink_epochs=8)
+    assert [limits_at(epoch, config) for epoch in range(10)] == [10, 10, 9, 9, 8, 8, 7, 7, 6, 6]
+    assert limits_at(0, preset("full", shrink_epochs=0)) == 7
+
+
+def test_limits_include_their_ends():
+    picks = at_most([0, 2, 3, 7, 8, 30])
+    for limit in (7, torch.tensor(7)):
+        assert within_limits(picks, 3, limit).tolist() == [False, False, True, True, False, False]
+
+
+def test_total_is_the_weighted_sum_or_the_penalty(corpus):
+    config = preset("full", language_weight=0.5, diversity_weight=2.0, penalty=-3.0)
+    reward = make_reward(corpus, config)
+    words = corpus.vocabulary.encode(["a man sings", "a man sings", "a dog", "a dog"], 8)
+    earned = reward(words, torch.tensor([0, 0, 1, 1]), corpus.features[[0, 0, 1, 1]], at_most([2, 3, 7, 8]), 7)
+    assert earned.inside.tolist() == [False, True, True, False]
+    assert earned.total[[0, 3]].tolist() == [-3.0, -3.0]
+    torch.testing.assert_close(earned.total[1:3], 0.5 * earned.language[1:3] + 2 * earned.diversity[1:3])
+
+
+def test_the_three_settings(corpus):
+    words, videos = corpus.vocabulary.encode(["a man sings"] * 2, 8), torch.tensor([0, 1])
+    ask = lambda name: make_reward(corpus, preset("full", **REWARDS[name]))(words, videos, corpus.features[:2], at_most([4, 5]), 7)
+    visual, language, both = ask("V"), ask("L"), ask("V+L")
+    assert torch.equal(visual.total, visual.diversity) and torch.equal(language.total, language.language)
+    torch.testing.assert_close(both.total, visual.total + language.total)
+
+
+def test_diversity_alone_needs_no_captions(corpus):
+    reward = Reward(preset("full", **REWARDS["V"]), None)
+    earned = reward(None, torch.arange(4), corpus.features, at_most([5] * 4), 7)
+    assert torch.equal(earned.total, earned.diversity) and (earned.language == 0).all()
+
+
+def test_reward_uses_the_training_clips_only(corpus):
+    config = preset("full")
+    reward = make_reward(corpus, config)
+    references = [[caption.split() for caption in captions or [""]] for captions in corpus.captions]
+    expected = Cider(references, corpus.vocabulary, documents=[0, 1], eos=True)
+    words = corpus.vocabulary.encode(["a man sings"] * 4, 8)
+    assert torch.equal(reward.cider(words, torch.arange(4)), expected(words, torch.arange(4)))
+    assert reward.diversity_scale == measure_diversity(corpus.features[:2], config)
+    corpus.features[2:] *= 9
+    assert make_reward(corpus, config).diversity_scale == reward.diversity_scale
+
+
+def test_unit_of_diversity():
+    torch.manual_seed(2)
+    features, config = torch.randn(100, 30, 32), preset("full")
+    unit = measure_diversity(features, config)
+    assert unit == measure_diversity(features, config) and unit != measure_diversity(features, config, seed=1)
+    assert measure_diversity(3 * features, config) == pytest.approx(3 * unit, rel=1e-5)
+    assert measure_diversity(torch.ones(4, 30, 8), config) == 1.0
+
+
+def test_every_allowed_set_of_frames_beats_the_penalty(corpus):
+    config = preset("full")
+    torch.manual_seed(3)
+    picks = torch.rand(200, 30) < torch.rand(200, 1)
+    videos = torch.randint(0, 4, (200,))
+    words = torch.randint(0, len(corpus.vocabulary), (200, 8))
+    earned = make_reward(corpus, config)(words, videos, corpus.features[videos], picks, 10)
+    assert earned.total.isfinite().all() and earned.inside.any() and not earned.inside.all()
+    assert earned.total[earned.inside].min() >= 0 > config.penalty
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_captured_with_a_moving_limit(corpus):
+    from picknet_nb.capture import Captured
+
+    corpus = corpus.to("cuda")
+    reward, videos, limit = make_reward(corpus, preset("full")), torch.arange(4, device="cuda"), torch.tensor(10, device="cuda")
+    words, picks = corpus.vocabulary.encode(["a man sings"] * 4, 8).cuda(), at_most([2, 5, 8, 11]).cuda()
+    step = Captured(lambda *inputs: tuple(reward(*inputs)), words, videos, corpus.features, picks, limit)
+    for most in (10, 7):
+        torch.testing.assert_close(step(words, videos, corpus.features, picks, torch.tensor(most, device="cuda"))[0],
+                                   reward(words, videos, corpus.features, picks, most).total)
+
+
+def test_vocabulary_of_another_corpus_is_scored_by_its_own_words():
+    vocabulary = Vocabulary(SPECIALS + ("dog", "a"))
+    cider = Cider([[["a", "dog"]], [["a", "cat"]]], vocabulary)
+    assert cider(vocabulary.encode(["a dog"], 4), torch.tensor([0])).item() == pytest.approx(10 * 2 / 4, abs=1e-5)
