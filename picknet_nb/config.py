@@ -68,7 +68,7 @@ def read_json(path, error: type[FileError] = FileError):
     except (json.JSONDecodeError, RecursionError) as reason:
         raise error(path, f"not valid JSON: {reason}") from reason
 
-# %% ../nbs/00_config.ipynb #2e638d29
+# %% ../nbs/00_config.ipynb #c9b70761
 @dataclass(frozen=True)
 class Config:
     "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
@@ -119,6 +119,7 @@ class Config:
     baseline: str = "greedy"          # 3.3: "greedy" (self-critical) or "others" (mean of the other samples)
     rollouts: int = 1                 # 3.3: Monte-Carlo samples of picks for each clip
     entropy_weight: float = 0.0       # ours: reward for a policy that stays undecided
+    word_weight: float = 0.0          # ours: share of CIDEr-rewarded words in the captioner's loss of stage three
     patience: int = 0                 # ours: stop a stage after so many epochs without a better score; 0: never
     average_weights: float = 0.0      # ours: decay of a running average of the weights used for scoring; 0: none
     # testing
@@ -129,12 +130,12 @@ class Config:
     def __post_init__(self):
         _check_fields(self)
 
-# %% ../nbs/00_config.ipynb #91cb5432
+# %% ../nbs/00_config.ipynb #161ca661
 _CHOICES = {
     "glance": ("grey", "feature"), "vocabulary_from": ("train", "all"), "output_gate": ("sigmoid", "tanh"),
     "video_vector": ("last", "mean"), "baseline": ("greedy", "others"),
 }
-_SHARES = ("dropout", "input_dropout", "label_smoothing", "feedback_step", "feedback_most", "average_weights", "threshold")
+_SHARES = ("dropout", "input_dropout", "label_smoothing", "feedback_step", "feedback_most", "average_weights", "threshold", "word_weight")
 _FROM_ZERO = ("seed", "shrink_epochs", "supervision_picks", "patience", "supervision_epochs", "reinforcement_epochs", "adaptation_epochs")
 
 
