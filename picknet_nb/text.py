@@ -23,34 +23,38 @@ from .config import FileError, PickNetError, read_json, write_whole
 # %% auto #0
 __all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'Vocabulary']
 
-# %% ../nbs/01_text.ipynb #03effa6e
+# %% ../nbs/01_text.ipynb #11f54102
 _ABBREVIATIONS = frozenset("mr mrs ms dr st mt jr sr vs no etc inc co ft".split())
 _SENTENCE_END = re.compile(r"(?<!\S)([^\s.]{2,})\.(?=\s+\S)")
 
 
 def _part_sentences(text: str) -> str:
-    "Move the full stop at the end of each sentence away from its word."
+    "Move the full stop that ends a sentence away from its word."
     return _SENTENCE_END.sub(lambda end: end[0] if end[1] in _ABBREVIATIONS else f"{end[1]} .", text)
 
-# %% ../nbs/01_text.ipynb #198f7956
+# %% ../nbs/01_text.ipynb #088aeb9c
 _SIMPLE = re.compile(r"[a-z0-9\s]*\.?\s*\Z")  # nothing in here for NLTK to cut ...
 _CUT = frozenset("cannot gimme gonna gotta lemme wanna".split())  # ... but these
 
 
+def _is_word(token: str) -> bool:
+    "Whether a token is more than punctuation."
+    return not all(letter in string.punctuation for letter in token)
+
+
 @lru_cache(maxsize=1 << 16)
 def _nltk_words(text: str) -> tuple[str, ...]:
-    "NLTK's tokens of a lower-case caption that are not only punctuation."
+    "The words that NLTK finds in a lower-case caption."
     try:
         from nltk.tokenize import word_tokenize
     except ImportError as reason:
         raise PickNetError('tokenising needs NLTK: pip install "picknet_nb[metrics]"') from reason
-    words = word_tokenize(_part_sentences(text), preserve_line=True)
-    return tuple(word for word in words if not all(letter in string.punctuation for letter in word))
+    return tuple(filter(_is_word, word_tokenize(_part_sentences(text), preserve_line=True)))
 
 
 def tokenize(
     caption: str,  # as a person wrote it
-) -> list[str]:    # its words in lower case, without punctuation
+) -> list[str]:    # lower case, without punctuation
     "Cut a caption into words as section 4.4 says."
     text = caption.lower()
     if _SIMPLE.match(text):
@@ -59,11 +63,17 @@ def tokenize(
             return words
     return list(_nltk_words(text))
 
-# %% ../nbs/01_text.ipynb #f7d753e0
+# %% ../nbs/01_text.ipynb #b08bec23
 PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 
+def _kept(counts: Counter, min_count: int) -> tuple[str, ...]:
+    "The specials, then every word that is common enough, the most common first."
+    common = [word for word, count in counts.items() if count >= min_count and word not in SPECIALS]
+    return SPECIALS + tuple(sorted(common, key=lambda word: (-counts[word], word)))
+
+# %% ../nbs/01_text.ipynb #0d5d0cfa
 def _fault(words) -> str | None:
     "What is wrong with a list of words, or None."
     if not isinstance(words, (list, tuple)) or not all(isinstance(word, str) and word for word in words):
@@ -73,11 +83,29 @@ def _fault(words) -> str | None:
     twice = [word for word, count in Counter(words).items() if count > 1]
     return f"{twice[0]!r} stands in the vocabulary twice" if twice else None
 
-# %% ../nbs/01_text.ipynb #51875b37
+# %% ../nbs/01_text.ipynb #a3e45033
+def _row(
+    tokens: list[str],
+    ids: dict[str, int],
+    max_words: int,
+) -> list[int]:
+    "The ids of one caption: its words, `<eos>`, zeros."
+    row = [ids.get(token, UNK) for token in tokens[:max_words - 1]] + [EOS]
+    return row + [PAD] * (max_words - len(row))
+
+
+def _sentence(
+    row: list[int],
+    words: tuple[str, ...],
+) -> str:
+    "The caption of one row of ids, up to its first `<eos>`."
+    row = row[:row.index(EOS)] if EOS in row else row
+    return " ".join(words[place] for place in row if place not in (PAD, BOS))
+
+# %% ../nbs/01_text.ipynb #3b98483b
 @dataclass(frozen=True)
 class Vocabulary:
     "The words a captioner knows; the id of a word is its place."
-
     words: tuple[str, ...]  # the four specials first
 
     def __post_init__(self):
@@ -85,71 +113,46 @@ class Vocabulary:
             raise PickNetError(fault)
         object.__setattr__(self, "words", tuple(self.words))
 
-    def __len__(self) -> int:
-        return len(self.words)
+    @classmethod
+    def build(cls, captions: Iterable[str], min_count: int = 3) -> Vocabulary:
+        "Every word that occurs at least `min_count` times, the most common first."
+        return cls(_kept(Counter(word for caption in captions for word in tokenize(caption)), min_count))
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        "The way back from a word to its place."
+        "The place of each word."
         return {word: place for place, word in enumerate(self.words)}
 
+    def __len__(self) -> int:
+        return len(self.words)
+
+    def encode(self, captions: Iterable[str], max_words: int) -> Tensor:  # int64 (captions, max_words)
+        "The ids of each caption: words, `<eos>`, zeros."
+        if max_words < 1:
+            raise PickNetError(f"a caption needs room for <eos> at least, not max_words={max_words}")
+        rows = [_row(tokenize(caption), self.ids, max_words) for caption in captions]
+        return torch.tensor(rows, dtype=torch.int64).reshape(-1, max_words)
+
+    def decode(self, ids: Tensor) -> list[str]:  # ids: int64 (captions, time)
+        "The caption of each row, up to its first `<eos>`."
+        return [_sentence(row, self.words) for row in ids.tolist()]
+
+    def to_list(self) -> list[str]:
+        "The words as JSON knows them."
+        return list(self.words)
+
+    def fingerprint(self) -> str:
+        "Twelve letters that change when any word or its place changes."
+        return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:12]
+
+    def save(self, path) -> Path:
+        "Write the words as JSON, one on a line."
+        return write_whole(path, json.dumps(self.to_list(), ensure_ascii=False, indent=0) + "\n")
+
     @classmethod
-    def build(
-        cls,
-        captions: Iterable[str],
-        min_count: int = 3,  # 4.4: rarer words become <unk>
-    ) -> Vocabulary:
-        "Every word that occurs at least `min_count` times, the most common first."
-        counts = Counter(word for caption in captions for word in tokenize(caption))
-        kept = [word for word, count in counts.items() if count >= min_count and word not in SPECIALS]
-        return cls(SPECIALS + tuple(sorted(kept, key=lambda word: (-counts[word], word))))
-
-# %% ../nbs/01_text.ipynb #7876ed35
-def _encode(
-    self: Vocabulary,
-    captions: list[str],
-    max_words: int,  # ids per caption, <eos> included
-) -> Tensor:         # int64 (captions, max_words)
-    "The ids of each caption: words, `<eos>`, zeros."
-    ids, rows = self.ids, []
-    for caption in captions:
-        row = [ids.get(word, UNK) for word in tokenize(caption)[:max_words - 1]] + [EOS]
-        rows.append(row + [PAD] * (max_words - len(row)))
-    return torch.tensor(rows, dtype=torch.int64).reshape(len(rows), max_words)
-
-
-def _decode(
-    self: Vocabulary,
-    ids: Tensor,  # int64 (captions, time)
-) -> list[str]:
-    "The sentence of each row, up to its first `<eos>`."
-    sentences = []
-    for row in ids.tolist():
-        row = row[:row.index(EOS)] if EOS in row else row
-        sentences.append(" ".join(self.words[each] for each in row if each not in (PAD, BOS)))
-    return sentences
-
-
-Vocabulary.encode, Vocabulary.decode = _encode, _decode
-
-# %% ../nbs/01_text.ipynb #c4d7e4c3
-def _save(self: Vocabulary, path) -> Path:
-    "Write the words as JSON, one on each line."
-    return write_whole(path, json.dumps(list(self.words), ensure_ascii=False, indent=0) + "\n")
-
-
-def _load(path) -> Vocabulary:
-    "Read words written by `save`; anything else is refused with its reason."
-    words = read_json(path)
-    if fault := _fault(words):
-        raise FileError(path, fault)
-    return Vocabulary(tuple(words))
-
-
-def _fingerprint(self: Vocabulary) -> str:
-    "Twelve letters that change when any word or its place changes."
-    return hashlib.sha256("\n".join(self.words).encode()).hexdigest()[:12]
-
-
-Vocabulary.to_list = lambda self: list(self.words)
-Vocabulary.save, Vocabulary.load, Vocabulary.fingerprint = _save, staticmethod(_load), _fingerprint
+    def load(cls, path) -> Vocabulary:
+        "Read words written by `save`; anything else is refused with its reason."
+        words = read_json(path)
+        if fault := _fault(words):
+            raise FileError(path, fault)
+        return cls(words)
