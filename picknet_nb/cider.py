@@ -20,9 +20,9 @@ from .config import PickNetError
 from .text import EOS, PAD, UNK, Vocabulary
 
 # %% auto #0
-__all__ = ['ORDERS', 'ngrams', 'document_frequencies', 'plain_cider', 'spoken', 'base_powers', 'ngram_keys', 'Numbered',
-           'number_references', 'Counted', 'count_ngrams', 'Tables', 'ngram_weights', 'reference_norms', 'build_tables',
-           'find', 'look_up', 'running_number', 'clipped_dot', 'Cider']
+__all__ = ['ORDERS', 'ngrams', 'document_frequencies', 'plain_cider', 'spoken', 'ngram_keys', 'Numbered', 'number_references',
+           'Counted', 'count_ngrams', 'Tables', 'ngram_weights', 'reference_norms', 'build_tables', 'find', 'look_up',
+           'running_number', 'clipped_dot', 'Cider']
 
 # %% ../nbs/20_cider.ipynb #f3a382c1
 ORDERS = 4  # n-grams of one to four words
@@ -74,21 +74,19 @@ def spoken(
     ends = (is_eos | (words == PAD)).cumsum(1)
     return (ends == 0) | (is_eos & (ends == 1)) if eos else ends == 0
 
-# %% ../nbs/20_cider.ipynb #2d2b056e
-def base_powers(base: int, device=None) -> Tensor:
-    "powers[n, i] = base ** (n - i), and 0 where i > n: a window's weights in each of its four keys."
-    return torch.tensor([[base ** (n - i) if i <= n else 0 for i in range(ORDERS)] for n in range(ORDERS)], device=device)
-
-
+# %% ../nbs/20_cider.ipynb #60f94b57
 def ngram_keys(
     words: Tensor,   # int64 (batch, time)
     inside: Tensor,  # bool (batch, time), of `spoken`
-    powers: Tensor,  # int64 (4, 4), of `base_powers`
+    base: int,
 ) -> Tensor:         # int64 (batch, 4, time)
     "The key of the run of one, two, three, four words that starts at each position, 0 where there is none."
-    windows = pad(words, (0, ORDERS - 1)).unfold(1, ORDERS, 1)          # (batch, time, 4)
-    keys = (windows[:, None] * powers[:, None]).sum(-1)                 # (batch, 4, time)
-    return keys * pad(inside, (0, ORDERS - 1)).unfold(1, ORDERS, 1).mT  # the run's last word must be inside
+    words = pad(words * inside, (0, ORDERS - 1))
+    time, keys = inside.shape[1], [words[:, :inside.shape[1]]]
+    for n in range(1, ORDERS):
+        following = words[:, n:n + time]
+        keys.append((keys[-1] * base + following) * (following > 0))
+    return torch.stack(keys, 1)
 
 # %% ../nbs/20_cider.ipynb #99e35f85
 class Numbered(NamedTuple):
@@ -182,11 +180,11 @@ def build_tables(numbered: Numbered, documents: np.ndarray, device="cpu") -> Tab
     lengths[videos, places] = np.maximum(numbered.lengths - 1, 0)
     return Tables(*(torch.from_numpy(array).to(device) for array in (counted.keys, weights, cells, counts, scale, lengths)))
 
-# %% ../nbs/20_cider.ipynb #05e8cd8c
+# %% ../nbs/20_cider.ipynb #584066bc
 def find(table: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
     "Where each wanted number stands in a sorted table, and whether it stands there at all."
     places = torch.searchsorted(table, wanted).clamp_(max=len(table) - 1)
-    return places, table.take(places) == wanted
+    return places, table[places] == wanted
 
 
 def look_up(
@@ -196,7 +194,7 @@ def look_up(
 ) -> tuple[Tensor, Tensor]:  # float64 and int64, both (batch, 4, time)
     "The weight of each n-gram, 0 where there is none, and its row in its video's counts."
     ngrams, known = find(tables.keys, keys)
-    weights = tables.weights.take(ngrams.where(known, len(tables.keys))) * (keys > 0)
+    weights = tables.weights[ngrams.where(known, len(tables.keys))] * (keys > 0)
     cells, own = find(tables.cells, (videos[:, None, None] * len(tables.keys) + ngrams).where(known, -1))
     return weights, (cells + 1) * own
 
@@ -228,7 +226,7 @@ def clipped_dot(
     sums.index_add_(0, some // rows.shape[2], _paid(counts, *(each[some] for each in flat)))
     return sums.view(*rows.shape[:2], -1)
 
-# %% ../nbs/20_cider.ipynb #380034e7
+# %% ../nbs/20_cider.ipynb #df18ff85
 class Cider:
     "CIDEr-D of candidate ids against the references of their videos, on one device."
 
@@ -247,8 +245,8 @@ class Cider:
             raise PickNetError(f"{numbered.base:,} different words are more than 64-bit n-gram keys can tell apart (55,108)")
         counted = np.zeros(len(references), bool)
         counted[slice(None) if documents is None else torch.as_tensor(documents).tolist()] = True
-        self.tables, self.eos, self.sigma = build_tables(numbered, counted, device), eos, sigma
-        self.powers = base_powers(numbered.base, device)
+        self.tables, self.base = build_tables(numbered, counted, device), numbered.base
+        self.eos, self.sigma = eos, sigma
 
     def __call__(
         self,
@@ -257,7 +255,7 @@ class Cider:
     ) -> Tensor:         # float32 (batch,)
         "The score of each caption on coco-caption's scale, 0 to 10."
         tables = self.tables
-        keys = ngram_keys(words, spoken(words, self.eos), self.powers)                        # (batch, 4, time)
+        keys = ngram_keys(words, spoken(words, self.eos), self.base)                          # (batch, 4, time)
         running = running_number(keys)
         weights, rows = look_up(tables, keys, videos)
         squares = weights ** 2
