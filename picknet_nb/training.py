@@ -118,7 +118,7 @@ class Supervision(nn.Module):
             loss, measures = (1 - share) * loss + share * spoken, {**measures, "word_reward": gained}
         return loss, measures
 
-# %% ../nbs/23_training.ipynb #6dad6cef
+# %% ../nbs/23_training.ipynb #b57ae73a
 def reference_tokens(corpus: Corpus) -> list[list[list[str]]]:
     "The words of every caption of every video."
     return [[tokenize(caption) for caption in captions] for captions in corpus.captions]
@@ -133,12 +133,11 @@ def word_loss(
     most: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     "The self-critical loss of sampled words, and the mean CIDEr that they earned."
-    with torch.no_grad(), without_dropout(captioner):
+    with without_dropout(captioner):  # a sample must be judged by the very distribution it came from
         video = captioner.encoder(features, picks, most)
-        words, _ = captioner.decoder.sample(video, captioner.max_words)
-        baseline = cider(captioner.decoder.greedy(video, captioner.max_words), videos)
-        gained = cider(words, videos)
-    logits = captioner(features, picks, words, most=most).float()
+        words, _ = captioner.decoder.sample(video.detach(), captioner.max_words)
+        gained, baseline = cider(words, videos), cider(captioner.decoder.greedy(video.detach(), captioner.max_words), videos)
+        logits = captioner.decoder(video, words).float() + captioner.decoder.never
     log_probability = -F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=PAD, reduction="none").view_as(words).sum(1)
     return policy_loss(log_probability, gained, baseline), gained.mean()
 
