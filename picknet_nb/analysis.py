@@ -27,7 +27,7 @@ __all__ = ['METRICS', 'CURVES', 'PARTS', 'ResultError', 'load_results', 'data_fo
            'draw_pick_counts', 'draw_pick_positions', 'draw_picks', 'show_result', 'expected_frames', 'Cell',
            'recompute_cost', 'cost_table', 'median_seconds', 'measure_cost', 'speed_up', 'draw_cost']
 
-# %% ../nbs/31_analysis.ipynb #9a2f8315
+# %% ../nbs/31_analysis.ipynb #0b20d670
 class ResultError(FileError):
     "A result file that cannot be used, and why."
 
@@ -35,7 +35,7 @@ class ResultError(FileError):
 def _is_number(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
-
+# %% ../nbs/31_analysis.ipynb #a49596bc
 def _wrong_in_row(row: Any) -> str | None:
     "What keeps one row of a result file out of a table."
     if not isinstance(row, dict) or not isinstance(row.get("row"), str):
@@ -72,13 +72,13 @@ def load_results(
                 raise ResultError(path, f"row {number} {wrong}")
     return result
 
-# %% ../nbs/31_analysis.ipynb #04417e41
+# %% ../nbs/31_analysis.ipynb #be434cbe
 def data_folder() -> Path:
     "The `data` folder of the checkout this package runs from, else of the current folder."
     beside = Path(picknet_nb.__file__).resolve().parent.parent / "data"
     return beside if beside.is_dir() else Path("data")
 
-
+# %% ../nbs/31_analysis.ipynb #d930c56f
 def stored_results(
     data: str | None = None,   # only results on this data set
     kind: str = "table",
@@ -97,7 +97,7 @@ def stored_results(
     sizes = ("full", "small", "smoke")
     return sorted(found, key=lambda r: sizes.index(r["scale"]) if r.get("scale") in sizes else len(sizes))
 
-# %% ../nbs/31_analysis.ipynb #c6491075
+# %% ../nbs/31_analysis.ipynb #2362ca86
 METRICS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
 
 
@@ -105,14 +105,14 @@ def load_paper(path=None) -> dict:  # default: `data/paper.json` of the checkout
     "The numbers that the paper prints: `scores` and `cost`, each for `msvd` and `msrvtt`."
     return read_json(path or data_folder() / "paper.json", ResultError)
 
-
+# %% ../nbs/31_analysis.ipynb #2f83030f
 def paper_scores(data: str, paper: dict | None = None) -> dict[str, dict]:
     "The paper's score table for a data set by row name; empty where the paper has none."
     scores = (paper or load_paper())["scores"]
     table = next((scores[name] for name in scores if data.startswith(name)), None)  # "msvd300" is a part of msvd
     return {row["row"]: row for row in table["rows"]} if table else {}
 
-# %% ../nbs/31_analysis.ipynb #795e432f
+# %% ../nbs/31_analysis.ipynb #48aed567
 def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
     "Mean ± sample standard deviation; the spread is left out where there is one value, all is where there is none."
     if not values:
@@ -120,7 +120,7 @@ def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
     mean = f"{statistics.fmean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
-
+# %% ../nbs/31_analysis.ipynb #4009fdd7
 def rows_by_name(results: Sequence[dict]) -> dict[str, list[dict]]:
     "All rows of some results, one list of seeds for each row name, in the order of first appearance."
     groups: dict[str, list[dict]] = {}
@@ -129,13 +129,13 @@ def rows_by_name(results: Sequence[dict]) -> dict[str, list[dict]]:
             groups.setdefault(row["row"], []).append(row)
     return groups
 
-# %% ../nbs/31_analysis.ipynb #dfeb4c7a
+# %% ../nbs/31_analysis.ipynb #1db257bd
 def _markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     "A Markdown table: the first column to the left, all others to the right."
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
 
-
+# %% ../nbs/31_analysis.ipynb #74ae24f1
 def _table_line(name: str, seeds: Sequence[dict], decoding: str, printed: dict | None, beside: bool) -> list[str]:
     "One line of a results table; `printed` is the paper's row, `beside` whether it gets columns."
     if seeds:
@@ -151,7 +151,7 @@ def _table_line(name: str, seeds: Sequence[dict], decoding: str, printed: dict |
             line.append("" if printed is None else "–" if value is None else f"{value:.1f}")
     return line
 
-
+# %% ../nbs/31_analysis.ipynb #7c59c30e
 def _provenance(result: dict, decoding: str) -> str:
     "One sentence a result file: the command that made it and what it ran on."
     details = [f"commit {result['commit']}" if result.get("commit") else None, result.get("machine"),
@@ -182,7 +182,7 @@ def results_table(
     about = " ".join(_provenance(result, decoding) for result in results)
     return f"{_markdown_table(header, lines)}\n\nScores × 100, mean ± standard deviation over seeds. Made by {about}"
 
-# %% ../nbs/31_analysis.ipynb #206596a0
+# %% ../nbs/31_analysis.ipynb #87633b10
 def _pyplot():
     "matplotlib's drawing module, or one line that says how to get it."
     try:
@@ -191,7 +191,7 @@ def _pyplot():
         raise PickNetError("figures need matplotlib: pip install matplotlib") from None
     return pyplot
 
-
+# %% ../nbs/31_analysis.ipynb #73bf9924
 def draw_scores(
     results: dict | Sequence[dict],
     metric: str = "CIDEr",
@@ -268,24 +268,24 @@ def learning_curves(
     _pyplot().close(figure)
     return figure
 
-# %% ../nbs/31_analysis.ipynb #d45e67b8
+# %% ../nbs/31_analysis.ipynb #0123e966
 def pick_counts(picks: Tensor) -> Tensor:  # bool (clips, frames) -> int64 (frames + 1,)
     "How many clips have 0, 1, ..., all of their frames picked."
     return torch.bincount(picks.sum(1), minlength=picks.shape[1] + 1)
 
-
+# %% ../nbs/31_analysis.ipynb #a85085bc
 def pick_positions(picks: Tensor) -> Tensor:  # bool (clips, frames) -> float32 (frames,)
     "The share of clips that picked frame 0, 1, ..."
     return picks.float().mean(0)
 
-# %% ../nbs/31_analysis.ipynb #cc014b47
+# %% ../nbs/31_analysis.ipynb #fef363f3
 def _law(statistic: np.ndarray, theta: np.ndarray) -> np.ndarray:
     "Probabilities proportional to exp(-theta s(t)): (frames,), (...) -> (..., frames)."
     logits = -np.asarray(theta)[..., None] * statistic
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     return weights / weights.sum(-1, keepdims=True)
 
-
+# %% ../nbs/31_analysis.ipynb #2ccc4f7f
 def fit_law(
     counts: np.ndarray,     # (..., frames) picks on each frame
     statistic: np.ndarray,  # (frames,) s(t): log t for a power law, t for an exponential
@@ -323,13 +323,13 @@ class PositionFit(NamedTuple):
             return "no: an exponential fits better"
         return "yes" if self.p_value >= 0.1 else "roughly: best of the three laws, but not its exact form"
 
-# %% ../nbs/31_analysis.ipynb #7b78ce61
+# %% ../nbs/31_analysis.ipynb #05361c6d
 def _distance(counts: np.ndarray, law: np.ndarray) -> np.ndarray:
     "Largest gap between the cumulative shares of counts and of a law, over the last axis."
     observed = counts / counts.sum(-1, keepdims=True)
     return np.abs(np.cumsum(observed - law, -1)).max(-1)
 
-
+# %% ../nbs/31_analysis.ipynb #a89747d9
 def _line_fit(t: np.ndarray, shares: np.ndarray) -> float:
     "R^2 of the least-squares line through (log t, log share), frames that nobody picked left out."
     seen = shares > 0
@@ -337,7 +337,7 @@ def _line_fit(t: np.ndarray, shares: np.ndarray) -> float:
         return float("nan")
     return float(np.corrcoef(np.log(t[seen]), np.log(shares[seen]))[0, 1] ** 2)
 
-
+# %% ../nbs/31_analysis.ipynb #ec15ec3f
 def fit_positions(
     positions: Sequence[float],  # share of clips that picked each frame, the first one included
     clips: int,                  # how many clips that were
@@ -357,7 +357,7 @@ def fit_positions(
     return PositionFit(int(counts.sum()), exponent, rate, likelihood(law), likelihood(_law(t, rate)), -math.log(len(t)),
                        float(_distance(counts, law)), float((apart >= _distance(counts, law)).mean()), _line_fit(t, shares))
 
-# %% ../nbs/31_analysis.ipynb #178fafcd
+# %% ../nbs/31_analysis.ipynb #426cbc15
 _MARKS = ("o-", "s--", "^:", "D-.")
 
 
@@ -370,7 +370,7 @@ def draw_pick_counts(axis, counts: dict[str, Sequence[float]]) -> None:  # label
     axis.set(xlabel="number of picked frames", ylabel="share of clips", ylim=(0, None))
     axis.legend(fontsize=7)
 
-
+# %% ../nbs/31_analysis.ipynb #cccadb91
 def draw_pick_positions(axis, positions: dict[str, Sequence[float]], fit: PositionFit | None = None, log: bool = False) -> None:
     "Share of clips that picked frame 1, 2, ...; with a fit, the power law and the exponential through the same picks."
     for mark, (label, shares) in zip(_MARKS * len(positions), positions.items()):
@@ -454,7 +454,7 @@ class Cell(NamedTuple):
         unit = "x" if self.printed.endswith("x") else ""
         return self.printed if self.agrees else f"{self.printed} ✗ {self.computed:.3g}{unit}"
 
-# %% ../nbs/31_analysis.ipynb #51291192
+# %% ../nbs/31_analysis.ipynb #0b75fc91
 def recompute_cost(data: str, paper: dict | None = None) -> dict[str, dict[str, Cell]]:
     "Every cell of a time table of the supplement, and the time column of the score table, recomputed from the words."
     paper = paper or load_paper()
@@ -472,7 +472,7 @@ def recompute_cost(data: str, paper: dict | None = None) -> dict[str, dict[str, 
         }
     return table
 
-
+# %% ../nbs/31_analysis.ipynb #3a87c4bf
 def cost_table(data: str, paper: dict | None = None) -> str:  # Markdown
     "A time table of the supplement with every cell that does not follow marked by ✗ and the value that would."
     paper = paper or load_paper()
@@ -535,12 +535,12 @@ def measure_cost(
                       "decoder": timed(lambda: captioner.decoder.greedy(video, max_words))}
     return cost
 
-# %% ../nbs/31_analysis.ipynb #798ba64e
+# %% ../nbs/31_analysis.ipynb #c13080e2
 def speed_up(cost: dict) -> tuple[float, float]:
     "How many times faster a caption from picked frames is: as the paper counts (CNN alone), and in all."
     return cost["all"]["CNN"] / cost["picked"]["CNN"], sum(cost["all"].values()) / sum(cost["picked"].values())
 
-
+# %% ../nbs/31_analysis.ipynb #dc46674c
 def draw_cost(costs: dict[str, dict]):  # title -> what `measure_cost` gave
     "Time to a caption, all frames above picked ones, one panel for each measurement, parts apart."
     figure, axes = _pyplot().subplots(1, len(costs), figsize=(4.2 * len(costs), 1.9), squeeze=False, dpi=80, layout="constrained")
