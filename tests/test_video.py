@@ -140,6 +140,13 @@ def test_a_song_with_a_cover_is_not_a_video(tmp_path):
     assert "no video" in refusal(lambda: read_clip(cover)).reason
 
 
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_a_file_we_may_not_read_is_refused(tmp_path):
+    path = draw(tmp_path / "private.mp4")
+    path.chmod(0)
+    assert "cannot be read" in refusal(lambda: read_clip(path)).reason
+
+
 def test_a_playlist_cannot_send_us_elsewhere(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(0.2)
@@ -214,6 +221,7 @@ KINDS = {
     "open groups": ("d.mkv", dict(total=200, g=12, **{"x264-params": "open-gop=1"})), "transport stream": ("e.ts", dict(total=200, g=12)),
     "fragments": ("f.mp4", dict(total=100, g=12, container={"movflags": "frag_keyframe+empty_moov"})),
     "vp8": ("g.webm", dict(codec="libvpx", g=12)), "vp9": ("h.webm", dict(codec="libvpx-vp9", g=12)), "mpeg4": ("i.avi", dict(codec="mpeg4", g=12)),
+    "mpeg4 with b-frames": ("q.avi", dict(total=100, codec="mpeg4", g=12, bf=2)), "mpeg2": ("r.mpg", dict(total=100, codec="mpeg2video", g=12, bf=2)),
     "mjpeg": ("j.avi", dict(codec="mjpeg", pixels="yuvj420p")), "gif": ("k.gif", dict(codec="gif", pixels="rgb8")),
     "one frame": ("l.mp4", dict(total=1)), "one frame in webm": ("m.webm", dict(total=1, codec="libvpx-vp9")),
     "two frames": ("n.mkv", dict(total=2)), "variable rate": ("o.mkv", dict(total=30, stamps=[i * i for i in range(30)])),
@@ -227,7 +235,7 @@ def test_walking_jumping_and_counting_agree(tmp_path, kind):
     path = draw(tmp_path / name, **how)
     total = how.get("total", 40)
     jumped, walked = read_clip(path, 9, 32), read_clip(path, 9, 32, jump=False)
-    counted = video._read_straight(path, 1, 9, video._Painter(path, 32), monotonic() + 60)
+    counted = video._read_straight(path, 1, 9, video._Painter(32), monotonic() + 60)
     assert torch.equal(jumped.frames, walked.frames) and torch.equal(jumped.frames, counted.frames)
     torch.testing.assert_close(jumped.times, counted.times)
     assert jumped.times[0] == 0 and (jumped.times.diff() >= 0).all()
@@ -308,6 +316,13 @@ def test_glances_of_a_batch_are_glances_of_its_frames(height, width, size, seed)
 @given(value=st.integers(0, 255), height=st.integers(1, 80), width=st.integers(1, 80), size=st.integers(1, 80))
 def test_an_even_picture_stays_even(value, height, width, size):
     assert (resize(torch.full((height, width), value, dtype=torch.uint8), size) == value).all()
+
+
+def test_large_frames_shrink_as_well_as_small_ones():
+    frame = torch.randint(0, 256, (3, 1080, 1920), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    luma = (frame.float() * torch.tensor([77, 150, 29])[:, None, None] / 256).sum(0)[None, None]
+    smooth = torch.nn.functional.interpolate(luma, size=(56, 56), mode="bilinear", antialias=True)
+    assert (glance(frame) - smooth.flatten()).abs().max() < 1.6
 
 
 def test_a_glance_does_not_hear_of_autocast():
