@@ -20,7 +20,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from picknet_nb.pickers import Clips, centre_distances, farthest_first, frame_distances, kmeans, kmeans_shares
+from picknet_nb.pickers import Clips, centre_distances, greedy_start, frame_distances, kmeans, kmeans_shares
 from picknet_nb.policy import Policy, glance_differences, pair_logits, path_logits, project, walk, walk_by_frame, walk_by_scan, walk_by_table
 
 
@@ -164,7 +164,7 @@ def time_kmeans(device: str, clips: int, k: int = 6) -> dict:
     from sklearn.cluster import KMeans
     features = torch.randn(clips, 30, 2048, device=device).cumsum(1)
     distances = frame_distances(features)
-    start = (farthest_first(distances, k) @ features).cpu().numpy()
+    start = (greedy_start(distances, k) @ features).cpu().numpy()
     ours = centre_distances(distances, kmeans_shares(distances, k)).amin(-1).sum(1).cpu()
 
     def plain():

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 # %% auto #0
 __all__ = ['glance_differences', 'PickNet', 'walk_by_frame', 'project', 'walk_by_scan', 'pair_logits', 'walk_by_table', 'walk',
-           'last_picks', 'path_logits', 'path_scores', 'Rollouts', 'Policy', 'calibrate']
+           'last_picks', 'path_logits', 'path_scores', 'Rollouts', 'Policy', 'standardise', 'set_bias']
 
 # %% ../nbs/12_policy.ipynb #191fa45f
 def glance_differences(
@@ -25,7 +25,7 @@ def glance_differences(
         return (glances.short() - last.short()).float() / 255
     return glances.float() - last.float()
 
-# %% ../nbs/12_policy.ipynb #d9ef856a
+# %% ../nbs/12_policy.ipynb #969bcf20
 class PickNet(nn.Module):
     "Two layers that look at a glance difference and decide on one frame (equations 12 to 14)."
 
@@ -33,12 +33,10 @@ class PickNet(nn.Module):
         super().__init__()
         self.compare = nn.Linear(glance_dims, hidden)  # W1, b1
         self.decide = nn.Linear(hidden, 2)             # W2, b2: logits of (drop, pick)
-        self.register_buffer("scale", torch.ones(()))  # on W1 d; set by calibration
 
     def forward(self, difference: Tensor) -> Tensor:  # (..., glance_dims) -> (..., 2)
         "The logits of dropping and of picking a frame that differs so from the last picked one."
-        compared = F.linear(difference, self.compare.weight) * self.scale
-        return self.decide((compared + self.compare.bias).relu())
+        return self.decide(self.compare(difference).relu())
 
     def margin(self) -> tuple[Tensor, Tensor]:
         "Weight (hidden,) and bias () of pick logit minus drop logit: p(pick) is its sigmoid."
@@ -76,7 +74,7 @@ def walk_by_frame(
         last = torch.where(picks[-1][:, None], current, last)  # equation 14
     return torch.stack(picks, 1)
 
-# %% ../nbs/12_policy.ipynb #31941af4
+# %% ../nbs/12_policy.ipynb #31e24850
 class _HalfProduct(torch.autograd.Function):
     "rows @ weight.T on tensor cores: half-precision factors, sums and result in single precision."
 
@@ -102,7 +100,7 @@ def project(
         product = _HalfProduct.apply(shift.flatten(0, 1).half(), net.compare.weight).view(*shift.shape[:2], -1)
     else:
         product = F.linear(shift, net.compare.weight)
-    return product.float() * net.scale
+    return product.float()
 
 # %% ../nbs/12_policy.ipynb #76df4b1d
 @torch.no_grad()
@@ -212,7 +210,7 @@ class Rollouts(NamedTuple):
     log_probability: Tensor  # (rollouts, batch) of the sampled picks, differentiable
     entropy: Tensor          # (rollouts, batch) mean over the decisions on the sampled path, differentiable
 
-# %% ../nbs/12_policy.ipynb #b0a9b8ca
+# %% ../nbs/12_policy.ipynb #101196e4
 class Policy(PickNet):
     "PickNet at work on whole clips."
 
@@ -248,34 +246,45 @@ class Policy(PickNet):
         "p(pick) of every frame on the path of these picks, (batch, frames); the first is forced: 1."
         return F.pad(path_logits(self, project(self, glances), picks).softmax(-1)[..., 1:, 1], (1, 0), value=1.0)
 
-    def calibrate(self, glances: Tensor, wanted: float) -> Policy:
+    def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0) -> Policy:
         "Start from data: p(pick) differs from frame to frame and the argmax picks about `wanted` frames of a clip."
-        return calibrate(self, glances, wanted)
+        standardise(self, glances, max(1, round(glances.shape[1] / wanted)), spread)
+        return set_bias(self, glances, wanted)
 
-# %% ../nbs/12_policy.ipynb #794f854c
+# %% ../nbs/12_policy.ipynb #3610398c
 @torch.no_grad()
-def calibrate(
-    policy: Policy,
-    glances: Tensor,      # (batch, frames, dims) of training clips
-    wanted: float,        # picks per clip that the argmax shall begin with
-    spread: float = 2.0,  # standard deviation of the pick margin from comparison to comparison
-) -> Policy:
-    "Set scale and biases on data, so that p(pick) differs from frame to frame and the argmax picks about `wanted`."
-    frames = glances.shape[1]
-    apart = min(frames - 1, max(1, round(frames / wanted)))  # distance of one pick to the next
-    policy.scale.fill_(1.0)
-    projected = project(policy, glances)
-    difference = projected[:, apart:] - projected[:, :-apart]
-    policy.scale.copy_(1 / difference.square().mean().sqrt().clamp(min=1e-6))
-    weight, _ = policy.margin()
-    lean = (difference * policy.scale + policy.compare.bias).relu()
-    policy.decide.weight.mul_(spread / (lean @ weight).std().clamp(min=1e-6))
-    policy.decide.bias.zero_()
-    low, high = -50.0, 50.0
-    projected *= policy.scale
+def standardise(
+    net: PickNet,
+    glances: Tensor,  # (batch, frames, dims) of training clips
+    apart: int,       # frames from one comparison partner to the next
+    spread: float,    # standard deviation of the margin that shall come out
+) -> None:
+    "Scale both layers on data, and let every change speak for picking."
+    apart = min(apart, glances.shape[1] - 1)
+    projected = project(net, glances)
+    difference = projected[:, apart:] - projected[:, : projected.shape[1] - apart]
+    size = difference.square().mean().sqrt()
+    factor = torch.where(size > 0, 1 / size, 1.0)  # where nothing moves there is nothing to scale
+    net.compare.weight.mul_(factor)
+    net.decide.weight.abs_()[0].neg_()
+    deviation = ((difference * factor + net.compare.bias).relu() @ net.margin()[0]).std()
+    net.decide.weight.mul_(torch.where(deviation > 0, spread / deviation, 1.0))
+
+
+@torch.no_grad()
+def set_bias(
+    net: PickNet,
+    glances: Tensor,  # (batch, frames, dims)
+    wanted: float,    # picks per clip
+    steps: int = 30,
+) -> PickNet:
+    "Find by bisection the bias with which the argmax picks as many frames as wanted."
+    projected = project(net, glances)
     cut = torch.full((1, *glances.shape[:2]), 0.5, device=glances.device)
-    for _ in range(25):
+    low, high = -100.0, 100.0
+    for _ in range(steps):
         middle = (low + high) / 2
-        policy.decide.bias.copy_(torch.tensor([-middle / 2, middle / 2]))
-        low, high = (low, middle) if walk(policy, projected, cut).sum(-1).float().mean() > wanted else (middle, high)
-    return policy
+        net.decide.bias.copy_(torch.tensor([-middle / 2, middle / 2]))
+        too_many = walk(net, projected, cut).sum(-1).float().mean() > wanted
+        low, high = (low, middle) if too_many else (middle, high)
+    return net
