@@ -68,7 +68,7 @@ def read_json(path, error: type[FileError] = FileError):
     except (json.JSONDecodeError, RecursionError) as reason:
         raise error(path, f"not valid JSON: {reason}") from reason
 
-# %% ../nbs/00_config.ipynb #c9b70761
+# %% ../nbs/00_config.ipynb #231da295
 @dataclass(frozen=True)
 class Config:
     "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
@@ -104,6 +104,7 @@ class Config:
     reward_eos: bool = True           # ours: <eos> counts as a word in the reward
     # training
     batch_size: int = 128             # 4.5: MSVD; 256 on MSR-VTT
+    captions_together: int = 1        # ours: so many captions of a batch belong to one clip, which is encoded once
     supervision_rate: float = 3e-4    # 4.5
     reinforcement_rate: float = 3e-4  # 4.5
     adaptation_rate: float = 1e-4     # 4.5
@@ -130,7 +131,7 @@ class Config:
     def __post_init__(self):
         _check_fields(self)
 
-# %% ../nbs/00_config.ipynb #161ca661
+# %% ../nbs/00_config.ipynb #2689fc2b
 _CHOICES = {
     "glance": ("grey", "feature"), "vocabulary_from": ("train", "all"), "output_gate": ("sigmoid", "tanh"),
     "video_vector": ("last", "mean"), "baseline": ("greedy", "others"),
@@ -157,22 +158,24 @@ def _check_fields(config: Config) -> None:
             raise ConfigError(f"{name} must be finite, not {value!r}")
     if not config.min_picks <= config.final_max_picks <= config.first_max_picks:
         raise ConfigError("limits must satisfy min_picks <= final_max_picks <= first_max_picks")
+    if config.batch_size % config.captions_together:
+        raise ConfigError("batch_size must be a multiple of captions_together")
     if config.baseline == "others" and config.rollouts < 2:
         raise ConfigError("baseline 'others' compares samples of one clip: rollouts must be 2 or more")
 
-# %% ../nbs/00_config.ipynb #010cf728
+# %% ../nbs/00_config.ipynb #2a59a522
 PRESETS = {
     "full": Config(),
     "small": Config(
         cnn="tiny", image_size=96, min_word_count=2, max_words=16,
-        feature_embedding=128, word_embedding=128, hidden=256, dropout=0.3, policy_hidden=128, batch_size=64,
+        feature_embedding=128, word_embedding=128, hidden=256, dropout=0.3, policy_hidden=128, batch_size=100, captions_together=5,
         supervision_rate=2e-3, reinforcement_rate=1e-3, adaptation_rate=5e-4,
         supervision_epochs=20, reinforcement_epochs=30, adaptation_epochs=10, shrink_epochs=10,
         feedback_every=3,
     ),
     "smoke": Config(
         cnn="tiny", image_size=96, min_word_count=1, max_words=16,
-        feature_embedding=32, word_embedding=32, hidden=64, dropout=0.1, policy_hidden=32, batch_size=16,
+        feature_embedding=32, word_embedding=32, hidden=64, dropout=0.1, policy_hidden=32, batch_size=20, captions_together=5,
         supervision_rate=5e-3, reinforcement_rate=2e-3, adaptation_rate=1e-3,
         supervision_epochs=3, reinforcement_epochs=2, adaptation_epochs=1, shrink_epochs=1,
     ),

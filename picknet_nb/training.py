@@ -37,9 +37,10 @@ from .text import PAD, Vocabulary, tokenize
 __all__ = ['LARGEST_LOSS', 'STAGES', 'Model', 'frame_choice', 'most_picks', 'feedback_at', 'Supervision', 'reference_tokens',
            'word_loss', 'Reinforcement', 'reward_for', 'Adaptation', 'caption_videos', 'Validation', 'RunError',
            'locked', 'save_weights', 'load_weights', 'Recipe', 'recipes', 'TrainingError', 'Sums', 'Step', 'Shadow',
-           'seed_of', 'epoch_order', 'Progress', 'Trainer', 'process_share', 'read_checkpoint', 'random_states',
-           'save_checkpoint', 'restore', 'check_finite', 'judge', 'run_epoch', 'run_stage', 'out_of_patience',
-           'supervise', 'reinforce', 'adapt', 'open_run', 'train', 'load_run', 'together']
+           'seed_of', 'grouped', 'epoch_order', 'Progress', 'Trainer', 'process_share', 'read_checkpoint',
+           'random_states', 'save_checkpoint', 'restore', 'check_finite', 'judge', 'batches_of', 'run_epoch',
+           'run_stage', 'out_of_patience', 'supervise', 'reinforce', 'adapt', 'open_run', 'train', 'load_run',
+           'together']
 
 # %% ../nbs/23_training.ipynb #d190d7c5
 class Model(nn.Module):
@@ -83,7 +84,7 @@ def most_picks(name: str) -> int | None:
     count = name.rpartition("-")[2]
     return int(count) if count.isdigit() else None
 
-# %% ../nbs/23_training.ipynb #c075910a
+# %% ../nbs/23_training.ipynb #9d14ceb1
 def feedback_at(epoch: int, config: Config) -> float:
     "Probability that the decoder is fed its own last word, in this epoch (counted from 0)."
     return min(config.feedback_most, config.feedback_step * (epoch // config.feedback_every))
@@ -108,10 +109,12 @@ class Supervision(nn.Module):
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
         "The loss and what the log shall say."
-        videos, words = self.corpus.caption_video[captions], self.corpus.words[captions]
+        together, words = self.config.captions_together, self.corpus.words[captions]
+        videos = self.corpus.caption_video[captions][::together]     # each clip once
         features, picks = self.corpus.features[videos], self.choose(videos)
         feedback = self.feedback if self.feedback.is_cuda else self.feedback.item()  # a plain 0 spares the CPU some work
-        loss = caption_loss(self.captioner(features, picks, words, feedback, self.most), words, self.config.label_smoothing)
+        vectors = self.captioner.encoder(features, picks, self.most).repeat_interleave(together, 0)
+        loss = caption_loss(self.captioner.decoder(vectors, words, feedback), words, self.config.label_smoothing)
         measures = {"loss": loss.detach()}
         if self.cider:
             share, (spoken, gained) = self.config.word_weight, word_loss(self.captioner, self.cider, features, picks, videos, self.most)
@@ -194,7 +197,7 @@ def reward_for(config: Config, corpus: Corpus) -> Reward:
     cider = Cider(reference_tokens(corpus), corpus.vocabulary, documents=training.tolist(), eos=config.reward_eos, device=corpus.device)
     return Reward(config, cider, measure_diversity(corpus.features[training], config))
 
-# %% ../nbs/23_training.ipynb #b6df3e03
+# %% ../nbs/23_training.ipynb #05505154
 class Adaptation(nn.Module):
     "Captioner and policy together: picks are sampled once and serve both."
 
@@ -218,7 +221,7 @@ class Adaptation(nn.Module):
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
         "The sum of both losses, and what the log shall say."
-        videos = self.supervision.corpus.caption_video[captions]
+        videos = self.supervision.corpus.caption_video[captions][::self.supervision.config.captions_together]
         policy_part, measures, self.sampled = self.reinforcement.episode(videos)
         caption_part, more = self.supervision(captions)
         return caption_part + policy_part, measures | more
@@ -432,7 +435,7 @@ class Shadow:
         finally:
             self.put_on(kept)
 
-# %% ../nbs/23_training.ipynb #321ce12c
+# %% ../nbs/23_training.ipynb #b4ca69be
 STAGES = ("supervision", "reinforcement", "adaptation")
 
 
@@ -444,19 +447,37 @@ def seed_of(*numbers: int) -> int:
     return seed
 
 
+def grouped(
+    items: Tensor,   # int64: captions, in random order
+    owner: Tensor,   # int64: the video of each
+    together: int,   # captions in a group
+) -> Tensor:         # (groups, together)
+    "Groups of captions of the same video; what does not fill a group is left out."
+    order = owner.argsort(stable=True)
+    items, owner = items[order], owner[order]
+    count = owner.bincount()
+    rank = torch.arange(len(items), device=items.device) - (count.cumsum(0) - count)[owner]
+    return items[rank < (count // together * together)[owner]].view(-1, together)
+
+
 def epoch_order(
     items: Tensor,          # int64: captions or videos of the training split
     batch_size: int,
     seed: int,
     share: tuple[int, int] = (0, 1),  # which process of how many
+    owner: Tensor | None = None,      # the video of each item, where captions go together
+    together: int = 1,
 ) -> Tensor:  # (steps, batch_size / processes)
     "The batches of an epoch; what does not fill a batch waits for another epoch."
-    (rank, world), size = share, min(batch_size, len(items))
-    if size % world:
-        raise TrainingError(f"a batch of {size} cannot be shared by {world} processes")
-    shuffled = torch.randperm(len(items), generator=torch.Generator().manual_seed(seed)).to(items.device)
-    batches = items[shuffled][: len(items) // size * size].view(-1, size)
-    return batches[:, rank * size // world:(rank + 1) * size // world]
+    generator, (rank, world) = torch.Generator().manual_seed(seed), share
+    shuffled = lambda rows: rows[torch.randperm(len(rows), generator=generator).to(rows.device)]
+    items = shuffled(items)
+    groups = shuffled(grouped(items, owner[items], together)) if together > 1 else items[:, None]
+    size = min(batch_size // together, len(groups))  # groups in a batch
+    if not size or size % world:
+        raise TrainingError(f"a batch of {size} clips cannot be shared by {world} processes")
+    batches = groups[: len(groups) // size * size].view(-1, size, groups.shape[1])
+    return batches[:, rank * size // world:(rank + 1) * size // world].flatten(1)
 
 # %% ../nbs/23_training.ipynb #3d4e18f4
 @dataclass
@@ -565,7 +586,7 @@ def check_finite(trainer: Trainer, step: Step) -> None:
     raise TrainingError(f"{trainer.progress.stage}, epoch {trainer.progress.epoch}, step {bad}: the loss is no number or above "
                         f"{LARGEST_LOSS:g}; first tensor that is not finite: {culprit}; last good checkpoint in {trainer.folder}: {kept}")
 
-# %% ../nbs/23_training.ipynb #29141b1f
+# %% ../nbs/23_training.ipynb #6e8beaa8
 def judge(trainer: Trainer, validate: Callable[[Model], dict[str, float]]) -> dict[str, float]:
     "Score the model on the validation split; keep its weights if they are the best so far."
     progress = trainer.progress
@@ -577,12 +598,18 @@ def judge(trainer: Trainer, validate: Callable[[Model], dict[str, float]]) -> di
     return scores
 
 
+def batches_of(trainer: Trainer, items: Tensor, seed: int) -> Tensor:
+    "The batches of an epoch; captions of a clip go together, videos stand alone."
+    together = 1 if trainer.progress.stage == "reinforcement" else trainer.config.captions_together
+    return epoch_order(items, trainer.config.batch_size, seed, trainer.share, trainer.corpus.caption_video, together)
+
+
 def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, bar: tqdm) -> None:
     "One pass: the steps that are left of it, validation, a line in the log, a checkpoint."
     progress, started, alone = trainer.progress, time.monotonic(), trainer.share[1] == 1
     step.stage.start_epoch(progress.epoch)
     seed = seed_of(trainer.config.seed, STAGES.index(progress.stage), progress.epoch)
-    for indices in epoch_order(items, trainer.config.batch_size, seed, trainer.share)[progress.step:]:
+    for indices in batches_of(trainer, items, seed)[progress.step:]:
         step(indices)
         progress.step += 1
         bar.update()
@@ -598,7 +625,7 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
     shown = {**line, "validation CIDEr": line["validation"]["CIDEr"]}
     bar.set_postfix({name: f"{shown[name]:.3g}" for name in ("loss", "reward", "picks", "validation CIDEr") if name in shown})
 
-# %% ../nbs/23_training.ipynb #2ff356cd
+# %% ../nbs/23_training.ipynb #97949125
 def run_stage(
     trainer: Trainer,
     name: str,
@@ -619,7 +646,7 @@ def run_stage(
     step = Step(stage, [list(part.parameters()) for part in parts], rate, trainer.config, trainer.shadow)
     restore(trainer, name, step)
     trainer.model.train()
-    progress, steps = trainer.progress, max(1, len(items) // trainer.config.batch_size)
+    progress, steps = trainer.progress, len(batches_of(trainer, items, seed=0))
     with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=name, unit="step", disable=not trainer.bars) as bar:
         while progress.epoch < epochs and not out_of_patience(progress, trainer.config.patience):
             run_epoch(trainer, step, items, validate, bar)
