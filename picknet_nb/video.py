@@ -178,10 +178,10 @@ def _opened(path, source: str, seconds: float, **how):
     except av.error.FFmpegError as reason:
         raise VideoError(path, f"not a video, or a damaged one ({_said(reason)})") from reason
 
-# %% ../nbs/02_video.ipynb #62f1fb54
+# %% ../nbs/02_video.ipynb #a388fce7
 def _open_file(path, deadline: float):
     "Open a local file and nothing else, whatever its content points to."
-    return _opened(path, f"file:{path}", deadline - monotonic(), options={"protocol_whitelist": "file"})
+    return _opened(path, f"file:{path}", deadline - monotonic(), container_options={"protocol_whitelist": "file"})
 
 # %% ../nbs/02_video.ipynb #076fa81d
 _BOXES = frozenset(b"ftyp styp moov moof mdat mfra sidx free skip wide udta uuid meta pnot prft emsg".split())  # of MP4 and QuickTime
@@ -438,7 +438,7 @@ def _timed(items: Iterable, rate: float) -> Iterator[tuple[float, object]]:
     for number, item in enumerate(items):
         yield item if isinstance(item, tuple) else (number / rate, item)
 
-# %% ../nbs/02_video.ipynb #ed37af78
+# %% ../nbs/02_video.ipynb #6c8a95d9
 def stream_frames(
     source,                       # a path, a URL or camera, or an iterable of frames or (time, frame) pairs
     rate: float = 1.0,            # 5.3: frames a second
@@ -458,6 +458,6 @@ def stream_frames(
         _check_file(name)
         settings["protocol_whitelist"] = "file"
     _import_av()
-    frames = _decoded(name, local, time_limit, {"format": format, "options": settings})
+    frames = _decoded(name, local, time_limit, {"format": format, "container_options": settings})
     paint = _Painter(size)
     return ((time, paint(frame)) for time, frame in _at_rate(frames, rate))

@@ -130,7 +130,7 @@ def test_a_song_with_a_cover_is_not_a_video(tmp_path):
         picture = output.add_stream("mjpeg", rate=1)
         picture.width = picture.height = SIDE
         picture.pix_fmt = "yuvj420p"
-        picture.disposition = type(picture.disposition).attached_pic
+        picture.disposition = type(picture.disposition).attached_pic.value
         output.mux(picture.encode(av.VideoFrame.from_ndarray(np.zeros((SIDE, SIDE, 3), np.uint8), "rgb24")))
         output.mux(picture.encode())
         for packet in source.demux(audio=0):
