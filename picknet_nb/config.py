@@ -163,21 +163,22 @@ def _check_fields(config: Config) -> None:
     if config.baseline == "others" and config.rollouts < 2:
         raise ConfigError("baseline 'others' compares samples of one clip: rollouts must be 2 or more")
 
-# %% ../nbs/00_config.ipynb #2a59a522
+# %% ../nbs/00_config.ipynb #a8abbf18
 PRESETS = {
     "full": Config(),
     "small": Config(
         cnn="tiny", image_size=96, min_word_count=2, max_words=16,
-        feature_embedding=128, word_embedding=128, hidden=256, dropout=0.3, policy_hidden=128, batch_size=100, captions_together=5,
-        supervision_rate=2e-3, reinforcement_rate=1e-3, adaptation_rate=5e-4,
-        supervision_epochs=20, reinforcement_epochs=30, adaptation_epochs=10, shrink_epochs=10,
-        feedback_every=3,
+        feature_embedding=96, word_embedding=96, hidden=192, dropout=0.3, policy_hidden=128, batch_size=100, captions_together=5,
+        supervision_rate=2e-3, reinforcement_rate=3e-4, adaptation_rate=5e-4,
+        supervision_epochs=36, reinforcement_epochs=30, adaptation_epochs=6, shrink_epochs=10, feedback_every=3,
+        baseline="others", rollouts=4, entropy_weight=0.3,
     ),
     "smoke": Config(
         cnn="tiny", image_size=96, min_word_count=1, max_words=16,
         feature_embedding=32, word_embedding=32, hidden=64, dropout=0.1, policy_hidden=32, batch_size=20, captions_together=5,
         supervision_rate=5e-3, reinforcement_rate=2e-3, adaptation_rate=1e-3,
         supervision_epochs=3, reinforcement_epochs=2, adaptation_epochs=1, shrink_epochs=1,
+        baseline="others", rollouts=4, entropy_weight=0.3,
     ),
 }
 

@@ -153,7 +153,7 @@ from test_training import CONFIG, noise_corpus
 from picknet_nb.config import preset
 from picknet_nb.training import process_share, recipes, together, train
 from picknet_nb import training
-config = preset("smoke", supervision_epochs=3, dropout=0.0, feedback_step=0.0)
+config = preset("smoke", supervision_epochs=4, dropout=0.0, feedback_step=0.0)
 with together("gloo" if "WORLD_SIZE" in __import__("os").environ else None):
     losses, plain = [], training.Sums.add
     def add(self, loss, measures):
