@@ -261,7 +261,9 @@ def attempt(table: dict, name: str, function):
     "Put the result, or the reason why there is none, under a name, and show it."
     begin = time.perf_counter()
     try: table[name] = function()
-    except Exception: table[name] = {"failed": traceback.format_exc(limit=-4)}
+    except Exception as reason:
+        traceback.print_exc()
+        table[name] = {"failed": f"{type(reason).__name__}: {reason}"}
     print(f"{time.perf_counter() - begin:6.1f} s  {name}: {json.dumps(table[name])[:400]}", flush=True)
     if CUDA:
         try: torch.cuda.empty_cache()

@@ -21,11 +21,11 @@ from .text import BOS, EOS, PAD, UNK
 
 # %% auto #0
 __all__ = ['NEVER', 'open_gates', 'move_state', 'first_state', 'gru_loop', 'move_state_gradient', 'open_gates_gradient',
-           'GRUScan', 'look_up', 'thin_out', 'Weights', 'WordModel', 'Draws', 'noise_like', 'draw', 'plain_logits',
+           'GRUScan', 'look_up', 'thin_out', 'Weights', 'WordModel', 'Draws', 'gumbel', 'draw', 'plain_logits',
            'choose', 'feed', 'TaughtDecoder', 'word_losses', 'word_losses_gradient', 'CaptionLoss', 'caption_loss',
            'generate', 'Beams', 'extend', 'beam_search', 'Decoder', 'without_dropout', 'check_sizes', 'Captioner']
 
-# %% ../nbs/11_decoder.ipynb #d5103011
+# %% ../nbs/11_decoder.ipynb #e107ca8b
 @fused
 def open_gates(
     inputs: Tensor,                      # (batch, 3 hidden) what word and video say to z, r and p~
@@ -36,7 +36,7 @@ def open_gates(
     update, reset = ((x + y.to(state.dtype)).sigmoid() for x, y in zip(inputs.chunk(3, -1), product.chunk(2, -1)))
     return update, reset, (reset*state).to(product.dtype)
 
-
+# %% ../nbs/11_decoder.ipynb #14b1b1c2
 @fused
 def move_state(
     inputs: Tensor,                      # (batch, 3 hidden)
@@ -49,7 +49,7 @@ def move_state(
     state = (1 - update)*state + update*proposal
     return proposal, state, state.to(product.dtype)
 
-# %% ../nbs/11_decoder.ipynb #4eaf79e4
+# %% ../nbs/11_decoder.ipynb #172cbbd9
 def first_state(
     inputs: Tensor,                  # (batch, anything), for its size, type and device
     hidden: int,
@@ -58,7 +58,7 @@ def first_state(
     low = inputs.new_zeros(len(inputs), hidden)
     return low.to(full(low.dtype)), low
 
-
+# %% ../nbs/11_decoder.ipynb #076ed9ba
 def gru_loop(
     inputs: Tensor,         # (time, batch, 3 hidden) what word and video say at every step
     gate_weight: Tensor,    # (2 hidden, hidden) W_zp over W_rp
@@ -73,7 +73,7 @@ def gru_loop(
         states.append(low)
     return torch.stack(states)
 
-# %% ../nbs/11_decoder.ipynb #22aa5d4d
+# %% ../nbs/11_decoder.ipynb #802cf665
 @fused
 def move_state_gradient(
     d_state: Tensor,     # (batch, hidden) what the loss says of p_t
@@ -87,7 +87,7 @@ def move_state_gradient(
     d_update = d_state*(proposal - before)*update*(1 - update)
     return d_proposal.to(d_product.dtype), d_update, d_state*(1 - update)
 
-
+# %% ../nbs/11_decoder.ipynb #56029a4f
 @fused
 def open_gates_gradient(
     d_kept: Tensor,                                         # (batch, hidden) gradient of r * p_{t-1}
@@ -129,7 +129,7 @@ class GRUScan(torch.autograd.Function):
         d_gates, d_state = d_inputs.flatten(0, 1).T.split((len(gate_weight), len(state_weight)))  # (…, time * batch)
         return d_inputs, d_gates @ states[:-1].flatten(0, 1), d_state @ kept_states.flatten(0, 1)
 
-# %% ../nbs/11_decoder.ipynb #6045a196
+# %% ../nbs/11_decoder.ipynb #78468929
 @fused
 def look_up(
     table: Tensor,           # (vocabulary, embedding)
@@ -141,7 +141,7 @@ def look_up(
     rows = F.embedding(words, table, padding_idx=PAD)  # nothing after <eos> is learned from: no gradient for padding
     return (rows if scale is None else rows*scale).to(kind)
 
-
+# %% ../nbs/11_decoder.ipynb #9ee502c4
 @fused
 def thin_out(state: Tensor, scale: Tensor) -> Tensor:
     "A state after dropout."
@@ -177,10 +177,10 @@ class Weights(NamedTuple):
         state = state if scale is None else thin_out(state, scale)
         return F.linear(state, self.output)[..., :len(self.table)]
 
-# %% ../nbs/11_decoder.ipynb #5b6489e4
+# %% ../nbs/11_decoder.ipynb #457a3789
 NEVER = (PAD, BOS, UNK)  # no caption contains these
 
-
+# %% ../nbs/11_decoder.ipynb #ac2daff9
 class WordModel(nn.Module):
     "The weights of equations 7 to 11."
 
@@ -193,7 +193,7 @@ class WordModel(nn.Module):
         dropout: float = 0.5,     # on the input and the output of the GRU
     ):
         super().__init__()
-        self.embedding = nn.Embedding(words, embedding)
+        self.embedding = nn.Embedding(words, embedding, padding_idx=PAD)
         self.word_gates = nn.Linear(embedding, 3*hidden)
         self.video_gates = nn.Linear(video_dims, 3*hidden, bias=False)
         self.state_gates = nn.Linear(hidden, 2*hidden, bias=False)
@@ -212,7 +212,7 @@ class WordModel(nn.Module):
         output = F.pad(self.output.weight.to(kind), (0, 0, 0, spare))
         return Weights(self.embedding.weight, *(layer.to(kind) for layer in layers), output)
 
-# %% ../nbs/11_decoder.ipynb #bd8aeb9b
+# %% ../nbs/11_decoder.ipynb #ee8f9350
 class Draws(NamedTuple):
     "Everything random in one pass over captions, drawn beforehand."
     word_scale: Tensor            # (time, batch, embedding) dropout of the GRU's input
@@ -220,12 +220,12 @@ class Draws(NamedTuple):
     own: Tensor | None = None     # bool (time, batch): whether the next step is fed the model's own word
     noise: Tensor | None = None   # (time, batch, vocabulary) exponential: makes an argmax a draw
 
+# %% ../nbs/11_decoder.ipynb #eda28edb
+def gumbel(noise: Tensor) -> Tensor:
+    "What exponential noise adds to logits so that their argmax is a draw."
+    return -noise.clamp(min=1e-7).log()  # a draw of exactly zero must not beat every score
 
-def noise_like(scores: Tensor) -> Tensor:
-    "Exponential noise; never quite zero, which would beat every score."
-    return torch.empty_like(scores, dtype=full(scores.dtype)).exponential_().clamp_(min=1e-7)
-
-
+# %% ../nbs/11_decoder.ipynb #e97b23fe
 def draw(
     decoder: WordModel,
     batch: int,
@@ -239,9 +239,9 @@ def draw(
     if not (torch.is_tensor(feedback) and feedback.is_cuda) and not feedback:
         return Draws(*scales)
     own = torch.rand(time, batch, device=like.device) < feedback
-    return Draws(*scales, own, noise_like(like.new_empty(time, batch, len(decoder.never))))
+    return Draws(*scales, own, like.new_empty(time, batch, len(decoder.never)).exponential_())
 
-# %% ../nbs/11_decoder.ipynb #bbf10bec
+# %% ../nbs/11_decoder.ipynb #37c0a7c5
 def plain_logits(
     decoder: WordModel,
     video: Tensor,               # (batch, video)
@@ -259,17 +259,17 @@ def plain_logits(
         logits.append(decoder.output(state * (draws.state_scale[t] if draws else 1)))
         word = words[:, t]
         if draws and draws.own is not None:
-            guess = (logits[-1].detach() + decoder.never - draws.noise[t].log()).argmax(-1)
+            guess = (logits[-1].detach() + decoder.never + gumbel(draws.noise[t])).argmax(-1)
             word = torch.where(draws.own[t], guess, word)
     return torch.stack(logits, 1)
 
-# %% ../nbs/11_decoder.ipynb #2c51928d
+# %% ../nbs/11_decoder.ipynb #9c379b3c
 @fused
 def choose(logits: Tensor, never: Tensor, noise: Tensor, own: Tensor, truth: Tensor) -> Tensor:
     "The next word to feed: a draw from the model where `own`, else the true word."
-    return torch.where(own, (logits + never - noise.log()).argmax(-1), truth)
+    return torch.where(own, (logits + never + gumbel(noise)).argmax(-1), truth)
 
-
+# %% ../nbs/11_decoder.ipynb #59c6b1f7
 @torch.no_grad()
 def feed(
     decoder: WordModel,
@@ -318,7 +318,7 @@ class TaughtDecoder(WordModel):
             raise PickNetError(f"words are numbered {int(words.min())} to {int(words.max())}, but the decoder knows "
                                f"{len(self.never)}: they belong to another vocabulary")
 
-# %% ../nbs/11_decoder.ipynb #b252213a
+# %% ../nbs/11_decoder.ipynb #d500c686
 @fused
 def word_losses(
     logits: Tensor,               # (rows, vocabulary)
@@ -331,7 +331,7 @@ def word_losses(
     loss = total - (1 - smoothing)*logits.gather(1, words[:, None])[:, 0] - smoothing*logits.mean(-1)
     return torch.where(words == PAD, 0, loss), total
 
-
+# %% ../nbs/11_decoder.ipynb #0e0fceb5
 @fused
 def word_losses_gradient(logits: Tensor, words: Tensor, total: Tensor, scale: Tensor, smoothing: float) -> Tensor:
     "The gradient of the summed losses, times `scale`, in the type of the logits."
@@ -340,7 +340,7 @@ def word_losses_gradient(logits: Tensor, words: Tensor, total: Tensor, scale: Te
     d_logits = ((logits.to(total.dtype) - total[:, None]).exp() - target)*scale
     return torch.where(words[:, None] == PAD, 0, d_logits).to(logits.dtype)
 
-# %% ../nbs/11_decoder.ipynb #ffeeeca9
+# %% ../nbs/11_decoder.ipynb #64d93d0a
 class CaptionLoss(torch.autograd.Function):
     "The summed losses of words, with the gradient by hand."
 
@@ -356,7 +356,7 @@ class CaptionLoss(torch.autograd.Function):
     def backward(ctx, scale: Tensor):
         return word_losses_gradient(*ctx.saved_tensors, scale, ctx.smoothing), None, None
 
-
+# %% ../nbs/11_decoder.ipynb #e6af215f
 def caption_loss(
     logits: Tensor,                 # (batch, time, vocabulary)
     words: Tensor,                  # int64 (batch, time), padded with 0
@@ -365,7 +365,7 @@ def caption_loss(
     "The cross-entropy of the supervision stage: summed over the words of a caption, averaged over captions."
     return CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing) / len(words)
 
-# %% ../nbs/11_decoder.ipynb #c002ec9f
+# %% ../nbs/11_decoder.ipynb #b85396e2
 @torch.no_grad()
 def generate(
     decoder: WordModel,
@@ -382,7 +382,7 @@ def generate(
     for _ in range(max_words):
         state = weights.step(weights.inputs(word, context), state)
         scores = (weights.logits(state[1]) + decoder.never).log_softmax(-1)
-        word = (scores - noise_like(scores).log() if sampled else scores).argmax(-1)
+        word = (scores + gumbel(torch.empty_like(scores).exponential_()) if sampled else scores).argmax(-1)
         total = total + torch.where(done, 0, scores.gather(1, word[:, None])[:, 0])
         word = torch.where(done, PAD, word)
         words.append(word)
@@ -391,14 +391,14 @@ def generate(
     words = torch.stack(words, 1)
     return F.pad(words, (0, max_words - words.shape[1]), value=PAD), total
 
-# %% ../nbs/11_decoder.ipynb #1ff3cad1
+# %% ../nbs/11_decoder.ipynb #3295a294
 class Beams(NamedTuple):
     "The captions that a beam search keeps alive."
     words: Tensor    # int64 (batch, size, max_words)
     scores: Tensor   # (batch, size) log-probabilities
     done: Tensor     # bool (batch, size)
 
-
+# %% ../nbs/11_decoder.ipynb #d551e48f
 def extend(
     beams: Beams,
     step: Tensor,                   # (batch, size, vocabulary) log-probability of each next word
@@ -472,7 +472,7 @@ class Decoder(TaughtDecoder):
         scores, order = (scores / (words != PAD).sum(-1)**length_penalty).topk(best)
         return words.gather(1, order[..., None].expand(-1, -1, max_words)), scores
 
-# %% ../nbs/11_decoder.ipynb #1d95a4f1
+# %% ../nbs/11_decoder.ipynb #d693c852
 @contextmanager
 def without_dropout(module: nn.Module) -> Iterator[nn.Module]:
     "A module in evaluation mode, for a while."
@@ -481,7 +481,7 @@ def without_dropout(module: nn.Module) -> Iterator[nn.Module]:
     try: yield module
     finally: module.train(training)
 
-
+# %% ../nbs/11_decoder.ipynb #47f4bf93
 def check_sizes(
     state: dict[str, Tensor],   # weights that come from somewhere
     module: nn.Module,          # a captioner that shall take them

@@ -33,12 +33,12 @@ def lstm_cell(
     cell = f*cell + i*g
     return i, f, g, o, cell, (o*cell.tanh()).to(product.dtype)
 
-# %% ../nbs/10_encoder.ipynb #2ce14ed4
+# %% ../nbs/10_encoder.ipynb #aa1d102b
 def full(kind: torch.dtype) -> torch.dtype:
     "The type a memory is kept in: at least single precision."
     return torch.promote_types(kind, torch.float32)
 
-
+# %% ../nbs/10_encoder.ipynb #10ae3cf9
 def lstm_loop(
     inputs: Tensor,                # (time, batch, 4 hidden) W_x x_t + b for every step
     weight: Tensor,                # (4 hidden, hidden) W_h
@@ -110,13 +110,13 @@ def compact(
     source = frame.new_zeros(batch, most + 1).scatter_(1, place, frame)[:, :most]
     return source, torch.arange(most, device=picks.device) < picks.sum(1, keepdim=True)
 
-# %% ../nbs/10_encoder.ipynb #2b1e4b6f
+# %% ../nbs/10_encoder.ipynb #b01a73a7
 def working_type(weight: Tensor) -> torch.dtype:
     "The type that products run in: autocast's where autocast is on, else the weight's own."
     device = weight.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
-
+# %% ../nbs/10_encoder.ipynb #f13e58ca
 class FrameModel(nn.Module):
     "The weights of equations 1 to 6 and what happens to a frame before them."
 
@@ -148,7 +148,7 @@ class FrameModel(nn.Module):
         lstm, kind = self.lstm, embedded.dtype
         return F.linear(embedded, lstm.weight_ih_l0.to(kind), (lstm.bias_ih_l0 + lstm.bias_hh_l0).to(kind))
 
-# %% ../nbs/10_encoder.ipynb #256dae85
+# %% ../nbs/10_encoder.ipynb #ff8f8387
 class EncoderState(NamedTuple):
     "What the encoder remembers between two frames of a stream."
     hidden: Tensor  # (batch, hidden) h_t
@@ -156,7 +156,7 @@ class EncoderState(NamedTuple):
     total: Tensor   # (batch, hidden) sum of the states so far
     count: Tensor   # (batch, 1) frames so far
 
-
+# %% ../nbs/10_encoder.ipynb #94278b44
 class StreamEncoder(FrameModel):
     "An encoder that is told one picked frame at a time."
 
@@ -181,7 +181,7 @@ class StreamEncoder(FrameModel):
         video = state.hidden if self.video_vector == "last" else state.total / state.count.clamp(min=1)
         return F.dropout(video, self.dropout, self.training)
 
-# %% ../nbs/10_encoder.ipynb #415c9150
+# %% ../nbs/10_encoder.ipynb #0cc60884
 def check_shapes(
     features: Tensor,  # (batch, frames, dims)
     picks: Tensor,     # bool (batch, frames)
@@ -195,7 +195,7 @@ def check_shapes(
     if picks.device.type == "cpu" and not picks.any(1).all():
         raise PickNetError(f"clip {int((~picks.any(1)).nonzero()[0])} of the batch has no picked frame")
 
-
+# %% ../nbs/10_encoder.ipynb #aae4fe01
 def check_finite(
     picked: Tensor,  # (place, batch, dims)
 ) -> None:
@@ -204,7 +204,7 @@ def check_finite(
         place, clip = (~picked.isfinite().all(-1)).nonzero()[0].tolist()
         raise PickNetError(f"picked frame {place} of clip {clip} has features that are not finite")
 
-# %% ../nbs/10_encoder.ipynb #9a3c052f
+# %% ../nbs/10_encoder.ipynb #98fe7107
 class Encoder(StreamEncoder):
     "Equations 1 to 6: the picked frames of each clip to one video vector."
 
@@ -227,7 +227,7 @@ class Encoder(StreamEncoder):
 
     def states(self, embedded: Tensor) -> Tensor:
         "The state after every step, (time, batch, hidden)."
-        lean = embedded.is_cuda and embedded.dtype.itemsize == 2 and torch.is_grad_enabled()
+        lean = embedded.dtype.itemsize == 2 and torch.is_grad_enabled()
         if self.output_gate == "sigmoid" and not lean:
             return self.lstm(embedded)[0]
         return LSTMScan.apply(self.inputs(embedded), self.lstm.weight_hh_l0.to(embedded.dtype), self.output_gate)

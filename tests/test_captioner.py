@@ -1,0 +1,241 @@
+"What the notebooks of encoder, decoder and capture do not tell: odd shapes, many random cases, and the traps of autocast."
+import copy
+import pickle
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch.testing import assert_close
+
+from picknet_nb.capture import Captured, fused, make_adam, rewound
+from picknet_nb.config import PickNetError, preset
+from picknet_nb.decoder import EOS, NEVER, PAD, Captioner, Decoder, caption_loss, draw, generate, plain_logits
+from picknet_nb.encoder import Encoder, compact
+
+cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def small_captioner(words: int = 30, dims: int = 12, **changes) -> Captioner:
+    torch.manual_seed(0)
+    return Captioner(preset("smoke", **changes), dims, words)
+
+
+def some_clips(batch: int = 5, dims: int = 12, device="cpu"):
+    torch.manual_seed(1)
+    picks = torch.rand(batch, 30) < 0.2
+    picks[:, 0], picks[0, 1:], picks[-1] = True, False, True  # one frame, some frames, all frames
+    words = torch.randint(4, 30, (batch, 9))
+    words[:, 6], words[:, 7:] = EOS, PAD
+    return [each.to(device) for each in (torch.randn(batch, 30, dims).half(), picks, words)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=4), st.integers(1, 7))
+def test_compact_keeps_the_first_picks_in_order(rows, most):
+    source, taken = compact(torch.tensor(rows), most)
+    for row, places, filled in zip(rows, source, taken):
+        assert places[filled].tolist() == [frame for frame, pick in enumerate(row) if pick][:most]
+
+
+@pytest.mark.parametrize("gate", ["sigmoid", "tanh"])
+@pytest.mark.parametrize("vector", ["last", "mean"])
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
+def test_stream_equals_batch(gate, vector, kind):
+    features, picks, _ = some_clips()
+    encoder = Encoder(12, 8, 6, output_gate=gate, video_vector=vector).eval()
+    if kind == torch.float64: encoder.double()
+    video = encoder(features.to(kind), picks)
+    for clip in range(len(features)):
+        state = encoder.start()
+        for feature in features[clip, picks[clip]]: state = encoder.step(state, feature[None].to(kind))
+        assert_close(encoder.read(state)[0], video[clip])
+
+
+def test_fewer_places_than_picks_read_the_first_ones():
+    features, _, _ = some_clips()
+    encoder = Encoder(12, 8, 6).eval()
+    first_three = (torch.arange(30) < 3).expand(len(features), 30)
+    assert_close(encoder(features, torch.ones_like(first_three), most=3), encoder(features, first_three))
+
+
+def test_input_dropout_acts_in_training_only():
+    features, picks, _ = some_clips()
+    encoder = Encoder(12, 8, 6, dropout=0.0, input_dropout=0.5)
+    assert not torch.equal(encoder(features, picks), encoder(features, picks))
+    encoder.eval()
+    assert torch.equal(encoder(features, picks), encoder(features, picks))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(1, 4), st.integers(1, 8), st.sampled_from([0.0, 0.3, 1.0]), st.booleans())
+def test_fast_decoder_equals_plain_loop(batch, time, feedback, training):
+    torch.manual_seed(batch + 10*time)
+    decoder = Decoder(15, 5, 6, 7).train(training)
+    video, words = torch.randn(batch, 7, requires_grad=True), torch.randint(0, 15, (batch, time))
+    draws, results = draw(decoder, batch, time, feedback), []
+    for logits in (plain_logits(decoder, video, words, draws), decoder(video, words, draws=draws)):
+        loss = caption_loss(logits, words) + 0*logits.sum()
+        results.append((logits, *torch.autograd.grad(loss, [video, *decoder.parameters()])))
+    for plain, fast in zip(*results): assert_close(fast, plain)
+
+
+def test_half_precision_is_close_in_logits_and_gradients():
+    captioner = small_captioner(words=31, dropout=0.0)  # 31: the padded rows must leave no trace
+    features, picks, words = some_clips()
+    results = []
+    for half in (False, True):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            logits = captioner(features, picks, words)
+            loss = caption_loss(logits, words)
+        results.append((logits, *torch.autograd.grad(loss, captioner.parameters())))
+    for single, rounded in zip(*results):
+        assert (single - rounded).norm() < 2e-2*single.norm()
+
+
+def test_captions_made_before_a_step_do_not_cut_its_gradients():
+    "Autocast keeps casted weights; those cast without gradients must not be found by the training pass after it."
+    captioner = small_captioner()
+    features, picks, words = some_clips()
+    with torch.autocast("cpu", torch.bfloat16):
+        captioner.caption(features, picks)
+        loss = caption_loss(captioner(features, picks, words, 0.5), words)
+    loss.backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in captioner.parameters())
+
+
+def test_a_zero_feedback_tensor_is_no_feedback():
+    decoder = Decoder(15, 5, 6, 7)
+    assert draw(decoder, 2, 3, torch.tensor(0.0)).own is None and draw(decoder, 2, 3, torch.tensor(0.5)).own is not None
+
+
+def test_own_words_are_drawn_from_the_softmax():
+    torch.manual_seed(0)
+    decoder, video = Decoder(12, 8, 8, 8).eval(), torch.randn(1, 8).repeat(20_000, 1)
+    words, _ = generate(decoder, video, 1, sampled=True)
+    logits = plain_logits(decoder, video[:1], words[:1]) + decoder.never
+    shares = words[:, 0].bincount(minlength=12)/20_000
+    assert_close(shares, logits[0, 0].softmax(-1).detach(), atol=0.02, rtol=0)
+
+
+def test_samples_of_all_exponential_noise_are_possible_words():
+    torch.manual_seed(0)
+    words, total = generate(Decoder(8, 4, 4, 4).eval(), torch.randn(5000, 4), 12, sampled=True)
+    assert not torch.isin(words[words != PAD], torch.tensor(NEVER)).any() and total.isfinite().all()
+
+
+@pytest.mark.parametrize("size", [1, 2, 5])
+def test_beams_are_sorted_distinct_and_end_once(size):
+    torch.manual_seed(0)
+    decoder, video = Decoder(14, 8, 8, 8).eval(), 3*torch.randn(20, 8)
+    decoder.output.weight.data *= 4
+    words, scores = decoder.beam(video, size, 9, best=size)
+    assert (scores.diff(dim=1) <= 0).all() and ((words == EOS).sum(-1) <= 1).all()
+    for captions in words: assert len(captions.unique(dim=0)) == size
+    if size == 1: assert torch.equal(words[:, 0], decoder.greedy(video, 9))
+
+
+def test_captions_of_one_word_one_clip_and_no_dropout_in_training_mode():
+    captioner = small_captioner(dropout=0.9).train()
+    features, picks, _ = some_clips()
+    captions = [captioner.caption(features[:1], picks[:1], 1) for _ in range(5)]
+    assert all(torch.equal(each, captions[0]) for each in captions) and captioner.training
+    assert captioner.caption(features, picks).shape == (5, preset("smoke").max_words)
+
+
+def test_modules_travel():
+    captioner = small_captioner().eval()
+    features, picks, _ = some_clips()
+    want = captioner.caption(features, picks)
+    for other in (copy.deepcopy(captioner), pickle.loads(pickle.dumps(captioner))):
+        assert torch.equal(other.caption(features, picks), want)
+    fresh = small_captioner(seed=1).eval()
+    fresh.load_state_dict(captioner.state_dict())
+    assert torch.equal(fresh.caption(features, picks), want)
+
+
+def test_bad_input_is_refused_in_a_sentence():
+    captioner = small_captioner()
+    features, picks, words = some_clips()
+    cases = {
+        "no picked frame": lambda: captioner(features, picks & False, words),
+        "not finite": lambda: captioner(features*torch.inf, picks, words),
+        "features must be": lambda: captioner(features[..., :5], picks, words),
+        "picks must be": lambda: captioner(features, picks[:, :7], words),
+        "another vocabulary": lambda: captioner(features, picks, words + 100),
+        "words must be": lambda: captioner(features, picks, words[:, :0]),
+        "another corpus": lambda: captioner.load_state_dict(small_captioner(words=31).state_dict()),
+        "feature dimensions": lambda: captioner.load_state_dict(small_captioner(dims=13).state_dict()),
+        "best must lie": lambda: captioner.decoder.beam(torch.randn(2, 64), 2, 5, best=3),
+    }
+    for sentence, action in cases.items():
+        with pytest.raises(PickNetError, match=sentence): action()
+
+
+def test_fused_falls_back_with_one_warning(monkeypatch):
+    class OnDevice:
+        is_cuda = True
+
+    def broken(function):
+        def compiled(*arguments): raise RuntimeError("no compiler")
+        return compiled
+    monkeypatch.setattr(torch, "compile", broken)
+    function = fused(lambda thing: 42)
+    with torch.no_grad(), pytest.warns(UserWarning, match="no compiler"):
+        assert function(OnDevice()) == 42
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert function(OnDevice()) == 42
+
+
+def test_rewound_also_after_an_error():
+    model = torch.nn.Linear(2, 2)
+    before = model.weight.clone()
+    with pytest.raises(ZeroDivisionError), rewound((model,)):
+        model.weight.data.zero_()
+        1/0
+    assert torch.equal(model.weight, before)
+
+
+def train_a_little(captured: bool, device: str) -> tuple[list[float], torch.Tensor]:
+    captioner = small_captioner().to(device)
+    features, picks, words = some_clips(device=device)
+    adam, feedback = make_adam(captioner.parameters(), 1e-2), torch.zeros((), device=device)
+
+    def step(clips):
+        adam.zero_grad(set_to_none=True)
+        loss = caption_loss(captioner(features[clips], picks[clips], words[clips], feedback), words[clips])
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(captioner.parameters(), 5.0)
+        adam.step()
+        return loss.detach()
+    clips = torch.arange(4, device=device)
+    run = Captured(step, clips, keep=(captioner, adam)) if captured else step
+    torch.manual_seed(5)
+    losses = []
+    for number in range(6):
+        feedback.fill_(0.2*number)
+        losses.append(run(clips if number != 3 else clips[:2]).item())  # a smaller batch in between
+    return losses, captioner.decoder.output.weight.detach().clone()
+
+
+def test_captured_on_a_cpu_is_the_step_itself():
+    for one, other in zip(train_a_little(True, "cpu"), train_a_little(False, "cpu")): assert_close(one, other)
+
+
+@cuda
+def test_captured_on_a_gpu_is_the_step_itself():
+    for one, other in zip(train_a_little(True, "cuda"), train_a_little(False, "cuda")): assert_close(one, other)
+
+
+@cuda
+@pytest.mark.parametrize("gate", ["sigmoid", "tanh"])
+def test_gpu_equals_cpu(gate):
+    torch.backends.cudnn.allow_tf32 = False
+    captioner = small_captioner(dropout=0.0, output_gate=gate)
+    results = []
+    for device in ("cpu", "cuda"):
+        features, picks, words = some_clips(device=device)
+        logits = captioner.to(device)(features, picks, words)
+        results.append([each.cpu() for each in (logits, *torch.autograd.grad(caption_loss(logits, words), captioner.parameters()))])
+    for one, other in zip(*results): assert_close(one, other, rtol=1e-5, atol=1e-5)
