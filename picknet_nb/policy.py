@@ -25,7 +25,7 @@ def glance_differences(
         return (glances.short() - last.short()).float() / 255
     return glances.float() - last.float()
 
-# %% ../nbs/12_policy.ipynb #969bcf20
+# %% ../nbs/12_policy.ipynb #f522c1e2
 class PickNet(nn.Module):
     "Two layers that look at a glance difference and decide on one frame (equations 12 to 14)."
 
@@ -36,7 +36,7 @@ class PickNet(nn.Module):
 
     def forward(self, difference: Tensor) -> Tensor:  # (..., glance_dims) -> (..., 2)
         "The logits of dropping and of picking a frame that differs so from the last picked one."
-        return self.decide(self.compare(difference).relu())
+        return self.decide(self.compare(difference.to(self.compare.weight.dtype)).relu())
 
     def margin(self) -> tuple[Tensor, Tensor]:
         "Weight (hidden,) and bias () of pick logit minus drop logit: p(pick) is its sigmoid."
@@ -74,7 +74,7 @@ def walk_by_frame(
         last = torch.where(picks[-1][:, None], current, last)  # equation 14
     return torch.stack(picks, 1)
 
-# %% ../nbs/12_policy.ipynb #31e24850
+# %% ../nbs/12_policy.ipynb #73fe435a
 class _HalfProduct(torch.autograd.Function):
     "rows @ weight.T on tensor cores: half-precision factors, sums and result in single precision."
 
@@ -93,14 +93,15 @@ class _HalfProduct(torch.autograd.Function):
 def project(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims)
-) -> Tensor:          # float32 (batch, frames, hidden)
+) -> Tensor:          # (batch, frames, hidden)
     "W1 times every glance, counted from the clip's first one: only differences will be needed."
-    shift = glance_differences(glances, glances[:, :1])
-    if glances.is_cuda and torch.is_autocast_enabled("cuda"):
-        product = _HalfProduct.apply(shift.flatten(0, 1).half(), net.compare.weight).view(*shift.shape[:2], -1)
-    else:
-        product = F.linear(shift, net.compare.weight)
-    return product.float()
+    weight, half = net.compare.weight, glances.is_cuda and torch.is_autocast_enabled("cuda")
+    with torch.autocast(glances.device.type, enabled=False):
+        if not half:
+            return F.linear(glance_differences(glances, glances[:, :1]).to(weight.dtype), weight)
+        shift = glances.half() - glances[:, :1].half()  # bytes, and their differences, are exact in half precision
+        product = _HalfProduct.apply(shift.flatten(0, 1), weight).view(*shift.shape[:2], -1)
+        return product / 255 if glances.dtype == torch.uint8 else product
 
 # %% ../nbs/12_policy.ipynb #76df4b1d
 @torch.no_grad()
@@ -178,17 +179,17 @@ def last_picks(
     latest = torch.where(picks, frame, 0).cummax(-1).values
     return F.pad(latest[..., :-1], (1, 0))
 
-# %% ../nbs/12_policy.ipynb #e593f89f
+# %% ../nbs/12_policy.ipynb #cd9337ab
 def path_logits(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
     picks: Tensor,      # bool (..., batch, frames)
 ) -> Tensor:            # (..., batch, frames, 2)
     "Logits (drop, pick) of every frame compared with the last pick before it; differentiable."
-    frames = picks.shape[-1]
+    frame = torch.arange(picks.shape[-1], device=picks.device)
+    chosen = last_picks(picks)[..., None] == frame  # (..., t, l): l is the last pick before t
     with torch.autocast(projected.device.type, enabled=False):
-        chosen = last_picks(picks)[..., None] == torch.arange(frames, device=picks.device)
-        difference = (torch.eye(frames, device=picks.device) - chosen.float()) @ projected
+        difference = ((frame[:, None] == frame).to(projected) - chosen.to(projected)) @ projected
         return net.decide((difference + net.compare.bias).relu())
 
 
@@ -251,7 +252,7 @@ class Policy(PickNet):
         standardise(self, glances, max(1, round(glances.shape[1] / wanted)), spread)
         return set_bias(self, glances, wanted)
 
-# %% ../nbs/12_policy.ipynb #3610398c
+# %% ../nbs/12_policy.ipynb #69c340c4
 @torch.no_grad()
 def standardise(
     net: PickNet,
@@ -267,7 +268,7 @@ def standardise(
     factor = torch.where(size > 0, 1 / size, 1.0)  # where nothing moves there is nothing to scale
     net.compare.weight.mul_(factor)
     net.decide.weight.abs_()[0].neg_()
-    deviation = ((difference * factor + net.compare.bias).relu() @ net.margin()[0]).std()
+    deviation = ((difference * factor + net.compare.bias).relu() @ net.margin()[0]).std(correction=0)
     net.decide.weight.mul_(torch.where(deviation > 0, spread / deviation, 1.0))
 
 
