@@ -99,7 +99,13 @@ def _some(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
-# %% ../nbs/04_corpus.ipynb #0cbc8a15
+# %% ../nbs/04_corpus.ipynb #8b207ba7
+def _finite(features: Tensor) -> list[bool]:
+    "Whether all numbers of each video are finite: a sum is, if and only if all its terms are. A slice at a time, for mapped files."
+    sums = [some.flatten(1).sum(1, dtype=torch.float64) for some in features.split(64)]
+    return torch.cat(sums).isfinite().tolist() if sums else []
+
+# %% ../nbs/04_corpus.ipynb #e59aa95e
 def check_videos(where, ids: list[str], features: Tensor, glances: Tensor | None) -> None:
     "Refuse tensors whose shapes, types or numbers cannot be right."
     twice = [name for name, count in Counter(ids).items() if count > 1]
@@ -111,9 +117,7 @@ def check_videos(where, ids: list[str], features: Tensor, glances: Tensor | None
         raise CorpusError(where, f"features of {len(features)} videos, but {len(ids)} ids")
     if glances is not None and (glances.dim() != 3 or glances.shape[:2] != features.shape[:2]):
         raise CorpusError(where, f"glances {tuple(glances.shape)} do not fit features {tuple(features.shape)}")
-    bad = [name for start in range(0, len(ids), 64)  # a slice at a time, so that a mapped file stays on disk
-           for name, fine in zip(ids[start:], features[start:start + 64].isfinite().flatten(1).all(1).tolist()) if not fine]
-    if bad:
+    if bad := [name for name, fine in zip(ids, _finite(features)) if not fine]:
         raise CorpusError(where, f"features that are not finite numbers (NaN or infinite): {_some(bad)}")
 
 # %% ../nbs/04_corpus.ipynb #96552657
@@ -588,7 +592,7 @@ def _h5_readers(path: Path) -> Readers:
     file = h5py.File(path, "r")
     return {name: lambda name=name: file[name][()] for name in file}
 
-# %% ../nbs/04_corpus.ipynb #ec04564f
+# %% ../nbs/04_corpus.ipynb #ec819af3
 def open_features(
     *paths,  # .npz files, HDF5 files or folders of .npy
 ) -> Readers:
@@ -600,9 +604,11 @@ def open_features(
                 found = {each.stem: lambda each=each: np.load(each, allow_pickle=False) for each in sorted(path.glob("*.npy"))}
             elif path.suffix in (".h5", ".hdf5"):
                 found = _h5_readers(path)
-            else:
+            elif path.suffix == ".npz":
                 found = _npz_readers(path)
-        except (OSError, ValueError, KeyError, zipfile.BadZipFile) as reason:
+            else:
+                raise CorpusError(path, "must be a .npz, an HDF5 file (.h5, .hdf5) or a folder of .npy")
+        except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as reason:
             raise CorpusError(path, f"cannot be read as features: {reason}") from reason
         if not found:
             raise CorpusError(path, "holds no features")
@@ -611,14 +617,14 @@ def open_features(
         readers |= found
     return readers
 
-# %% ../nbs/04_corpus.ipynb #307fc762
+# %% ../nbs/04_corpus.ipynb #71bd6328
 def _read_features(readers: Readers, ids: list[str], frames: int, where, dtype=torch.float16) -> Iterator[Tensor]:
     "One tensor (1, frames, dims) after the other, each checked."
     dims = None
     for name in ids:
         try:
             array = torch.from_numpy(np.ascontiguousarray(readers[name]()))
-        except (OSError, ValueError, TypeError) as reason:
+        except (OSError, ValueError, TypeError, EOFError) as reason:
             raise CorpusError(where, f"{name} cannot be read: {reason}") from reason
         if array.dim() < 2 or array.shape[0] != frames:
             raise CorpusError(where, f"{name} is {tuple(array.shape)}: {frames} frames are wanted, (frames, dims)")

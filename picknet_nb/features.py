@@ -79,7 +79,7 @@ class CNN(nn.Module):
 class WeightsError(FileError):
     "Weights that cannot be used, and what to do about it."
 
-# %% ../nbs/03_features.ipynb #a16a3ed3
+# %% ../nbs/03_features.ipynb #05adaa05
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     "The tensors of a `.pth` file; anything in it that would run code is refused."
     try:
@@ -88,7 +88,8 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
         raise WeightsError(path, "refused: it holds more than tensors, and reading it could run code. "
                                  "Ask its maker for a .safetensors file") from reason
     except Exception as reason:  # a damaged archive fails in many ways
-        raise WeightsError(path, f"not a weights file, or a damaged one ({str(reason).splitlines()[0]})") from reason
+        said = str(reason).partition("\n")[0] or type(reason).__name__
+        raise WeightsError(path, f"not a weights file, or a damaged one ({said})") from reason
     if not isinstance(state, dict) or not all(isinstance(value, Tensor) for value in state.values()):
         raise WeightsError(path, "must hold a plain dictionary of tensors (a state_dict)")
     return state
@@ -329,7 +330,7 @@ class Shape(NamedTuple):
     glance_size: int = 56
     time_limit: float = 60.0  # seconds after which a file is given up
 
-# %% ../nbs/03_features.ipynb #970df9d2
+# %% ../nbs/03_features.ipynb #d7f51374
 def _quiet() -> None:
     "Keep FFmpeg's own lines off the screen; what matters of them is in the errors."
     try:
@@ -339,8 +340,9 @@ def _quiet() -> None:
         pass  # `read_clip` says what to install
 
 
-def _decode_for_parent(line: Connection, memory, shape: Shape) -> None:
+def _decode_for_parent(line: Connection, parents: Connection, memory, shape: Shape) -> None:
     "The life of a decoder: take a path, leave its frames in shared memory, answer with the reason if that fails."
+    parents.close()  # a fork has both ends; while it holds the other one, it cannot see its parent die
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     _quiet()
     torch.set_num_threads(1)  # the parent's threads are not there after a fork
@@ -357,20 +359,20 @@ def _decode_for_parent(line: Connection, memory, shape: Shape) -> None:
             reason = f"{type(error).__name__}: {error}"
         line.send(reason)
 
-# %% ../nbs/03_features.ipynb #a122a9ba
+# %% ../nbs/03_features.ipynb #71f358ab
 _START = "fork" if sys.platform == "linux" else "spawn"
-_DIED = "the process that decoded it died"
+_GRACE = 5.0  # seconds beyond which a decoder that should have given up by itself is ended
 
-# %% ../nbs/03_features.ipynb #2be3948e
+# %% ../nbs/03_features.ipynb #7ac329ff
 class _Decoder:
     "A process that decodes one file at a time, seen from its parent."
 
     def __init__(self, shape: Shape):
-        self.shape, self.job, self.since = shape, None, 0.0
+        self.shape, self.job, self.since, self.dead, self.ended = shape, None, 0.0, False, False
         context = multiprocessing.get_context(_START)
         self.memory = context.RawArray(ctypes.c_uint8, shape.frames * 3 * shape.image_size**2)
         self.line, theirs = context.Pipe()
-        self.process = context.Process(target=_decode_for_parent, args=(theirs, self.memory, shape), daemon=True)
+        self.process = context.Process(target=_decode_for_parent, args=(theirs, self.line, self.memory, shape), daemon=True)
         self.process.start()
         theirs.close()  # now the line breaks when the process dies
 
@@ -388,8 +390,15 @@ class _Decoder:
         try:
             return self.line.recv()
         except (EOFError, ConnectionError):
+            self.dead = True
             self.process.join()
-            return f"{_DIED} (exit status {self.process.exitcode})"
+            return "took longer than its time limit" if self.ended else f"its decoder died (exit status {self.process.exitcode})"
+
+    def end_if_hanging(self) -> None:
+        "A decoder gives a file up by itself; one that is stuck inside a library cannot."
+        if monotonic() - self.since > 2 * self.shape.time_limit + _GRACE:
+            self.ended = True
+            self.process.kill()
 
     def frames(self) -> Tensor:  # uint8 (frames, 3, side, side)
         "A copy of what lies in the shared memory."
@@ -409,17 +418,16 @@ class Decoded(NamedTuple):
     frames: Tensor | None  # uint8 (frames, 3, side, side)
     reason: str = ""       # why there are none
 
-# %% ../nbs/03_features.ipynb #b9625f53
+# %% ../nbs/03_features.ipynb #a7885858
 def _answered(busy: list[_Decoder]) -> list[_Decoder]:
     "Wait until some decoders have answered or died; end those that hang."
     lines = {decoder.line: decoder for decoder in busy}
     while not (ready := wait(lines, timeout=1.0)):
         for decoder in busy:
-            if monotonic() - decoder.since > 2 * decoder.shape.time_limit + 5:
-                decoder.process.kill()
+            decoder.end_if_hanging()
     return [lines[line] for line in ready]
 
-# %% ../nbs/03_features.ipynb #631de5e8
+# %% ../nbs/03_features.ipynb #a7a94c5d
 def decode_files(
     jobs: Iterable[tuple[str, Path]],  # name and path of each file
     shape: Shape,
@@ -436,10 +444,11 @@ def decode_files(
             for decoder in _answered([each for each in decoders if each.job]):
                 job, reason = decoder.job, decoder.answer()
                 frames = None if reason else decoder.frames()
-                if reason.startswith(_DIED):
+                if decoder.dead:
+                    again = not decoder.ended and job not in tried
                     decoder.close()
                     decoders[decoders.index(decoder)] = decoder = _Decoder(shape)
-                    if job not in tried:
+                    if again:
                         tried.add(job)
                         jobs.append(job)
                         continue

@@ -1,0 +1,404 @@
+"""Data sets that do not fit together, folders that were torn, official layouts, downloads that break off."""
+import hashlib
+import http.server
+import json
+import random
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.testing import assert_close
+
+from picknet_nb.config import Config, PickNetError
+from picknet_nb.corpus import (Corpus, CorpusError, Rows, SPLITS, assemble, download, download_dataset, open_features, prepare_features,
+                               prepare_msrvtt, prepare_msvd, read_msrvtt, read_msvd_csv, read_splits, unpack_clips, write_tensors)
+from picknet_nb.features import load_cnn, write_part
+
+ROOT = Path(__file__).parents[1]
+EXAMPLE = ROOT/"data"/"example.mp4"
+ONE = Config(min_word_count=1)
+
+
+def small(glances: bool = True) -> Corpus:
+    features = torch.rand(4, 30, 6, generator=torch.Generator().manual_seed(0))
+    grey = torch.randint(0, 256, (4, 30, 9), dtype=torch.uint8) if glances else None
+    captions = [["A dog runs.", "it's a dog"], ["a cat"], ["Birds sing!", "birds", "some birds sing"], ["a dog sings"]]
+    return Corpus.build("small", list("abcd"), features, grey, captions, {"train": [0, 2], "validation": [1], "test": [3]}, ONE, {"cnn": "none"})
+
+
+@pytest.mark.parametrize("glances", [True, False])
+def test_save_and_load(tmp_path, glances):
+    corpus = small(glances)
+    corpus.save(tmp_path)
+    again = Corpus.load(tmp_path)
+    for name in ("features", "glances", "words", "caption_video"):
+        assert torch.equal(getattr(again, name), getattr(corpus, name))
+    for name in ("name", "ids", "captions", "vocabulary", "details", "sentences"):
+        assert getattr(again, name) == getattr(corpus, name)
+    assert all(torch.equal(again.splits[split], corpus.splits[split]) for split in SPLITS)
+    assert (again.glances is again.features) == (not glances)
+    assert_close(corpus.features.float(), torch.rand(4, 30, 6, generator=torch.Generator().manual_seed(0)), rtol=1e-3, atol=1e-3)
+
+
+def test_words_are_made_again_when_captions_change(tmp_path):
+    small().save(tmp_path)
+    captions = json.loads((tmp_path/"captions.json").read_text())
+    captions["a"] = ["a zebra"]
+    (tmp_path/"captions.json").write_text(json.dumps(captions))
+    again = Corpus.load(tmp_path)
+    assert "zebra" in again.vocabulary.words and again.tokens[0] == [["a", "zebra"]]
+
+
+def test_no_tokeniser_needed_to_load(tmp_path, monkeypatch):
+    small().save(tmp_path)
+    monkeypatch.setitem(sys.modules, "nltk", None)
+    monkeypatch.setitem(sys.modules, "nltk.tokenize", None)
+    assert Corpus.load(tmp_path).tokens[0][1] == ["it", "'s", "a", "dog"]
+
+
+def test_batches():
+    corpus = small()
+    torch.manual_seed(0)
+    epoch = torch.cat(list(corpus.batches("train", 2)))
+    assert epoch.sort().values.tolist() == corpus.pairs("train").tolist() == [0, 1, 3, 4, 5]
+    assert torch.cat(list(corpus.batches("train", 2, of="videos", shuffle=False))).tolist() == [0, 2]
+    assert [len(batch) for batch in corpus.batches("train", 2, whole=True)] == [2, 2]
+    assert corpus.references("test") == {"d": ["a dog sings"]}
+
+
+def parts(**changes) -> dict:
+    corpus = small()
+    return dict(name="small", ids=corpus.ids, features=corpus.features, glances=corpus.glances, captions=corpus.captions,
+                splits=dict(corpus.splits), config=ONE) | changes
+
+
+@pytest.mark.parametrize("changes, reason", [
+    (dict(ids=["a", "b", "c", "c"]), "same video twice: c"),
+    (dict(ids=["a", "b", "c"]), "captions of 4 videos, but 3 ids"),
+    (dict(features=torch.rand(3, 30, 6)), "features of 3 videos, but 4 ids"),
+    (dict(features=torch.rand(4, 30)), r"\(videos, frames, dims\)"),
+    (dict(features=torch.full((4, 30, 6), float("inf"))), "not finite numbers.*: a, b, c and 1 more"),
+    (dict(glances=torch.zeros(4, 20, 9, dtype=torch.uint8)), "do not fit features"),
+    (dict(captions=[["a"], ["b"], [], ["d"]]), "videos without captions: c"),
+    (dict(captions=[["a"], ["b"], [3], ["d"]]), "must be a list of texts"),
+    (dict(splits={"train": [0], "val": [1], "test": [2]}), "splits must be train, validation, test"),
+    (dict(splits={"train": [0], "validation": [0], "test": [2]}), "two splits"),
+    (dict(splits={"train": [0], "validation": [9], "test": [2]}), "names video 9"),
+])
+def test_parts_that_do_not_fit(changes, reason):
+    with pytest.raises(CorpusError, match=reason):
+        Corpus.build(**parts(**changes))
+
+
+def test_nan_on_disk(tmp_path):
+    corpus = small()
+    corpus.features[2, 5, 1] = float("nan")
+    corpus.save(tmp_path)
+    with pytest.raises(CorpusError, match="not finite numbers.*: c"):
+        Corpus.load(tmp_path)
+
+
+def test_wrong_number_of_frames_or_no_glances(tmp_path):
+    small(glances=False).save(tmp_path)
+    with pytest.raises(CorpusError, match="30 frames for each video, the settings ask for 8"):
+        Corpus.load(tmp_path, config=Config(frames=8, glance="feature"))
+    with pytest.raises(CorpusError, match="no grey glances"):
+        Corpus.load(tmp_path, config=Config())
+
+
+@pytest.mark.parametrize("name", ["corpus.json", "captions.json", "words.json", "videos.safetensors"])
+def test_torn_and_garbled_folders(tmp_path, name):
+    "Whatever is cut off or overwritten, loading gives the same corpus or a readable error."
+    corpus, chance = small(), random.Random(name)
+    corpus.save(tmp_path)
+    content = (tmp_path/name).read_bytes()
+    for _ in range(25):
+        cut = chance.randrange(len(content))
+        torn = content[:cut] if chance.random() < 0.5 else content[:cut] + chance.randbytes(3) + content[cut + 3:]
+        (tmp_path/name).write_bytes(torn)
+        try:
+            again = Corpus.load(tmp_path)
+        except PickNetError as error:
+            assert str(tmp_path) in str(error)
+        else:
+            assert again.ids and len(again.words) == len(again.caption_video)
+
+
+def test_assembly_killed(tmp_path):
+    "A kill while the corpus is written leaves the parts and no folder that looks complete."
+    for number in range(40):
+        write_part(tmp_path, f"v{number}", torch.rand(30, 2048), torch.zeros(30, 3136, dtype=torch.uint8))
+    code = """
+import sys, torch
+from picknet_nb.corpus import assemble
+ids = [f"v{n}" for n in range(40)]
+print("go", flush=True)
+while True: assemble(sys.argv[1], "killed", {n: ["a dog"] for n in ids}, {"train": range(30), "validation": [30], "test": [31]})
+"""
+    for moment in (0.05, 0.2, 0.35):
+        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
+        process.stdout.readline()
+        time.sleep(moment)
+        process.kill()
+        process.wait()
+        try:
+            assert len(Corpus.load(tmp_path).ids) == 40
+        except CorpusError as error:
+            assert "has not finished" in error.reason
+    corpus = assemble(tmp_path, "whole", {f"v{n}": ["a dog"] for n in range(40)}, {"train": range(30), "validation": [30], "test": [31]})
+    assert corpus.features.shape == (40, 30, 2048)
+
+
+def test_parts_that_do_not_fit_each_other(tmp_path):
+    write_part(tmp_path, "a", torch.rand(30, 8), torch.zeros(30, 9, dtype=torch.uint8))
+    write_part(tmp_path, "b", torch.rand(20, 8), torch.zeros(20, 9, dtype=torch.uint8))
+    captions, splits = {"a": ["a dog"], "b": ["a cat"]}, {"train": [0], "validation": [1], "test": []}
+    with pytest.raises(CorpusError, match=r"b.safetensors.*\(20, 8\)"):
+        assemble(tmp_path, "bad", captions, splits)
+    write_part(tmp_path, "b", torch.full((30, 8), float("nan")), torch.zeros(30, 9, dtype=torch.uint8))
+    with pytest.raises(CorpusError, match="b.safetensors.*not finite"):
+        assemble(tmp_path, "bad", captions, splits)
+
+
+def test_loading_maps_the_file(tmp_path):
+    "A corpus much larger than what is read of it does not fill the memory."
+    psutil = pytest.importorskip("psutil")
+    videos = 400
+    write_tensors(tmp_path/"videos.safetensors", {"features": Rows(
+        torch.float16, (videos, 30, 8192), (torch.ones(1, 30, 8192, dtype=torch.float16) for _ in range(videos)))})
+    process = psutil.Process()
+    before = process.memory_full_info().uss
+    from picknet_nb.corpus import _read_videos
+    features, _ = _read_videos(tmp_path/"videos.safetensors")
+    assert features[7, 3].sum() == 8192
+    assert process.memory_full_info().uss - before < 50e6 < features.nbytes
+
+
+HEADER = "VideoID,Start,End,WorkerID,Source,AnnotationTime,Language,Description\n"
+
+
+def test_msvd_in_its_official_layout(tmp_path):
+    clips = tmp_path/"YouTubeClips"
+    clips.mkdir()
+    for name in ("aaa_1_5", "bbb_2_9", "ccc_0_4"):
+        shutil.copy(EXAMPLE, clips/f"{name}.avi")
+    (tmp_path/"video_corpus.csv").write_text(HEADER + "".join(
+        f'{video},{start},{end},1,clean,9,{language},"{text}"\n' for video, start, end, language, text in (
+            ("bbb", 2, 9, "English", "A man, his dog."), ("aaa", 1, 5, "English", "a cat"), ("aaa", 1, 5, "German", "eine Katze"),
+            ("aaa", 1, 5, "English", ""), ("ccc", 0, 4, "English", "two\nlines"), ("ddd", 0, 4, "English", "no clip"))), encoding="utf-8")
+    (tmp_path/"youtube_mapping.txt").write_text("aaa_1_5 vid1200\nbbb_2_9 vid1201\nccc_0_4 vid1301\nddd_0_4 vid1302\n")
+    (clips/"empty.avi").touch()
+    made = prepare_msvd(tmp_path/"out", tmp_path/"video_corpus.csv", clips, load_cnn("tiny"), tmp_path/"youtube_mapping.txt", ONE, 1, False)
+    assert made.corpus.ids == ["aaa_1_5", "bbb_2_9", "ccc_0_4"]
+    assert [made.corpus.splits[split].tolist() for split in SPLITS] == [[0], [1], [2]]
+    assert made.corpus.captions == [["a cat"], ["A man, his dog."], ["two\nlines"]]
+    assert made.missing == ["ddd_0_4"] and "the file is empty" in made.failed["empty"]
+    with pytest.raises(CorpusError, match="names 4 of MSVD's 1,970 clips"):
+        prepare_msvd(tmp_path/"other", tmp_path/"video_corpus.csv", clips, load_cnn("tiny"), None, ONE, 1, False)
+
+
+def test_msvd_csv_that_is_none(tmp_path):
+    (tmp_path/"other.csv").write_text("a,b\n1,2\n")
+    with pytest.raises(CorpusError, match="has no column"):
+        read_msvd_csv(tmp_path/"other.csv")
+    (tmp_path/"empty.csv").write_text(HEADER)
+    with pytest.raises(CorpusError, match="no English captions"):
+        read_msvd_csv(tmp_path/"empty.csv")
+    with pytest.raises(CorpusError, match="cannot be read"):
+        read_msvd_csv(tmp_path/"missing.csv")
+
+
+def annotations(path: Path, videos: dict[int, str]) -> Path:
+    path.write_text(json.dumps({
+        "info": {"contributor": "Microsoft Research"},
+        "videos": [{"category": 9, "url": "", "video_id": f"video{n}", "start time": 1, "end time": 9, "split": split, "id": n} for n, split in videos.items()],
+        "sentences": [{"caption": f"caption {k} of {n}", "video_id": f"video{n}", "sen_id": 20 * n + k} for n in videos for k in range(20)]}))
+    return path
+
+
+def test_msrvtt_in_its_official_layout(tmp_path):
+    first = annotations(tmp_path/"train_val_videodatainfo.json", {n: "train" if n < 6513 else "validate" for n in range(7010)})
+    second = annotations(tmp_path/"test_videodatainfo.json", {n: "test" for n in range(7010, 10_000)})
+    captions, which = read_msrvtt(first, second)
+    assert list(captions) == [f"video{n}" for n in range(10_000)] and sum(map(len, captions.values())) == 200_000
+    assert [list(which.values()).count(split) for split in SPLITS] == [6513, 497, 2990]
+    videos = tmp_path/"videos"
+    videos.mkdir()
+    for number in (9, 10, 6600, 8000):
+        (videos/f"video{number}.mp4").symlink_to(EXAMPLE)
+    made = prepare_msrvtt(tmp_path/"out", [first, second], videos, load_cnn("tiny"), ONE, 1, False)
+    assert made.corpus.ids == ["video9", "video10", "video6600", "video8000"] and len(made.missing) == 9996
+    assert [made.corpus.splits[split].tolist() for split in SPLITS] == [[0, 1], [2], [3]]
+
+
+def test_msrvtt_that_is_none(tmp_path):
+    (tmp_path/"a.json").write_text('{"videos": [{"video_id": "video0", "split": "holiday"}], "sentences": []}')
+    with pytest.raises(CorpusError, match="not in the layout of MSR-VTT"):
+        read_msrvtt(tmp_path/"a.json")
+    (tmp_path/"a.zip").write_bytes(b"PK")
+    with pytest.raises(CorpusError, match="cannot be read"):
+        read_msrvtt(tmp_path/"a.zip")
+
+
+@pytest.fixture
+def texts(tmp_path) -> tuple[Path, Path]:
+    (tmp_path/"captions.json").write_text(json.dumps({name: ["a dog runs"] for name in "abc"}))
+    (tmp_path/"splits.json").write_text(json.dumps({"train": ["a"], "val": ["b"], "test": ["c"]}))
+    return tmp_path/"captions.json", tmp_path/"splits.json"
+
+
+def test_features_with_grey_glances(tmp_path, texts):
+    values, grey = np.random.rand(3, 30, 5).astype(np.float32), np.random.randint(0, 256, (3, 30, 4, 4)).astype(np.uint8)
+    np.savez(tmp_path/"f.npz", ids=list("abc"), features=values)
+    np.savez(tmp_path/"g.npz", ids=list("abc"), features=grey)
+    made = prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, glances=tmp_path/"g.npz", config=ONE)
+    assert torch.equal(made.corpus.glances, torch.from_numpy(grey).flatten(2)) and made.corpus.details["glance"] == "grey"
+    assert_close(Corpus.load(tmp_path/"out").features.float(), torch.from_numpy(values), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("spoil, reason", [
+    (lambda values: values[:, :29], "29.*30 frames are wanted"),
+    (lambda values: np.where(values > 0.99, np.nan, values), "not finite numbers"),
+    (lambda values: values * 1e6, "too large for half precision"),
+    (lambda values: values[:, 0], "30 frames are wanted"),
+])
+def test_features_that_do_not_fit(tmp_path, texts, spoil, reason):
+    np.savez(tmp_path/"f.npz", ids=list("abc"), features=spoil(np.random.rand(3, 30, 50).astype(np.float32)))
+    with pytest.raises(CorpusError, match=reason) as caught:
+        prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts)
+    assert "f.npz" in str(caught.value) and not (tmp_path/"out"/"corpus.json").exists()
+
+
+def test_one_video_with_another_width(tmp_path, texts):
+    (tmp_path/"npy").mkdir()
+    for name, dims in zip("abc", (4, 4, 5)):
+        np.save(tmp_path/"npy"/f"{name}.npy", np.zeros((30, dims), np.float32))
+    with pytest.raises(CorpusError, match="c has 5 dimensions, those before it 4"):
+        prepare_features(tmp_path/"out", tmp_path/"npy", *texts)
+
+
+def test_features_of_other_videos(tmp_path, texts):
+    np.savez(tmp_path/"f.npz", **{name: np.zeros((30, 2), np.float32) for name in "xyz"})
+    with pytest.raises(CorpusError, match="not one video id"):
+        prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts)
+
+
+@pytest.mark.parametrize("name, content", [("a.npz", b"nothing"), ("a.h5", b"nothing"), ("a.npz", b""), ("missing.npz", None)])
+def test_feature_files_that_are_none(tmp_path, name, content):
+    if content is not None:
+        (tmp_path/name).write_bytes(content)
+    with pytest.raises(CorpusError, match="cannot be read as features"):
+        open_features(tmp_path/name)
+
+
+def test_pickled_features_are_refused(tmp_path, texts):
+    np.savez(tmp_path/"f.npz", a=np.array([{"any": "object"}], dtype=object))
+    with pytest.raises(CorpusError, match="a cannot be read"):
+        prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts)
+
+
+def test_splits_in_every_form(tmp_path):
+    (tmp_path/"m.txt").write_text("a vid1\nb vid1250\nc vid1970\n")
+    (tmp_path/"lists.json").write_text('{"train": ["a"], "validation": ["b"], "test": ["c"]}')
+    (tmp_path/"each.json").write_text('{"a": "train", "b": "validate", "c": "test"}')
+    for name in ("m.txt", "lists.json", "each.json"):
+        assert [read_splits(tmp_path/name, list("abc"))[split].tolist() for split in SPLITS] == [[0], [1], [2]]
+    (tmp_path/"bad.json").write_text('{"a": "holiday"}')
+    for name in ("bad.json", "m.txt"):
+        with pytest.raises(CorpusError):
+            read_splits(tmp_path/name, list("abcd"))
+
+
+CONTENT = random.Random(0).randbytes(500_000)
+
+
+@pytest.fixture
+def server():
+    "A server whose handler can be told to break off, to know no ranges, or to be out of order."
+    class Handler(http.server.BaseHTTPRequestHandler):
+        ranges, give, status, asked = True, None, None, []
+
+        def do_GET(self):
+            start = int(self.headers["Range"][6:-1]) if self.headers["Range"] and Handler.ranges else 0
+            Handler.asked.append(start)
+            if Handler.status or start >= len(CONTENT):
+                return self.send_error(Handler.status or 416)
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(CONTENT) - start))
+            self.end_headers()
+            self.wfile.write(CONTENT[start:Handler.give])
+
+        def log_message(self, *_): pass
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{running.server_port}/file.bin", Handler
+    running.shutdown()
+
+
+def test_download_goes_on_where_it_broke_off(server, tmp_path):
+    url, handler = server
+    sha = hashlib.sha256(CONTENT).hexdigest()
+    for give in (100_000, 350_000, None):
+        handler.give = give
+        if give:
+            with pytest.raises(CorpusError, match="broke off.*run again"):
+                download(url, tmp_path/"file.bin", sha, progress=False)
+            assert not (tmp_path/"file.bin").exists()
+    assert download(url, tmp_path/"file.bin", sha, progress=False).read_bytes() == CONTENT
+    assert handler.asked == [0, 100_000, 350_000]
+    download(url, tmp_path/"file.bin", sha, progress=False)
+    assert len(handler.asked) == 3
+
+
+def test_download_from_a_server_that_cannot_resume(server, tmp_path):
+    url, handler = server
+    handler.ranges = False
+    (tmp_path/"file.bin.partial").write_bytes(b"wrong beginning")
+    assert download(url, tmp_path/"file.bin", progress=False).read_bytes() == CONTENT
+
+
+def test_download_that_was_complete_but_not_named(server, tmp_path):
+    (tmp_path/"file.bin.partial").write_bytes(CONTENT)
+    assert download(server[0], tmp_path/"file.bin", hashlib.sha256(CONTENT).hexdigest(), progress=False).read_bytes() == CONTENT
+
+
+def test_download_of_something_else(server, tmp_path):
+    with pytest.raises(CorpusError, match="SHA-256"):
+        download(server[0], tmp_path/"file.bin", "0" * 64, progress=False)
+    assert list(tmp_path.iterdir()) == []
+    server[1].status = 404
+    with pytest.raises(CorpusError, match="404"):
+        download(server[0], tmp_path/"file.bin", progress=False)
+    with pytest.raises(CorpusError, match="only http"):
+        download("file:///etc/passwd", tmp_path/"file.bin", progress=False)
+
+
+def test_nobody_answers(tmp_path):
+    with pytest.raises(CorpusError, match="cannot be fetched"):
+        download("http://127.0.0.1:9/file.bin", tmp_path/"file.bin", progress=False, timeout=2)
+
+
+def test_what_must_be_brought():
+    assert any("closed" in line for line in download_dataset("msrvtt", "."))
+    with pytest.raises(PickNetError, match="no data set"):
+        download_dataset("holiday", ".")
+
+
+def test_unpacking_stays_in_its_folder(tmp_path):
+    import tarfile
+
+    with tarfile.open(tmp_path/"clips.tar", "w") as tar:
+        for name in ("../outside.avi", "deep/inside.avi", "script.sh"):
+            tar.add(EXAMPLE, name)
+    assert sorted(path.name for path in unpack_clips(tmp_path/"clips.tar", tmp_path/"a"/"clips")) == ["inside.avi", "outside.avi"]
+    assert not (tmp_path/"a"/"outside.avi").exists()
+    (tmp_path/"bad.tar").write_bytes(b"x" * 2000)
+    with pytest.raises(CorpusError, match="cannot be unpacked"):
+        unpack_clips(tmp_path/"bad.tar", tmp_path)
