@@ -25,7 +25,7 @@ from .corpus import Corpus
 from .training import Recipe, caption_videos, frame_choice, recipes, train
 
 # %% auto #0
-__all__ = ['LEADER', 'slug', 'measure_row', 'train_row', 'train_rows', 'score_rows', 'circumstances', 'open_data', 'reproduce',
+__all__ = ['LEADER', 'slug', 'measure_row', 'circumstances', 'train_row', 'train_rows', 'score_rows', 'open_data', 'reproduce',
            'save_pictures']
 
 # %% ../nbs/34_reproduction.ipynb #41609225
@@ -54,7 +54,16 @@ def measure_row(model, corpus: Corpus, config: Config, recipe: Recipe, beams: It
     return found | {"frames_used": counts.float().mean().item(), "pick_positions": picks.float().mean(0).tolist(),
                     "pick_counts": torch.bincount(counts, minlength=picks.shape[1] + 1).tolist()}
 
-# %% ../nbs/34_reproduction.ipynb #c0ee00fe
+# %% ../nbs/34_reproduction.ipynb #b3d731ea
+def circumstances() -> dict:
+    "Where and with what a result was made."
+    commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
+        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent if "__file__" in globals() else ".").stdout.strip()
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} x {platform.machine()} CPU cores"
+    return {"commit": commit or "unknown", "machine": machine, "torch": torch.__version__, "python": platform.python_version(),
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
+
+# %% ../nbs/34_reproduction.ipynb #f5ce25a6
 def train_row(folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe, beams=(1,), bars: bool = True) -> dict:
     "Train and measure one row for one seed, unless that was done before."
     path = folder/"rows"/f"seed-{config.seed}.{slug(name)}.json"
@@ -65,8 +74,9 @@ def train_row(folder: Path, corpus: Corpus, config: Config, name: str, recipe: R
     shared = time.monotonic()
     trained = recipe.adapted or recipe.picker == "learned"
     model = train(home/slug(name), corpus, config, recipe, start=home/"supervision"/"weights.safetensors", bars=bars) if trained else first
-    row = {"row": name, "seed": config.seed, "picker": recipe.picker, "minutes": (time.monotonic() - shared) / 60,
-           "minutes_shared": (shared - started) / 60, **measure_row(model, corpus, config, recipe, beams)}
+    row = {"row": name, "seed": config.seed, "picker": recipe.picker, "machine": circumstances()["machine"],
+           "minutes": (time.monotonic() - shared) / 60, "minutes_shared": (shared - started) / 60,
+           **measure_row(model, corpus, config, recipe, beams)}
     write_whole(path, json.dumps(row))
     return row
 
@@ -100,16 +110,7 @@ def score_rows(folder: Path, rows: list[dict], references: dict[str, list[str]],
         signature = row.get("signature", signature)
     return signature
 
-# %% ../nbs/34_reproduction.ipynb #b3d731ea
-def circumstances() -> dict:
-    "Where and with what a result was made."
-    commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent if "__file__" in globals() else ".").stdout.strip()
-    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} x {platform.machine()} CPU cores"
-    return {"commit": commit or "unknown", "machine": machine, "torch": torch.__version__, "python": platform.python_version(),
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
-
-# %% ../nbs/34_reproduction.ipynb #92ed56c9
+# %% ../nbs/34_reproduction.ipynb #40a5f165
 def open_data(data: str, scale: str, seed: int = 0, device: str = "cpu", config: Config | None = None, bars: bool = True) -> Corpus:
     "The built-in world, made if it is not there, or a corpus folder."
     if data == "shapes":
@@ -132,8 +133,7 @@ def reproduce(
     bars: bool = True,
 ) -> dict:
     "Train, caption and score every row; write result file, table and figures; what is done is not done again."
-    started, name = time.monotonic(), data if data == "shapes" else Path(data).name
-    folder = Path(folder or Path("data")/"runs"/f"{name}-{scale}")
+    folder = Path(folder or Path("data")/"runs"/f"{Path(data).name}-{scale}")
     config, known = preset(scale, **(changes or {})), list(recipes())
     rows = rows or known
     if unknown := sorted(set(rows) - set(known)):
@@ -142,8 +142,9 @@ def reproduce(
     done = train_rows(folder, corpus, config, rows, seeds, tuple(beams), bars)
     signature = score_rows(folder, done, corpus.references("test"), bars) if scores else ""
     strip = lambda row: {key: value for key, value in row.items() if key not in ("captions", "signature")}
-    result = {"kind": "table", "data": name, "scale": scale, "split": "test", "command": command, **circumstances(),
-              "minutes": round((time.monotonic() - started) / 60, 2), "metrics": signature, "config": asdict(config),
+    result = {"kind": "table", "data": corpus.name, "scale": scale, "split": "test", "command": command, **circumstances(),
+              "machine": ", ".join(sorted({row["machine"] for row in done})),  # where they were trained
+              "minutes": round(sum(row["minutes"] + row["minutes_shared"] for row in done), 2), "metrics": signature, "config": asdict(config),
               "rows": [strip(row) for row in sorted(done, key=lambda row: (row["seed"], known.index(row["row"])))]}
     write_whole(folder/"results.json", json.dumps(result, indent=1) + "\n")
     return result
