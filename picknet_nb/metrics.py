@@ -273,7 +273,7 @@ class Comparison(NamedTuple):
     high: float
     p: float           # two-sided: how easily chance makes the sign of the difference
 
-# %% ../nbs/30_metrics.ipynb #34d4e81c
+# %% ../nbs/30_metrics.ipynb #f4c3beba
 def paired_bootstrap(
     a: Scores | Mapping[str, float],  # scores with `per_video`, or video: score
     b: Scores | Mapping[str, float],
@@ -291,7 +291,7 @@ def paired_bootstrap(
     draw, share = np.random.default_rng(seed), np.full(len(difference), 1 / len(difference))
     means = np.array([draw.multinomial(len(difference), share) @ difference for _ in range(samples)]) / len(difference)
     low, high = np.quantile(means, [0.025, 0.975])
-    p = min(1.0, 2 * min((means <= 0).mean(), (means >= 0).mean()))
+    p = min(1.0, 2 * (1 + min((means <= 0).sum(), (means >= 0).sum())) / (1 + samples))  # never 0: the data is one draw too
     return Comparison(float(difference.mean()), float(low), float(high), float(p))
 
 # %% ../nbs/30_metrics.ipynb #9d9c65fc
