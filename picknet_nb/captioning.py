@@ -35,11 +35,11 @@ from .training import Model, Recipe, RunError, load_run, open_run, save_weights
 from .video import PICK_GREEN, Clip, VideoError, glance, read_clip, resize, stream_frames
 
 # %% auto #0
-__all__ = ['VIDEO_SUFFIXES', 'write_examples', 'examples_corpus', 'detect_changes', 'learn_by_heart', 'example_run', 'find_run',
-           'Eye', 'Voice', 'Caption', 'Stopwatch', 'caption_clip', 'Failure', 'read_ahead', 'find_videos',
-           'refuse_address', 'VideoCaptioner', 'check_threshold', 'load_captioner', 'place_captions', 'caption_strip',
-           'Remark', 'Watcher', 'timely', 'is_live', 'lasting_frames', 'camera', 'watch_source', 'original_frames',
-           'burn_in', 'render']
+__all__ = ['VIDEO_SUFFIXES', 'write_examples', 'examples_corpus', 'learn_by_heart', 'example_run', 'find_run', 'Eye', 'Voice',
+           'Caption', 'Stopwatch', 'caption_clip', 'Failure', 'read_ahead', 'find_videos', 'refuse_address',
+           'VideoCaptioner', 'check_threshold', 'load_captioner', 'place_captions', 'caption_strip', 'Remark',
+           'Watcher', 'timely', 'is_live', 'lasting_frames', 'camera', 'watch_source', 'original_frames', 'burn_in',
+           'render']
 
 # %% ../nbs/32_captioning.ipynb #c5b9c47d
 def write_examples(
@@ -64,21 +64,7 @@ def examples_corpus(folder: Path, captions: dict[str, list[str]], config: Config
     splits = {"train": torch.arange(len(clips)), "validation": torch.arange(0), "test": torch.arange(0)}
     return Corpus.build("examples", list(captions), features, glances, list(captions.values()), splits, config, {"cnn": cnn.name})
 
-# %% ../nbs/32_captioning.ipynb #9f2afda2
-@torch.no_grad()
-def detect_changes(
-    policy: Policy,
-    glances: Tensor,      # (clips, frames, dims)
-    wanted: float = 5.0,  # picks per clip
-) -> Policy:
-    "Set a policy by hand: the more a glance differs from the last picked one, the likelier it is picked."
-    rows = policy.compare.weight[: len(policy.compare.weight) // 2]
-    policy.compare.weight.copy_(torch.cat([rows, -rows]))
-    policy.compare.bias.zero_()
-    policy.decide.weight.copy_(torch.tensor([[-1.0], [1.0]]).expand_as(policy.decide.weight))
-    return policy.calibrate(glances, wanted)
-
-
+# %% ../nbs/32_captioning.ipynb #7ce47fc6
 def learn_by_heart(captioner: Captioner, corpus: Corpus, config: Config, epochs: int) -> None:
     "Teach a captioner the captions of a few clips, from a fifth of their frames at a time."
     optimiser = torch.optim.Adam(captioner.parameters(), config.supervision_rate)
@@ -106,7 +92,7 @@ def example_run(
         torch.manual_seed(0)
         model = Model.for_corpus(config, corpus)
         learn_by_heart(model.captioner, corpus, config, epochs)
-    detect_changes(model.policy, corpus.glances)
+        model.policy.calibrate(corpus.glances, wanted=5, spread=2.0)
     open_run(folder/"run", corpus, config, recipe)
     save_weights(model.state_dict(), folder/"run"/"weights.safetensors")
     return folder/"run"
@@ -376,7 +362,7 @@ def check_threshold(threshold: float | None) -> float | None:
         raise PickNetError(f"the threshold is a probability between 0 and 1, not {threshold}")
     return threshold
 
-# %% ../nbs/32_captioning.ipynb #21b28209
+# %% ../nbs/32_captioning.ipynb #8bebc9bf
 def load_captioner(
     run=None,      # folder of a run, or one with runs inside; None: the one that `make reproduce` left
     device=None,   # None: a GPU if there is one
@@ -389,28 +375,32 @@ def load_captioner(
     cnn = load_cnn(data.get("cnn", config.cnn), weights, device)
     if cnn.dims != details["feature_dims"]:
         raise RunError(folder, f"was trained on features of {details['feature_dims']} numbers, but {cnn.name} makes {cnn.dims}")
+    if str(data.get("weights", cnn.weights)).split()[-1] != cnn.weights.split()[-1]:
+        raise RunError(folder, f"was trained on features of other weights: {data['weights']}, not {cnn.weights}")
     grey = data.get("glance", config.glance) == "grey"
     picker = details.get("recipe", {}).get("picker", "learned")
     eye = Eye(cnn, model.policy, round(details["glance_dims"]**0.5) if grey else 0, picker, config.threshold, device)
     voice = Voice(model.captioner, vocabulary, config.max_words)
     return VideoCaptioner(eye, voice, config, data.get("frames", config.frames))
 
-# %% ../nbs/32_captioning.ipynb #dd357f1e
+# %% ../nbs/32_captioning.ipynb #4c04f63e
 def place_captions(
     caption: Caption,
     columns: int,
     letters: int = 17,  # that fit above one frame
-) -> list[tuple[int, str]]:  # frame, text with line breaks
-    "Each caption that differs from the one before, broken into lines that end before the next one."
-    picks = caption.picked[-len(caption.captions):]
-    changes = [(pick, text) for i, (pick, text) in enumerate(zip(picks, caption.captions)) if i == 0 or text != caption.captions[i - 1]]
-    placed = []
-    for (frame, text), (following, _) in zip(changes, [*changes[1:], (len(caption.probabilities), "")]):
-        room = min(following, (frame // columns + 1) * columns) - frame
-        placed.append((frame, textwrap.fill(text, max(letters * room - 1, 8))))
-    return placed
+) -> list[tuple[int, int, str]]:  # row, column where the text begins, text with line breaks
+    "Each caption that differs from the one before, broken into lines that end before the next one begins."
+    said = list(zip(caption.picked[-len(caption.captions):], caption.captions))
+    changes = [divmod(pick, columns) + (text,) for i, (pick, text) in enumerate(said) if i == 0 or text != said[i - 1][1]]
+    starts = []
+    for i, (row, column, _) in enumerate(changes):  # near the right edge a text begins further left, if there is room
+        taken = starts[-1] + 2 if i and changes[i - 1][0] == row else 0
+        starts.append(min(column, max(taken, min(column, columns - 3))))
+    ends = [starts[i + 1] if i + 1 < len(changes) and changes[i + 1][0] == row else columns for i, (row, _, _) in enumerate(changes)]
+    return [(row, start, textwrap.fill(text, letters * max(1, end - start) - 1))
+            for (row, _, text), start, end in zip(changes, starts, ends)]
 
-# %% ../nbs/32_captioning.ipynb #c151d7a5
+# %% ../nbs/32_captioning.ipynb #78687299
 def caption_strip(
     caption: Caption,
     columns: int = 10,
@@ -422,15 +412,15 @@ def caption_strip(
     placed, rows = place_captions(caption, columns), -(-len(caption.probabilities) // columns)
     tops, height = [], 0.0  # in units of one frame
     for row in range(rows):
-        height += 0.15 * max([text.count("\n") + 1 for frame, text in placed if frame // columns == row], default=0)
+        height += 0.15 * max([text.count("\n") + 1 for at, _, text in placed if at == row], default=0)
         tops.append(height)
         height += 1.2
     figure = plt.figure(figsize=(width, width * height / columns), dpi=dpi)
     axis = figure.add_axes((0, 0, 1, 1))
     for i, image in enumerate(caption.clip.frames.permute(0, 2, 3, 1).numpy()):
         _draw_frame(axis, image, i % columns, tops[i // columns], caption.probabilities[i], i in caption.picked)
-    for frame, text in placed:
-        axis.text(frame % columns + 0.04, tops[frame // columns], text, fontsize=7, va="bottom", linespacing=1.1)
+    for row, column, text in placed:
+        axis.text(column + 0.04, tops[row], text, fontsize=7, va="bottom", linespacing=1.1)
     axis.set(xlim=(0, columns), ylim=(height, 0))
     axis.axis("off")
     plt.close(figure)
@@ -664,7 +654,7 @@ def burn_in(
         draw.rectangle((0, 0, width - 1, height - 1), outline=PICK_GREEN, width=max(3, size // 3))
     return canvas
 
-# %% ../nbs/32_captioning.ipynb #f0c2f8c7
+# %% ../nbs/32_captioning.ipynb #017f9016
 def render(
     caption: Caption,             # of a file
     out,                          # a name that ends in .gif or .mp4
@@ -677,7 +667,7 @@ def render(
         raise VideoError(out, "the name of a rendered clip must end in .gif or .mp4")
     refuse_address(caption.source)
     rate, largest = rate or (8 if kind == ".gif" else 24), largest or (240 if kind == ".gif" else 720)
-    pictures = (burn_in(picture, caption.at(time), any(0 <= time - pick < 0.25 for pick in caption.times))
+    pictures = (burn_in(picture, caption.at(time), any(0 <= time - pick < max(0.25, 1 / rate) for pick in caption.times))
                 for time, picture in original_frames(caption.source, rate, largest))
     hidden = out.with_name(f".{out.stem}.{os.getpid()}{kind}")
     try:

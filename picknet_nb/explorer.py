@@ -28,25 +28,25 @@ from .training import RunError
 from .video import PICK_GREEN, Clip, VideoError, resize
 
 # %% auto #0
-__all__ = ['LEARNED', 'STYLE', 'Library', 'Scene', 'open_scene', 'threshold_sweep', 'limited_threshold', 'Outcome', 'picks_of',
-           'Judge', 'outcome_of', 'Moment', 'moment_of', 'Exploration', 'picture_uri', 'vector_picture',
-           'thumbnail_style', 'strip_html', 'decision_html', 'rewards_html', 'moment_html', 'captions_html',
-           'comparison_html', 'make_controls', 'Explorer', 'examples_folder', 'choose_sources', 'open_exploration',
-           'write_page', 'page', 'serve']
+__all__ = ['LEARNED', 'STYLE', 'UNSEEN', 'Library', 'Scene', 'open_scene', 'threshold_sweep', 'limited_threshold', 'Outcome',
+           'picks_of', 'Judge', 'outcome_of', 'Moment', 'moment_of', 'Exploration', 'picture_uri', 'vector_picture',
+           'thumbnail_style', 'head_html', 'strip_html', 'decision_html', 'rewards_html', 'moment_html',
+           'captions_html', 'comparison_html', 'make_controls', 'Explorer', 'examples_folder', 'choose_sources',
+           'open_exploration', 'write_page', 'page', 'serve', 'server_settings']
 
-# %% ../nbs/33_explorer.ipynb #69f25abc
+# %% ../nbs/33_explorer.ipynb #34d0c3c1
 class Library:
     "The video files of one folder, with what people said about them where that is known."
 
     def __init__(
         self,
         folder,          # with video files
-        captions=None,   # a JSON file, {clip: [captions]}; None: captions.json of the folder, if there is one
+        captions=None,   # a JSON file, {clip: [captions]}; None: captions.json in the folder or beside it, if there is one
     ):
         self.folder = Path(folder).resolve()
         self.names = [str(path.relative_to(self.folder)) for path in find_videos([self.folder])]
-        stored = Path(captions) if captions else self.folder/"captions.json"
-        self.captions: dict[str, list[str]] = read_json(stored) if captions or stored.exists() else {}
+        beside = [path for path in (self.folder/"captions.json", self.folder.parent/"captions.json") if path.exists()]
+        self.captions: dict[str, list[str]] = read_json(captions or beside[0]) if captions or beside else {}
 
     def path(self, name: str) -> Path:
         "Where a clip lies; what is not in the folder is refused."
@@ -253,7 +253,7 @@ class Exploration:
         count = int(self.outcome().picks.sum())
         return list(dict.fromkeys([self.picker, f"uniform-{count}", f"random-{count}", f"kmeans-{count}", "all"]))
 
-# %% ../nbs/33_explorer.ipynb #c921a595
+# %% ../nbs/33_explorer.ipynb #b3c180a1
 def picture_uri(
     image: Tensor,         # uint8 (3, height, width) or (height, width)
     kind: str = "JPEG",
@@ -279,13 +279,16 @@ def vector_picture(
     return picture_uri(grey.view(side, -1), "PNG")
 
 
-def thumbnail_style(scene: Scene) -> str:
+def thumbnail_style(
+    scene: Scene,
+    size: int = 96,  # pixels
+) -> str:
     "A style sheet in which class `pn-f7` has frame 7 as its background."
-    small = resize(scene.clip.frames, 96)
+    small = resize(scene.clip.frames, size)
     rules = (f".pn-f{i}{{background-image:url({picture_uri(frame)})}}" for i, frame in enumerate(small))
     return f"<style>{''.join(rules)}</style>"
 
-# %% ../nbs/33_explorer.ipynb #2827e1f0
+# %% ../nbs/33_explorer.ipynb #1e162d2d
 STYLE = f"""<style>
 .pn {{font: 14px/1.45 system-ui, sans-serif; color: #222; max-width: 1180px}}
 .pn-strip {{display: grid; grid-template-columns: repeat(15, 1fr); gap: 5px; margin: 6px 0}}
@@ -298,23 +301,34 @@ STYLE = f"""<style>
 .pn-bar i {{position: absolute; inset: 0 auto 0 0; background: #888}}
 .pn-picked .pn-bar i {{background: {PICK_GREEN}}}
 .pn-bar b {{position: absolute; top: -2px; bottom: -2px; width: 2px; background: #c2185b}}
-.pn-looks {{display: flex; flex-wrap: wrap; gap: 14px; margin: 4px 0}}
-.pn-looks figure {{margin: 0; width: 150px}}
-.pn-looks img, .pn-looks .pn-image {{width: 150px; height: 150px; image-rendering: pixelated; border-radius: 3px}}
-.pn-looks figcaption {{color: #555; font-size: 12px}}
+.pn-looks {{display: flex; gap: 12px; margin: 4px 0}}
+.pn-looks figure {{margin: 0; width: 124px}}
+.pn-looks img, .pn-looks .pn-image {{display: block; width: 124px; height: 124px; image-rendering: pixelated; border-radius: 3px}}
+.pn-looks figcaption {{color: #555; font-size: 12px; line-height: 1.8}}
 .pn table {{border-collapse: collapse; margin: 4px 0}}
 .pn td, .pn th {{padding: 2px 10px 2px 0; text-align: left; vertical-align: middle; font-weight: normal}}
 .pn th {{color: #555}}
 .pn-said {{margin: 0; padding-left: 0; list-style: none}}
-.pn-said li {{color: #999; padding: 1px 0}}
+.pn-moment {{width: 550px; margin-right: 24px}}
+.pn-said li {{color: #999; padding: 1px 0 1px 4.2em; text-indent: -4.2em}}
 .pn-said li.pn-past {{color: #444}}
 .pn-said li.pn-current {{color: #000; font-weight: 600}}
-.pn-time {{display: inline-block; width: 4.2em; color: {PICK_GREEN}; font-variant-numeric: tabular-nums}}
-.pn-row {{display: grid; grid-template-columns: repeat(30, 19px); gap: 1px}}
+.pn-time {{display: inline-block; width: 4.2em; text-indent: 0; color: {PICK_GREEN}; font-variant-numeric: tabular-nums}}
+.pn-row {{display: flex; gap: 1px; margin-top: 6px}}
+.pn-row .pn-frame {{width: 21px}}
 .pn-row .pn-frame {{border-width: 2px; border-radius: 2px; padding: 0}}
 .pn-row .pn-dropped .pn-image {{opacity: .22}}
+.pn-head {{color: #555; margin: 0 0 4px 2px}}
+.pn-head b {{color: #222; font-size: 17px; margin-right: 10px}}
 .pn-error {{color: #b00020}}
 </style>"""
+
+
+def head_html(exploration: Exploration) -> str:
+    "What is being explored."
+    eye, library = exploration.captioner.eye, exploration.library
+    about = f"{len(library.names)} clips · {eye.cnn.name} features · picks by {'PickNet' if eye.picker == LEARNED else eye.picker}"
+    return f'<div class="pn pn-head"><b>PickNet explorer</b>{html.escape(about)}</div>'
 
 
 def strip_html(outcome: Outcome, frame: int) -> str:
@@ -412,7 +426,7 @@ def make_controls(exploration: Exploration) -> dict:
         "play": widgets.Play(value=0, min=0, max=frames - 1, interval=500),
     }
 
-# %% ../nbs/33_explorer.ipynb #6037ba02
+# %% ../nbs/33_explorer.ipynb #45718ffb
 class Explorer:
     "The page: shown by JupyterLab when it is the last value of a cell, and by Voilà as a page of its own."
 
@@ -422,11 +436,11 @@ class Explorer:
         self.controls = make_controls(self.exploration)
         self.parts = {name: widgets.HTML() for name in ("message", "thumbnails", "strip", "moment", "captions", "comparison")}
         self.tabs = widgets.Tab([widgets.HBox([self.parts["moment"], self.parts["captions"]]), self.parts["comparison"]],
-                                titles=("this frame", "pickers side by side"))
+                                titles=("this frame", "side by side"))
         self._connect(widgets)
         rows = (("clip", "upload", "picker"), ("threshold", "limits"), ("play", "frame"))
         lines = [widgets.HBox([self.controls[name] for name in row]) for row in rows]
-        self.page = widgets.VBox([widgets.HTML(STYLE), self.parts["thumbnails"], *lines, self.parts["message"], self.parts["strip"], self.tabs])
+        self.page = widgets.VBox([widgets.HTML(STYLE + head_html(self.exploration)), self.parts["thumbnails"], *lines, self.parts["message"], self.parts["strip"], self.tabs])
         self.show_clip()
 
     def _connect(self, widgets) -> None:
@@ -481,7 +495,10 @@ class Explorer:
         "What Jupyter shows."
         return self.page._repr_mimebundle_(**options)
 
-# %% ../nbs/33_explorer.ipynb #7ba15480
+# %% ../nbs/33_explorer.ipynb #81256778
+UNSEEN = 2**20  # seed of a world that no run was trained on
+
+
 def examples_folder() -> Path:
     "Where the toy run and its clips are kept between calls."
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"picknet_nb"/"examples"
@@ -490,16 +507,18 @@ def examples_folder() -> Path:
 def choose_sources(run=None, videos=None) -> tuple[Path, Path]:
     "The run and the folder of videos to explore, made where there are none."
     examples = examples_folder()
-    if run is None:
-        try:
-            run = find_run()
-        except RunError:
-            run = example_run(examples)
-    if videos is None:
-        videos = examples/"videos"
+    try:
+        run = find_run(run)
+    except RunError:
+        if run is not None: raise
+        run = example_run(examples)
+    if videos is None and run == examples/"run":
+        videos = examples/"videos"  # the only clips that the toy knows
+    elif videos is None:
+        videos = examples/"unseen"
         if not (videos/"captions.json").exists():
-            write_examples(videos)
-    return find_run(run), Path(videos)
+            write_examples(videos, clips=16, seed=UNSEEN)
+    return run, Path(videos)
 
 
 def open_exploration(run=None, videos=None, captions=None, device=None) -> Exploration:
@@ -507,7 +526,7 @@ def open_exploration(run=None, videos=None, captions=None, device=None) -> Explo
     run, videos = choose_sources(run, videos)
     return Exploration(load_captioner(run, device), Library(videos, captions))
 
-# %% ../nbs/33_explorer.ipynb #c2bce525
+# %% ../nbs/33_explorer.ipynb #14e30a54
 _SOURCES = "PICKNET_EXPLORE"  # environment variable that tells the page's kernel what to explore
 
 
@@ -543,6 +562,13 @@ def serve(
     sources = {"run": str(run.resolve()), "videos": str(videos.resolve()), "captions": captions and str(Path(captions).resolve())}
     os.environ[_SOURCES] = json.dumps(sources)
     with tempfile.TemporaryDirectory() as folder:
-        options = [f"--port={port}", "--Voila.ip=127.0.0.1", "--VoilaConfiguration.file_allowlist=[]", "--VoilaConfiguration.show_tracebacks=True",
-                   "--Voila.tornado_settings={'websocket_max_message_size': 268435456}"]
-        Voila.launch_instance([str(write_page(folder)), *options, *([] if browser else ["--no-browser"])])
+        Voila.launch_instance([str(write_page(folder))], config=server_settings(port, browser))
+
+
+def server_settings(port: int, browser: bool):
+    "This machine only, no files, uploads up to 256 MB; forgotten pages end after ten minutes."
+    from traitlets.config import Config
+    return Config({"Voila": {"ip": "127.0.0.1", "port": port, "open_browser": browser,
+                             "tornado_settings": {"websocket_max_message_size": 2**28}},
+                   "MappingKernelManager": {"cull_idle_timeout": 600, "cull_interval": 60},
+                   "VoilaConfiguration": {"file_allowlist": ["nothing"], "show_tracebacks": True}})

@@ -1,0 +1,164 @@
+"""What picking saves when whole files are captioned, and what an hour of a stream costs.
+
+python benchmarks/captioning.py [--out data/results/benchmark_captioning.json]     (needs PyAV and psutil; CPU)
+
+Files: the same clips captioned with about six picked frames and with all thirty, reading and decoding included; two cores.
+Stream: one simulated hour at one frame a second, fed as fast as possible; one core.
+Weights are random: a product of matrices takes as long whatever it computes.
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import gc
+import itertools
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import psutil
+import torch
+
+from picknet_nb.captioning import Eye, VideoCaptioner, Voice, Watcher, find_videos, lasting_frames, write_examples
+from picknet_nb.config import preset, write_whole
+from picknet_nb.features import load_cnn
+from picknet_nb.text import SPECIALS, Vocabulary
+from picknet_nb.training import Model
+
+WORDS = 5491  # as many as the paper's MSVD vocabulary
+
+
+def make_captioner(cnn: str, frames: int = 30) -> VideoCaptioner:
+    "Everything in the paper's sizes, with random weights."
+    torch.manual_seed(0)
+    config, eye = preset("full", cnn=cnn), load_cnn(cnn, "random")
+    vocabulary = Vocabulary(SPECIALS + tuple(f"word{number}" for number in range(WORDS - len(SPECIALS))))
+    model = Model(config, eye.dims, config.glance_size**2, WORDS).eval()
+    return VideoCaptioner(Eye(eye, model.policy, config.glance_size), Voice(model.captioner, vocabulary, config.max_words), config, frames)
+
+
+def choose_clips(folder: Path, count: int) -> tuple[list[Path], str]:
+    "MSVD's clips where they are there, else clips of the built-in world."
+    msvd = ROOT/"data"/"msvd"/"clips300"
+    if msvd.is_dir():
+        return find_videos([msvd])[:: max(1, 300 // count)][:count], "msvd, 224x224"
+    write_examples(folder, count)
+    return find_videos([folder]), "shapes, 96x96"
+
+
+def time_files(cnn: str, count: int, threads: int) -> dict:
+    "The same clips with picked frames and with all of them, in turns."
+    torch.set_num_threads(threads)
+    captioner = make_captioner(cnn)
+    with tempfile.TemporaryDirectory() as folder:
+        paths, source = choose_clips(Path(folder), count)
+        captioner.eye.policy.calibrate(torch.stack([captioner.eye.glances(captioner.read(path)[0].frames) for path in paths]), wanted=6)
+        everything = replace(captioner, eye=replace(captioner.eye, picker="all"))
+        check_features(captioner, paths[0])
+        captioner.caption(paths[0], running=False)  # warms up
+        rows = {"picked": [], "all": []}
+        for path in paths:
+            for name, speaker in (("picked", captioner), ("all", everything)):
+                started = time.perf_counter()
+                caption = speaker.caption(path, running=False)
+                rows[name].append({"seconds": time.perf_counter() - started, "frames": len(caption.picked), **caption.timings})
+    summary = {name: {key: round(statistics.median(row[key] for row in found), 4) for key in found[0]} | {
+        "mean_seconds": round(statistics.mean(row["seconds"] for row in found), 4),
+        "mean_frames": round(statistics.mean(row["frames"] for row in found), 2)} for name, found in rows.items()}
+    ratio = summary["picked"]["mean_seconds"] / summary["all"]["mean_seconds"]
+    return {"cnn": cnn, "clips": len(paths), "source": source, "threads": threads, **summary, "ratio": round(ratio, 3)}
+
+
+def check_features(captioner: VideoCaptioner, path: Path) -> None:
+    "Features of picked frames are those that captioning of all frames sees."
+    clip, _ = captioner.read(path)
+    eye = captioner.eye
+    glances = eye.glances(clip.frames)
+    picks, _ = eye.pick(clip.frames, glances)
+    torch.testing.assert_close(eye.picked_features(clip.frames, glances, picks).float(), eye.features(clip.frames)[picks].float(), rtol=1e-2, atol=1e-2)
+
+
+def hour(size: int = 224, scenes: int = 97):
+    "Smooth pictures that hold for some time, tremble a little and change."
+    draw = torch.Generator().manual_seed(0)
+    coarse = torch.rand(scenes, 3, 7, 7, generator=draw)
+    wide = torch.nn.functional.interpolate(coarse, size=(size, size), mode="bilinear").mul(230).byte()
+    tremble = torch.randint(0, 24, (16, 3, size, size), generator=draw, dtype=torch.uint8)
+    for number in itertools.count():
+        yield wide[number // 23 % scenes] + tremble[number % 16]
+
+
+def time_stream(frames: int) -> dict:
+    "Every frame timed by itself; memory weighed as the hour goes by; captions compared with the offline ones."
+    torch.set_num_threads(1)
+    captioner, process = make_captioner("resnet18"), psutil.Process()
+    some = torch.stack(list(itertools.islice(hour(), 0, 690, 23)))
+    captioner.eye.policy.calibrate(captioner.eye.glances(some)[None], wanted=15)
+    watcher, remarks, wall, busy, weights = Watcher(captioner.eye, captioner.voice), [], [], [], []
+    started = time.perf_counter()
+    for number, (moment, frame) in enumerate(lasting_frames(itertools.islice(hour(), frames), size=224)):
+        before, before_busy = time.perf_counter(), time.thread_time()
+        remark = watcher.see(moment, frame)
+        if remark:
+            remarks.append(remark)
+        else:
+            wall.append(time.perf_counter() - before), busy.append(time.thread_time() - before_busy)
+        if number % max(1, frames // 24) == 0:
+            gc.collect()
+            weights.append(process.memory_info().rss / 2**20)
+    seconds = time.perf_counter() - started
+    settled = weights[2:]
+    return {"cnn": "resnet18", "frames": frames, "picked": len(remarks), "dropped": len(wall), "threads": 1, "seconds": round(seconds, 1),
+            "dropped_ms": {"median": round(1000 * statistics.median(wall), 3), "p95": round(1000 * statistics.quantiles(wall, n=20)[-1], 3),
+                           "processor_median": round(1000 * statistics.median(busy), 3)},
+            "memory_mb": {"first": round(settled[0], 1), "largest": round(max(settled), 1), "last": round(settled[-1], 1),
+                          "growth": round(max(settled) / settled[0] - 1, 4)},
+            "captions_equal_offline": compare_offline(captioner, remarks)}
+
+
+def compare_offline(captioner: VideoCaptioner, remarks: list) -> bool:
+    "Whether the same picks, encoded and decoded as one clip, give every caption of the stream."
+    wanted, found = {remark.frame for remark in remarks}, []
+    for number, frame in zip(range(remarks[-1].frame + 1), hour()):
+        if number in wanted:
+            found.append(captioner.eye.features(frame[None]))
+    features, speak = torch.cat(found)[None], captioner.voice.captioner.caption
+    checked = sorted({1, 2, 3, len(remarks) // 2, len(remarks)})
+    words = torch.cat([speak(features[:, :k], torch.ones(1, k, dtype=torch.bool), captioner.voice.max_words) for k in checked])
+    return captioner.voice.vocabulary.decode(words) == [remarks[k - 1].text for k in checked]
+
+
+def commit() -> str:
+    "Which version was measured."
+    known = os.environ.get("PICKNET_COMMIT")
+    return known or subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default=str(ROOT/"data"/"results"/"benchmark_captioning.json"))
+    parser.add_argument("--cnn", default="resnet152")
+    parser.add_argument("--clips", type=int, default=20)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--frames", type=int, default=3600, help="of the stream")
+    options = parser.parse_args()
+    result = {"kind": "benchmark", "command": "python benchmarks/captioning.py", "machine": f"{os.cpu_count()} x {platform.machine()}",
+              "torch": torch.__version__, "commit": commit(), "date": datetime.date.today().isoformat(),
+              "stream": time_stream(options.frames), "files": time_files(options.cnn, options.clips, options.threads)}
+    write_whole(options.out, json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main()

@@ -1,0 +1,238 @@
+"""The explorer without a browser, and then in a real Chromium: JupyterLab's widgets as `picknet explore` serves them."""
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("av")
+
+from picknet_nb import explorer as module
+from picknet_nb.captioning import example_run, load_captioner
+from picknet_nb.config import PickNetError
+from picknet_nb.explorer import Exploration, Explorer, Library, choose_sources, limited_threshold, threshold_sweep
+from picknet_nb.video import VideoError
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Path:
+    "A folder with a run and the clips it knows."
+    folder = tmp_path_factory.mktemp("toy")
+    example_run(folder, clips=4, epochs=20)
+    return folder
+
+
+@pytest.fixture
+def exploration(toy):
+    return Exploration(load_captioner(toy/"run", device="cpu"), Library(toy/"videos"))
+
+
+def test_nothing_outside_the_folder_can_be_opened(exploration, toy, tmp_path):
+    secret = shutil.copy(toy/"videos"/"example.mp4", tmp_path/"secret.mp4")
+    (toy/"videos"/"link.mp4").symlink_to(secret)
+    for name in ("../run/run.json", str(secret), "link.mp4", "../../secret.mp4", "nothing.mp4", ""):
+        with pytest.raises(VideoError, match="is not one of the clips"):
+            exploration.choose(name)
+    (toy/"videos"/"link.mp4").unlink()
+
+
+def test_limits_are_kept_where_any_threshold_keeps_them(exploration):
+    policy, glances = exploration.captioner.eye.policy, exploration.scene.glances
+    counts = set(threshold_sweep(policy, glances, torch.linspace(-8, 8, 161).sigmoid()).sum(1).tolist())
+    for low, high in ((1, 30), (1, 2), (4, 6), (20, 30), (30, 30)):
+        threshold = limited_threshold(policy, glances, 0.5, low, high)
+        count = threshold_sweep(policy, glances, torch.tensor([threshold])).sum().item()
+        if any(low <= each <= high for each in counts):
+            assert low <= count <= high
+
+
+def test_state_follows_every_control(exploration):
+    exploration.choose("example.mp4")
+    first = exploration.outcome()
+    exploration.threshold = 0.01
+    assert exploration.outcome().picks.sum() > first.picks.sum()
+    exploration.limits = (1, 3)
+    assert exploration.outcome().picks.sum() <= 3
+    exploration.picker, exploration.limits = "uniform-6", None
+    assert exploration.outcome().picks.sum() == 6 and exploration.outcome("random-5").picks.equal(exploration.outcome("random-5").picks)
+    exploration.frame = 29
+    moment = exploration.moment()
+    assert moment.n_picks == 6 and moment.caption == exploration.outcome().text and moment.rewards["language"] >= 0
+
+
+def test_an_uploaded_clip_is_shown_and_forgotten(exploration, toy):
+    exploration.upload("../../mine.mp4", (toy/"videos"/"clip 1.mp4").read_bytes())
+    assert exploration.scene.name == "../../mine.mp4" and exploration.moment().rewards["language"] is None
+    before = exploration.scene
+    with pytest.raises(VideoError, match="broken.mp4: not a video"):
+        exploration.upload("broken.mp4", b"words")
+    assert exploration.scene is before
+
+
+def test_a_folder_without_captions_works(toy, tmp_path):
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"<b>odd & name.mp4")
+    pytest.importorskip("ipywidgets")
+    page = Explorer(toy/"run", tmp_path, device="cpu")
+    page.tabs.selected_index = 1
+    assert "–" in page.parts["comparison"].value and "no captions" in page.parts["moment"].value
+    page.attempt(page.exploration.choose, "<i>nothing.mp4")
+    assert "&lt;i&gt;" in page.parts["message"].value
+
+
+def test_without_run_or_videos_a_toy_is_made_once(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"cache"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(module, "example_run", lambda folder: example_run(folder, clips=2, epochs=1))
+    run, videos = choose_sources()
+    written = (run/"weights.safetensors").stat().st_mtime_ns
+    assert choose_sources() == (run, videos) and (run/"weights.safetensors").stat().st_mtime_ns == written
+    assert Library(videos).names
+
+
+@pytest.mark.parametrize("missing, words", [("ipywidgets", "needs ipywidgets"), ("voila.app", "needs Voilà")])
+def test_what_is_missing_is_named_with_what_to_install(toy, monkeypatch, missing, words):
+    monkeypatch.setitem(sys.modules, missing, None)
+    with pytest.raises(PickNetError, match=words):
+        Explorer(toy/"run", toy/"videos", device="cpu") if missing == "ipywidgets" else module.serve(toy/"run", toy/"videos")
+
+
+def find_chromium() -> str:
+    "A Chromium to test with; GitHub's machines install one."
+    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+    if found:
+        return found
+    playwright = pytest.importorskip("playwright.sync_api")
+    if os.environ.get("GITHUB_ACTIONS"):
+        subprocess.run([sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"], check=True)
+    with playwright.sync_playwright() as started:
+        own = started.chromium.executable_path
+    if not Path(own).exists():
+        pytest.skip("no Chromium here: install one, or type `python -m playwright install chromium`")
+    return own
+
+
+@pytest.fixture(scope="module")
+def address(toy, tmp_path_factory):
+    "Where `serve` answers, in a process of its own."
+    pytest.importorskip("voila")
+    pytest.importorskip("playwright")
+    find_chromium()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    code = f"from picknet_nb.explorer import serve; serve({str(toy/'run')!r}, {str(toy/'videos')!r}, port={port}, browser=False)"
+    log = tmp_path_factory.mktemp("log")/"server.log"
+    with open(log, "w") as output:
+        server = subprocess.Popen([sys.executable, "-c", code], stdout=output, stderr=output)
+    deadline = time.monotonic() + 120
+    while "running at" not in log.read_text():
+        assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+        time.sleep(0.3)
+    yield f"http://127.0.0.1:{port}"
+    server.send_signal(signal.SIGTERM)
+    server.wait(60)
+
+
+@pytest.fixture(scope="module")
+def page(address):
+    "The page, open in Chromium and drawn."
+    from playwright.sync_api import sync_playwright
+    with sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        page = browser.new_page(viewport={"width": 1240, "height": 820})
+        page.goto(address, timeout=180_000)
+        page.wait_for_selector(".pn-strip", timeout=180_000)
+        yield page
+        browser.close()
+
+
+def settled(page, read, wanted, seconds: float = 60):
+    "Wait until what the page shows is what is wanted."
+    deadline = time.monotonic() + seconds
+    while not wanted(value := read()) and time.monotonic() < deadline:
+        page.wait_for_timeout(100)
+    assert wanted(value), value
+    return value
+
+
+def slider(page, name: str):
+    "The handle of the slider with this description."
+    return page.locator(".widget-slider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle").first
+
+
+def picked(page) -> int:
+    return page.locator(".pn-strip .pn-picked").count()
+
+
+def first_picture(page) -> str:
+    return page.locator(".pn-strip .pn-f0").evaluate("element => getComputedStyle(element).backgroundImage")
+
+
+def test_a_clip_is_chosen(page, toy):
+    shown = first_picture(page)
+    page.locator("select").first.select_option("example.mp4")
+    settled(page, lambda: first_picture(page), lambda picture: picture != shown)
+    told = json.loads((toy/"videos"/"captions.json").read_text())["example"][0]
+    page.get_by_text("what people said").click()
+    settled(page, lambda: page.locator(".pn-captions").inner_text(), lambda text: told in text)
+
+
+def test_stepping_changes_the_caption_that_stands(page):
+    current = page.locator(".pn-captions .pn-current")
+    first = settled(page, current.inner_text, bool)
+    handle = slider(page, "frame")
+    handle.focus()
+    for _ in range(29):
+        page.keyboard.press("ArrowRight")
+    settled(page, lambda: page.locator(".pn-moment").inner_text(), lambda text: text.startswith("frame 30"))
+    settled(page, current.inner_text, lambda text: text != first)
+    assert page.locator(".pn-strip .pn-now").count() == 1
+
+
+def test_the_threshold_changes_the_boxes(page):
+    before, handle = picked(page), slider(page, "threshold")
+    handle.focus()
+    page.keyboard.press("Home")
+    more = settled(page, lambda: picked(page), lambda count: count > before)
+    page.keyboard.press("End")
+    settled(page, lambda: picked(page), lambda count: count < more)
+
+
+def test_pickers_side_by_side(page):
+    page.get_by_text("side by side").click()
+    settled(page, lambda: page.locator(".pn-compare .pn-row").count(), lambda count: count >= 4)
+
+
+def upload(page, path) -> None:
+    with page.expect_file_chooser() as chooser:
+        page.get_by_text("upload a clip").click()
+    chooser.value.set_files(path)
+
+
+def test_a_file_that_is_no_video_becomes_one_red_line(page, tmp_path):
+    (tmp_path/"words.mp4").write_text("no video")
+    upload(page, tmp_path/"words.mp4")
+    settled(page, lambda: page.locator(".pn-error").inner_text() if page.locator(".pn-error").count() else "", lambda text: "words.mp4" in text)
+
+
+def test_a_clip_of_one_s_own_is_shown(page, toy):
+    upload(page, toy/"videos"/"clip 2.mp4")
+    settled(page, lambda: page.locator(".pn-error").count(), lambda count: count == 0)
+    page.get_by_text("this frame").click()
+    settled(page, lambda: page.locator(".pn-moment").inner_text(), lambda text: "no captions to compare with" in text)
+
+
+def test_the_server_hands_out_no_files(address):
+    for name in ("voila/files/explore.ipynb", "voila/files/../../etc/passwd", "voila/files/%2e%2e/%2e%2e/etc/passwd"):
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(f"{address}/{name}")
+        assert refused.value.code in (403, 404)
