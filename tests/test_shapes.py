@@ -1,0 +1,165 @@
+"The built-in world: stories without contradictions, files that survive a kill, the same seed the same world."
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from picknet_nb.config import PickNetError
+from picknet_nb.corpus import CorpusError
+from picknet_nb.shapes import (ACTIONS, BEATS, COLOURS, NOISES, SCALES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus,
+                               example_story, make_shapes, make_story, moments_seen, oracle_picks, prepare_shapes, rule_of_thumb, write_clip)
+from picknet_nb.video import glance, read_clip
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.integers(0, 10**6))
+def test_a_story_holds_together(seed, number):
+    story = make_story((seed, number))
+    assert story == make_story((seed, number))
+    assert [shot.start for shot in story.shots] == [0] + [shot.stop for shot in story.shots[:-1]] and story.shots[-1].stop == BEATS
+    assert all(shot.stop > shot.start for shot in story.shots) and story.shots[0].kind == "wide"
+    assert {shot.kind for shot in story.shots} <= {"wide", "moment", *NOISES}
+    scenes = [shot.scene for shot in story.shots]
+    assert scenes == sorted(scenes) and max(scenes) < len(story.scenes) <= 3
+    moments = [shot for shot in story.shots if shot.kind == "moment"]
+    assert [shot.event for shot in moments] == list(range(len(story.events))) and 1 <= len(moments) <= 2
+    assert all(event.other in story.scenes[shot.scene].things[1:] for event, shot in zip(story.events, moments))
+    assert all(scene.things[0][:2] == story.hero[:2] for scene in story.scenes)
+    assert 4 <= story.seconds <= 12 and story.telling and story.telling[0] > 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 10**6))
+def test_captions_say_who_did_what_in_few_words(number):
+    story = make_story((0, number))
+    captions = describe(story)
+    assert len(captions) == 10 and captions == describe(story)
+    for caption in captions:
+        assert len(caption.split()) < 16 and f"a {story.hero.colour} " in caption
+        assert caption == " ".join(caption.split()) and "{" not in caption and "/" not in caption
+        for event in story.events:
+            forms = [form.split(" {")[0] for verb in ACTIONS[event.action].verbs for form in verb.split("/")]
+            assert any(form in caption for form in forms)
+
+
+def test_the_whole_vocabulary_is_small_and_used():
+    words = {word for number in range(400) for caption in describe(make_story((1, number))) for word in caption.split()}
+    assert 80 <= len(words) <= 150 and set(COLOURS) <= words
+
+
+@pytest.mark.parametrize("beat", [0, 7.49, 14.5, 29])
+def test_frames_are_pictures(beat):
+    for number in range(20):
+        frame = draw(make_story((2, number)), beat)
+        assert frame.shape == (SIDE, SIDE, 3) and frame.dtype == np.uint8
+
+
+def test_every_action_of_every_shape_is_seen_in_grey():
+    "A moment changes the glance much more than a change of light in the same scene does."
+    story = example_story()
+    wide, moment = (glance(torch.from_numpy(draw_clip(story)))[beat].float() for beat in (11, 12))
+    for action in ACTIONS:
+        for shape in SHAPES:
+            for colour in COLOURS:
+                hero = story.hero._replace(shape=shape, colour=colour)
+                changed = story._replace(hero=hero, events=(story.events[0]._replace(action=action), story.events[1]))
+                moment = glance(torch.from_numpy(draw(changed, 12).transpose(2, 0, 1).copy())).float()
+                assert (moment - wide).abs().mean() > 12, (action, shape, colour)
+
+
+def test_telling_frames_survive_the_file(tmp_path):
+    for number in range(6):
+        story = make_story((3, number))
+        frames = read_clip(write_clip(story, tmp_path/"clip.mp4"), 30, SIDE).frames
+        drawn, other = torch.from_numpy(draw_clip(story)).float(), torch.from_numpy(draw_clip(story)).float().roll(1, 0)
+        error, shifted = (frames - drawn).abs().mean((1, 2, 3)), (frames - other).abs().mean((1, 2, 3))
+        assert error[story.telling].max() < 16 and error.mean() < shifted.mean()
+
+
+def test_the_example_in_the_repository_is_the_example_story():
+    path = ROOT/"data"/"example.mp4"
+    assert path.stat().st_size < 120_000
+    error = (read_clip(path, 30, SIDE).frames - torch.from_numpy(draw_clip(example_story())).float()).abs().mean((1, 2, 3))
+    assert error[[beat for beat in range(30) if example_story().shot_at(beat).kind != "static"]].max() < 5
+
+
+def test_same_seed_same_world_whatever_the_workers(tmp_path):
+    one = make_shapes(tmp_path/"one", 4, 1, 2, seed=5, workers=1, progress=False)
+    two = make_shapes(tmp_path/"two", 4, 1, 2, seed=5, workers=3, progress=False)
+    for file in ("captions.json", "world.json", *(f"videos/shapes{number:05d}.mp4" for number in range(7))):
+        assert (one/file).read_bytes() == (two/file).read_bytes()
+    assert (make_shapes(tmp_path/"other", 4, 1, 2, seed=6, progress=False)/"captions.json").read_bytes() != (one/"captions.json").read_bytes()
+    with pytest.raises(CorpusError, match="another folder"):
+        make_shapes(one, 4, 1, 2, seed=6, progress=False)
+
+
+def test_a_dead_worker_is_an_error_and_the_rest_is_kept(tmp_path, monkeypatch):
+    import picknet_nb.shapes as shapes
+    real = shapes.write_clip
+    monkeypatch.setattr(shapes, "write_clip", lambda story, path: os._exit(3) if path.stem == "shapes00002" else real(story, path))
+    with pytest.raises(PickNetError, match="exit status 3"):
+        make_shapes(tmp_path/"world", 4, 1, 1, workers=1, progress=False)
+    monkeypatch.setattr(shapes, "write_clip", real)
+    assert len(list((make_shapes(tmp_path/"world", 4, 1, 1, progress=False)/"videos").glob("*.mp4"))) == 6
+
+
+PREPARE = "import sys; from picknet_nb.shapes import *; import picknet_nb.shapes as s; s.SCALES['smoke'] = (8, 2, 3); prepare_shapes(sys.argv[1], 'smoke', progress=False)"
+
+
+def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeypatch):
+    monkeypatch.setitem(SCALES, "smoke", (8, 2, 3))
+    begin = time.monotonic()
+    undisturbed = prepare_shapes(tmp_path/"calm", "smoke", progress=False)
+    length, dice = time.monotonic() - begin, random.Random(0)
+    for _ in range(4):
+        process = subprocess.Popen([sys.executable, "-c", PREPARE, str(tmp_path/"killed")], start_new_session=True, cwd=ROOT)
+        time.sleep(dice.uniform(2, 4 + length))
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    resumed = prepare_shapes(tmp_path/"killed", "smoke", progress=False)
+    assert torch.equal(resumed.features, undisturbed.features) and torch.equal(resumed.glances, undisturbed.glances)
+    assert resumed.captions == undisturbed.captions and resumed.ids == undisturbed.ids and torch.equal(resumed.words, undisturbed.words)
+    assert not (tmp_path/"killed"/"parts").exists()
+
+
+def test_prepared_once_it_is_only_loaded(tmp_path, monkeypatch):
+    monkeypatch.setitem(SCALES, "smoke", (3, 1, 1))
+    first = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
+    stamp = (tmp_path/"corpus"/"videos.safetensors").stat().st_mtime_ns
+    again = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
+    assert torch.equal(first.features, again.features) and (tmp_path/"corpus"/"videos.safetensors").stat().st_mtime_ns == stamp
+    assert again.details["telling"] == [make_story((0, number)).telling for number in range(5)]
+    assert {split: len(videos) for split, videos in again.splits.items()} == {"train": 3, "validation": 1, "test": 1}
+    with pytest.raises(PickNetError, match="no scale 'huge'"):
+        prepare_shapes(tmp_path/"corpus", "huge")
+
+
+def test_the_example_corpus_is_the_world_without_files():
+    corpus = example_corpus(8)
+    assert corpus.captions == [describe(make_story((0, number))) for number in range(8)]
+    assert [len(corpus.splits[split]) for split in ("train", "validation", "test")] == [5, 1, 2]
+    assert torch.equal(corpus.features, example_corpus(8).features) and corpus.features.isfinite().all()
+
+
+def test_what_pickers_see():
+    corpus = example_corpus(24)
+    telling = corpus.details["telling"]
+    oracle, rule = oracle_picks(telling), rule_of_thumb(corpus.glances)
+    assert oracle[:, 0].all() and rule[:, 0].all() and oracle.sum(1).max() <= 7
+    assert moments_seen(telling, oracle) == 1 and moments_seen(telling, rule) > 0.75
+    uniform = torch.zeros_like(oracle)
+    uniform[:, torch.linspace(0, 29, 6).round().long()] = True
+    assert moments_seen(telling, uniform) < 0.6
+    assert json.loads(json.dumps(telling)) == telling
