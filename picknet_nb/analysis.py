@@ -78,9 +78,9 @@ def data_folder() -> Path:
     beside = Path(picknet_nb.__file__).resolve().parent.parent / "data"
     return beside if beside.is_dir() else Path("data")
 
-# %% ../nbs/31_analysis.ipynb #d930c56f
+# %% ../nbs/31_analysis.ipynb #4c7d9d88
 def stored_results(
-    data: str | None = None,   # only results on this data set
+    data: str | None = None,   # only results on data whose name begins like this
     kind: str = "table",
     scale: str | None = None,  # only results of this scale
     folder=None,               # where to look; default: `data/results` of the checkout
@@ -92,7 +92,7 @@ def stored_results(
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
             found.append(load_results(path, kind))
-    found = [r for r in found if data in (None, r.get("data")) and scale in (None, r.get("scale"))]
+    found = [r for r in found if str(r.get("data")).startswith(data or "") and scale in (None, r.get("scale"))]
     found.sort(key=lambda r: str(r.get("date", "")), reverse=True)
     sizes = ("full", "small", "smoke")
     return sorted(found, key=lambda r: sizes.index(r["scale"]) if r.get("scale") in sizes else len(sizes))
@@ -120,14 +120,14 @@ def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
     mean = f"{statistics.fmean(values):.{digits}f}"
     return f"{mean} ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else mean
 
-# %% ../nbs/31_analysis.ipynb #4009fdd7
+# %% ../nbs/31_analysis.ipynb #28a88f04
 def rows_by_name(results: Sequence[dict]) -> dict[str, list[dict]]:
-    "All rows of some results, one list of seeds for each row name, in the order of first appearance."
-    groups: dict[str, list[dict]] = {}
+    "All rows of some results, one list of seeds for each row name; of a row and seed measured twice, the first."
+    groups: dict[str, dict[int, dict]] = {}
     for result in results:
         for row in result["rows"]:
-            groups.setdefault(row["row"], []).append(row)
-    return groups
+            groups.setdefault(row["row"], {}).setdefault(row["seed"], row)
+    return {name: list(seeds.values()) for name, seeds in groups.items()}
 
 # %% ../nbs/31_analysis.ipynb #1db257bd
 def _markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
@@ -135,12 +135,12 @@ def _markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> st
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
 
-# %% ../nbs/31_analysis.ipynb #74ae24f1
+# %% ../nbs/31_analysis.ipynb #e67faa03
 def _table_line(name: str, seeds: Sequence[dict], decoding: str, printed: dict | None, beside: bool) -> list[str]:
     "One line of a results table; `printed` is the paper's row, `beside` whether it gets columns."
     if seeds:
         frames = mean_and_spread([row["frames_used"] for row in seeds])
-        line = [name, frames.removesuffix(" ± 0.0"), str(len({row["seed"] for row in seeds}))]
+        line = [name, frames.removesuffix(" ± 0.0"), str(len(seeds))]
     else:
         line = [name, "", ""]
     for metric in METRICS:
@@ -151,10 +151,10 @@ def _table_line(name: str, seeds: Sequence[dict], decoding: str, printed: dict |
             line.append("" if printed is None else "–" if value is None else f"{value:.1f}")
     return line
 
-# %% ../nbs/31_analysis.ipynb #7c59c30e
+# %% ../nbs/31_analysis.ipynb #3de9798e
 def _provenance(result: dict, decoding: str) -> str:
     "One sentence a result file: the command that made it and what it ran on."
-    details = [f"commit {result['commit']}" if result.get("commit") else None, result.get("machine"),
+    details = [f"commit {str(result['commit'])[:10]}" if result.get("commit") else None, result.get("machine"),
                f"torch {result['torch']}" if result.get("torch") else None, result.get("date"),
                f"{result['minutes']:.1f} min" if _is_number(result.get("minutes")) else None]
     text = f"`{result.get('command', 'command not recorded')}` ({', '.join(str(d) for d in details if d)})"
@@ -370,11 +370,12 @@ def draw_pick_counts(axis, counts: dict[str, Sequence[float]]) -> None:  # label
     axis.set(xlabel="number of picked frames", ylabel="share of clips", ylim=(0, None))
     axis.legend(fontsize=7)
 
-# %% ../nbs/31_analysis.ipynb #cccadb91
+# %% ../nbs/31_analysis.ipynb #6d5a17d4
 def draw_pick_positions(axis, positions: dict[str, Sequence[float]], fit: PositionFit | None = None, log: bool = False) -> None:
     "Share of clips that picked frame 1, 2, ...; with a fit, the power law and the exponential through the same picks."
     for mark, (label, shares) in zip(_MARKS * len(positions), positions.items()):
-        axis.plot(np.arange(1, len(shares) + 1), shares, mark, markersize=3, linewidth=1, label=label)
+        drawn = np.where(np.asarray(shares) > 0, shares, np.nan) if log else shares  # log 0 is not on the paper
+        axis.plot(np.arange(1, len(shares) + 1), drawn, mark, markersize=3, linewidth=1, label=label)
     if fit:
         t, total = np.arange(2.0, len(shares) + 1), sum(shares[1:])
         axis.plot(t, total * _law(np.log(t), fit.exponent), "k-", linewidth=1, label=f"$t^{{-{fit.exponent:.2f}}}$")
