@@ -16,8 +16,8 @@ ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
 CHAPTERS = {"Data": range(0, 9), "The captioner": range(9, 12), "The picker": range(12, 14), "Learning to pick": range(20, 24),
             "Scores, use, reproduction": range(30, 90), "The paper's tables": range(90, 100)}
 STYLE = """
-.jp-Cell math { font-size: 1.1em; } math[display=block] { margin: 1em 0; overflow-x: auto; }
-.md-typeset .jupyter-wrapper table { display: block; overflow-x: auto; }
+.jp-Cell math { font-size: 1.1em; } math[display=block] { margin: 1em 0; overflow-x: auto; overflow-y: hidden; }
+.md-typeset .jupyter-wrapper table { display: block; overflow-x: auto; overflow-y: hidden; }
 .jupyter-wrapper img { max-width: 100%; height: auto; }
 [data-md-color-scheme=slate] .jp-RenderedImage img { background: #fff; }
 """
