@@ -37,7 +37,7 @@ __all__ = ['RESNETS', 'CNN', 'WeightsError', 'read_weights', 'ResNet', 'Folded',
            'Shape', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'Extraction',
            'extract_folder']
 
-# %% ../nbs/03_features.ipynb #df0bb695
+# %% ../nbs/03_features.ipynb #10433aa2
 class CNN(nn.Module):
     "A frozen image network: frames in, one vector for each frame out."
 
@@ -59,7 +59,7 @@ class CNN(nn.Module):
     def device(self) -> torch.device:
         return next(self.body.buffers()).device
 
-    @torch.inference_mode()
+    @torch.no_grad()
     def forward(
         self,
         frames: Tensor,  # uint8 (n, 3, height, width), on any device
@@ -330,7 +330,7 @@ class Shape(NamedTuple):
     glance_size: int = 56
     time_limit: float = 60.0  # seconds after which a file is given up
 
-# %% ../nbs/03_features.ipynb #d7f51374
+# %% ../nbs/03_features.ipynb #9dd868e8
 def _quiet() -> None:
     "Keep FFmpeg's own lines off the screen; what matters of them is in the errors."
     try:
@@ -340,24 +340,29 @@ def _quiet() -> None:
         pass  # `read_clip` says what to install
 
 
+def _decode_into(room: Tensor, path: str, shape: Shape) -> str:
+    "Leave the frames of a file in `room`; the answer is empty, or the reason why they are not there."
+    try:
+        room.copy_(read_clip(path, shape.frames, shape.image_size, shape.time_limit).frames)
+        return ""
+    except FileError as error:
+        return error.reason
+    except Exception as error:  # whatever a strange file makes a library do, it must not end the decoder
+        return f"{type(error).__name__}: {error}"
+
+# %% ../nbs/03_features.ipynb #64ecabb8
 def _decode_for_parent(line: Connection, parents: Connection, memory, shape: Shape) -> None:
-    "The life of a decoder: take a path, leave its frames in shared memory, answer with the reason if that fails."
+    "The life of a decoder: take a path, decode into shared memory, answer; until the parent is gone."
     parents.close()  # a fork has both ends; while it holds the other one, it cannot see its parent die
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
     _quiet()
     torch.set_num_threads(1)  # the parent's threads are not there after a fork
     room = torch.frombuffer(memory, dtype=torch.uint8).view(shape.frames, 3, shape.image_size, shape.image_size)
-    while True:
-        try:
-            path, reason = line.recv(), ""
-            room.copy_(read_clip(path, shape.frames, shape.image_size, shape.time_limit).frames)
-        except EOFError:  # the parent is gone
-            return
-        except FileError as error:
-            reason = error.reason
-        except Exception as error:
-            reason = f"{type(error).__name__}: {error}"
-        line.send(reason)
+    try:
+        while True:
+            line.send(_decode_into(room, line.recv(), shape))
+    except (EOFError, ConnectionError):
+        return
 
 # %% ../nbs/03_features.ipynb #71f358ab
 _START = "fork" if sys.platform == "linux" else "spawn"
