@@ -29,7 +29,7 @@ sys.path.insert(0, str(ROOT))
 import psutil
 import torch
 
-from picknet_nb.captioning import Eye, VideoCaptioner, Voice, Watcher, find_videos, lasting_frames, write_examples
+from picknet_nb.captioning import Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, lasting_frames, write_examples
 from picknet_nb.config import preset, write_whole
 from picknet_nb.features import load_cnn
 from picknet_nb.text import SPECIALS, Vocabulary
@@ -84,7 +84,7 @@ def check_features(captioner: VideoCaptioner, path: Path) -> None:
     clip, _ = captioner.read(path)
     eye = captioner.eye
     glances = eye.glances(clip.frames)
-    picks, _ = eye.pick(clip.frames, glances)
+    picks, _ = decide(eye, clip.frames, glances)
     torch.testing.assert_close(eye.picked_features(clip.frames, glances, picks).float(), eye.features(clip.frames)[picks].float(), rtol=1e-2, atol=1e-2)
 
 

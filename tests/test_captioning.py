@@ -135,7 +135,7 @@ def test_a_folder_of_fifty_goes_on_past_a_broken_file(captioner, toy, tmp_path):
     results = list(captioner.caption_many(find_videos([tmp_path]), running=False))
     assert [Path(result.source).stem for result in results] == [f"{number:02d}" for number in range(50)]
     failures = [result for result in results if isinstance(result, Failure)]
-    assert [Path(failure.source).stem for failure in failures] == ["17"] and failures[0].to_dict()["error"]
+    assert [Path(failure.source).stem for failure in failures] == ["17"] and failures[0].to_dict()["error"] == failures[0].reason
     said = {result.text for result in results if isinstance(result, Caption)}
     assert said == {captioner.caption(toy/"videos"/"example.mp4").text}
 
