@@ -501,7 +501,7 @@ def median_seconds(
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
 
-# %% ../nbs/31_analysis.ipynb #f50fa4b0
+# %% ../nbs/31_analysis.ipynb #98e65396
 PARTS = ("decode", "picker", "CNN", "encoder", "decoder")
 
 
@@ -522,12 +522,12 @@ def measure_cost(
     device = next(captioner.parameters()).device
     timed = lambda call: median_seconds(call, repeats, device)
     from_file = not isinstance(clip, Tensor)
-    images = read_clip(clip, frames, cnn.image_size).frames if from_file else clip
+    images = (read_clip(clip, frames, cnn.image_size).frames if from_file else clip).to(device)  # sent once, for both
     decode = timed(lambda: read_clip(clip, frames, cnn.image_size)) if from_file else 0.0
-    look = lambda: policy.rollout(glance(images).to(device)[None], choose="greedy")[0]
+    look = lambda: policy.rollout(glance(images)[None], choose="greedy")[0]
     chosen = look() if picks is None else picks
     cost = {"frames": {"all": len(images), "picked": int(chosen.sum())}}
-    for name, kept in (("all", images), ("picked", images[chosen.to(images.device)])):
+    for name, kept in (("all", images), ("picked", images[chosen.to(device)])):
         features = cnn(kept).to(device)[None]
         every = torch.ones(features.shape[:2], dtype=torch.bool, device=device)
         video = captioner.encoder(features, every)
