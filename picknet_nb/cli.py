@@ -56,7 +56,7 @@ def settings_of(pairs: list[str]) -> dict:
             raise ConfigError(f"{name} must be {kind.__name__}, not {value!r}") from None
     return changes
 
-# %% ../nbs/35_cli.ipynb #7ee5d566
+# %% ../nbs/35_cli.ipynb #92efb3de
 @app.command(epilog="Example: picknet reproduce --scale smoke")
 def reproduce(
     data: Annotated[str, typer.Option(help="'shapes', the built-in world, or the folder of a corpus.")] = "shapes",
@@ -77,7 +77,7 @@ def reproduce(
     say(result, as_json, (results_table(result) if scores else "Captions are there; call again without --no-scores for the table.")
         + f"\n\nEverything is in {where}")
 
-
+# %% ../nbs/35_cli.ipynb #824b5010
 @app.command(epilog="Example: picknet train runs/mine --data data/corpora/msvd --row 'PickNet (V+L)' --resume")
 def train(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
@@ -126,7 +126,7 @@ def report(prepared, out: Path) -> None:
     if prepared.failed:
         raise typer.Exit(SOME_LEFT_OUT)
 
-# %% ../nbs/35_cli.ipynb #a8af5479
+# %% ../nbs/35_cli.ipynb #9795678d
 @prepare.command("shapes", epilog="Example: picknet prepare shapes --scale small")
 def prepare_shapes(
     scale: Annotated[str, typer.Option(help="smoke, small or full.")] = "small",
@@ -139,7 +139,7 @@ def prepare_shapes(
     corpus = make(out, scale=scale, seed=seed)
     print(f"{out}: {', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, {len(corpus.vocabulary)} words")
 
-
+# %% ../nbs/35_cli.ipynb #68a983e2
 @prepare.command("msvd", epilog="Example: picknet prepare msvd --captions video_corpus.csv --videos YouTubeClips --mapping youtube_mapping.txt --out data/corpora/msvd")
 def prepare_msvd(
     captions: Annotated[Path, typer.Option(help="video_corpus.csv, or JSON {clip id: [captions]}.")],
@@ -155,7 +155,7 @@ def prepare_msvd(
     with joined() as device:
         report(make(out, captions, videos, load_cnn(cnn, weights, device), mapping, Config(**settings_of(settings or [])), workers), out)
 
-
+# %% ../nbs/35_cli.ipynb #6cafcb80
 @prepare.command("msrvtt", epilog="Example: picknet prepare msrvtt --annotations train_val_videodatainfo.json --annotations test_videodatainfo.json --videos videos --out data/corpora/msrvtt")
 def prepare_msrvtt(
     annotations: Annotated[list[Path], typer.Option(help="The annotation files, or the zips with them; may be repeated.")],
@@ -170,7 +170,7 @@ def prepare_msrvtt(
     with joined() as device:
         report(make(out, annotations, videos, load_cnn(cnn, weights, device), Config(**settings_of(settings or [])), workers), out)
 
-
+# %% ../nbs/35_cli.ipynb #5a4abcb0
 @prepare.command("features", epilog="Example: picknet prepare features --features vgg16_part0.npz --features vgg16_part1.npz --captions captions.json --splits youtube_mapping.txt --name msvd --out data/corpora/msvd-vgg16")
 def prepare_features(
     features: Annotated[list[Path], typer.Option(help=".npz, HDF5 or a folder of .npy; may be repeated.")],
@@ -188,13 +188,13 @@ def prepare_features(
     kind = {} if glances else {"glance": "feature"}
     report(make(out, features, captions, splits, glances or None, name, cnn, Config(**{**kind, **settings_of(settings or [])})), out)
 
-# %% ../nbs/35_cli.ipynb #cd295f24
+# %% ../nbs/35_cli.ipynb #a22d3c08
 def joined():
     "The processes that torchrun started, or this one alone, with its device."
     from picknet_nb.training import together
     return together()
 
-
+# %% ../nbs/35_cli.ipynb #ffce830a
 @app.command(epilog="Example: picknet extract videos/ --out parts --cnn resnet50")
 def extract(
     videos: Annotated[Path, typer.Argument(help="Folder of videos.")],
@@ -211,7 +211,7 @@ def extract(
     if extraction.failed:
         raise typer.Exit(SOME_LEFT_OUT)
 
-# %% ../nbs/35_cli.ipynb #ac942d94
+# %% ../nbs/35_cli.ipynb #4bf10af1
 @app.command(epilog="Example: picknet evaluate data/runs/shapes-small/seed-0/picknet-v-l --data shapes --beam 5")
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
@@ -242,7 +242,7 @@ def evaluate(
     scores = measure(captions, corpus.references(split), split=split, decoding=f"beam {beam}" if beam > 1 else "greedy")
     say({"scores": scores.values, "signature": scores.signature, "frames_used": row["frames_used"]}, as_json, f"{scores}\n{row['frames_used']:.1f} frames a clip")
 
-
+# %% ../nbs/35_cli.ipynb #e2b9f29b
 @app.command(epilog="Example: picknet score captions.json --references references.json")
 def score(
     captions: Annotated[Path, typer.Argument(help="JSON: {id: caption}, or a list of {'id': …, 'caption': …}.")],
@@ -254,7 +254,7 @@ def score(
     scores = measure(read_captions(captions), read_references(references))
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
 
-# %% ../nbs/35_cli.ipynb #96de8773
+# %% ../nbs/35_cli.ipynb #5b323fa4
 @app.command(epilog="Example: picknet caption holiday.mp4 --strip strip.png")
 def caption(
     paths: Annotated[list[Path], typer.Argument(help="Video files, or folders of them.")],
@@ -291,7 +291,7 @@ def caption(
     if failed:
         raise typer.Exit(SOME_LEFT_OUT if failed < len(files) else 1)
 
-
+# %% ../nbs/35_cli.ipynb #cc1780bb
 @app.command(epilog="Example: picknet stream rtsp://camera.local/live --rate 1")
 def stream(
     source: Annotated[str, typer.Argument(help="A file, an address, or the number of a camera.")],
@@ -308,7 +308,7 @@ def stream(
         say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {remark.text}")
         sys.stdout.flush()
 
-
+# %% ../nbs/35_cli.ipynb #4d4e03f9
 @app.command(epilog="Example: picknet explore --port 8866")
 def explore(
     run: RUN = None,
@@ -321,7 +321,7 @@ def explore(
     from picknet_nb.explorer import serve
     serve(run, videos, captions, port, browser)
 
-
+# %% ../nbs/35_cli.ipynb #2c7bab84
 @app.command(epilog="Example: picknet bench captioner --out captioner.json")
 def bench(
     what: Annotated[str, typer.Argument(help="Name of a benchmark; without it, they are listed.")] = "",
