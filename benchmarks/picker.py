@@ -206,7 +206,7 @@ def main() -> None:
     parser.add_argument("--clips", type=int, default=0, help="default: 128 on CUDA, 16 on a CPU")
     options = parser.parse_args()
     result = {"benchmark": "picker", "date": datetime.date.today().isoformat(), "torch": torch.__version__,
-              "machine": platform.node(), "commit": commit(), "runs": [run("cpu", options.clips or 16)]}
+              "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs", "commit": commit(), "runs": [run("cpu", options.clips or 16)]}
     if options.device == "cuda":
         result["runs"].append(run("cuda", options.clips or 128))
     out = Path(options.out)
