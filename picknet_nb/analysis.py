@@ -78,20 +78,20 @@ def data_folder() -> Path:
     beside = Path(picknet_nb.__file__).resolve().parent.parent / "data"
     return beside if beside.is_dir() else Path("data")
 
-# %% ../nbs/31_analysis.ipynb #4c7d9d88
+# %% ../nbs/31_analysis.ipynb #74055db4
 def stored_results(
     data: str | None = None,   # only results on data whose name begins like this
     kind: str = "table",
     scale: str | None = None,  # only results of this scale
     folder=None,               # where to look; default: `data/results` of the checkout
 ) -> list[dict]:               # largest scale first, then newest first
-    "Every stored result of a kind that fits."
+    "Every stored result of a kind that fits, each with the name of its file under `file`."
     folder = Path(folder) if folder else data_folder() / "results"
     found = []
     for path in sorted(folder.glob("*.json")):
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
-            found.append(load_results(path, kind))
+            found.append(load_results(path, kind) | {"file": path.name})
     found = [r for r in found if str(r.get("data")).startswith(data or "") and scale in (None, r.get("scale"))]
     found.sort(key=lambda r: str(r.get("date", "")), reverse=True)
     sizes = ("full", "small", "smoke")
@@ -243,17 +243,17 @@ def _series(entry: dict, prefix: str = "") -> dict[str, float]:
             found[prefix + name] = float(value)
     return found
 
-# %% ../nbs/31_analysis.ipynb #1c0bf343
+# %% ../nbs/31_analysis.ipynb #6f46f9b1
 CURVES = ("loss", "reward", "picks", "inside", "validation CIDEr")
 
 
 def learning_curves(
-    path,                             # a run's log, or the run's folder with `log.jsonl` in it
+    paths,                            # a run's log or folder; several are drawn one after the other
     fields: Sequence[str] = CURVES,   # what to draw; a field that no epoch has gets no panel
 ):
     "One small panel for each logged quantity, epochs counted through all stages, a line where a stage begins."
-    path = Path(path)
-    entries = read_log(path / "log.jsonl" if path.is_dir() else path)
+    paths = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
+    entries = [entry for path in paths for entry in read_log(path / "log.jsonl" if path.is_dir() else path)]
     series = [_series(entry) for entry in entries]
     fields = [field for field in fields if any(field in numbers for numbers in series)] or [fields[0]]
     figure, axes = _pyplot().subplots(1, len(fields), figsize=(2.3 * len(fields), 2.2), squeeze=False, sharex=True, dpi=80, layout="constrained")
@@ -299,7 +299,7 @@ def fit_law(
         low, high = np.where(too_late, middle, low), np.where(too_late, high, middle)
     return (low + high) / 2
 
-# %% ../nbs/31_analysis.ipynb #cb4865d1
+# %% ../nbs/31_analysis.ipynb #4d35b9f5
 class PositionFit(NamedTuple):
     "Three laws fitted to where picks fall, the first frame left out."
     picks: int           # how many picks were fitted
@@ -315,10 +315,10 @@ class PositionFit(NamedTuple):
     @property
     def verdict(self) -> str:
         "Whether the power law holds, in words."
-        if self.exponent <= 0:
-            return "no: picks do not become rarer with time"
         if 2 * self.picks * (max(self.power, self.exponential) - self.uniform) < 3.84:  # chi-squared, 1 degree, 5 %
             return "no: the uniform law explains the positions"
+        if self.exponent <= 0:
+            return "no: picks do not become rarer with time"
         if self.exponential > self.power:
             return "no: an exponential fits better"
         return "yes" if self.p_value >= 0.1 else "roughly: best of the three laws, but not its exact form"
@@ -370,7 +370,7 @@ def draw_pick_counts(axis, counts: dict[str, Sequence[float]]) -> None:  # label
     axis.set(xlabel="number of picked frames", ylabel="share of clips", ylim=(0, None))
     axis.legend(fontsize=7)
 
-# %% ../nbs/31_analysis.ipynb #6d5a17d4
+# %% ../nbs/31_analysis.ipynb #c68ff795
 def draw_pick_positions(axis, positions: dict[str, Sequence[float]], fit: PositionFit | None = None, log: bool = False) -> None:
     "Share of clips that picked frame 1, 2, ...; with a fit, the power law and the exponential through the same picks."
     for mark, (label, shares) in zip(_MARKS * len(positions), positions.items()):
@@ -378,8 +378,8 @@ def draw_pick_positions(axis, positions: dict[str, Sequence[float]], fit: Positi
         axis.plot(np.arange(1, len(shares) + 1), drawn, mark, markersize=3, linewidth=1, label=label)
     if fit:
         t, total = np.arange(2.0, len(shares) + 1), sum(shares[1:])
-        axis.plot(t, total * _law(np.log(t), fit.exponent), "k-", linewidth=1, label=f"$t^{{-{fit.exponent:.2f}}}$")
-        axis.plot(t, total * _law(t, fit.rate), "k:", linewidth=1, label=f"$e^{{-{fit.rate:.2f}t}}$")
+        axis.plot(t, total * _law(np.log(t), fit.exponent), "k-", linewidth=1, label=f"$t^{{{-fit.exponent:.2f}}}$")
+        axis.plot(t, total * _law(t, fit.rate), "k:", linewidth=1, label=f"$e^{{{-fit.rate:.2f}t}}$")
     axis.set(xlabel="frame", ylabel="share of clips that picked it", **({"xscale": "log", "yscale": "log"} if log else {}))
     axis.legend(fontsize=7)
 
