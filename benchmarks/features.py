@@ -127,15 +127,15 @@ def seconds(function, repeats: int) -> float:
 def about() -> dict:
     commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
         ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    return {"what": f"{NAME} from uint8 frames {SIDE}x{SIDE} to features", "machine": torch.cuda.get_device_name() if CUDA else platform.processor() or platform.machine(),
+    return {"what": f"{NAME} from uint8 frames {SIDE}x{SIDE} to features",
+            "machine": torch.cuda.get_device_name() if CUDA else platform.processor() or platform.machine(),
             "torch": torch.__version__, "cudnn": torch.backends.cudnn.version() if CUDA else None, "commit": commit,
             "date": datetime.date.today().isoformat(), "weights": "random"}
 
 
 def ways(plain: ResNet) -> list[tuple[str, int, callable, dict]]:
     "Name, batch size, how to make it, and how long one may wait before starting it (compiling takes a minute or more)."
-    first, rest = BATCHES[0], BATCHES[1:]
-    middle = BATCHES[len(BATCHES) // 2]
+    first, middle = BATCHES[0], BATCHES[len(BATCHES) // 2]
     rows = [("eager float32, TF32 off", first, lambda: plain, {"tf32": False}),
             ("eager float32, PyTorch's defaults", first, lambda: plain, {}),
             ("eager bfloat16", first, lambda: Half(plain, False), {}),

@@ -217,7 +217,8 @@ def test_msvd_csv_that_is_none(tmp_path):
 def annotations(path: Path, videos: dict[int, str]) -> Path:
     path.write_text(json.dumps({
         "info": {"contributor": "Microsoft Research"},
-        "videos": [{"category": 9, "url": "", "video_id": f"video{n}", "start time": 1, "end time": 9, "split": split, "id": n} for n, split in videos.items()],
+        "videos": [{"category": 9, "url": "", "video_id": f"video{n}", "start time": 1, "end time": 9, "split": split, "id": n}
+                   for n, split in videos.items()],
         "sentences": [{"caption": f"caption {k} of {n}", "video_id": f"video{n}", "sen_id": 20 * n + k} for n in videos for k in range(20)]}))
     return path
 

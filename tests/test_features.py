@@ -14,7 +14,7 @@ from torch.testing import assert_close
 
 from picknet_nb import features
 from picknet_nb.config import FileError, PickNetError
-from picknet_nb.features import Shape, WeightsError, decode_files, extract_folder, load_cnn, read_part, read_weights
+from picknet_nb.features import ClipShape, WeightsError, decode_files, extract_folder, load_cnn, read_part, read_weights
 from picknet_nb.video import glance, read_clip
 
 ROOT = Path(__file__).parents[1]
@@ -150,7 +150,7 @@ def test_decoder_that_hangs(videos, monkeypatch):
     monkeypatch.setattr(features, "read_clip", lambda path, *rest: time.sleep(1000) if "clip0" in path else read_clip(path, *rest))
     monkeypatch.setattr(features, "_GRACE", 0.5)
     jobs = [("clip0", videos/"clip0.mp4"), ("clip1", videos/"clip1.mp4")]
-    results = {each.name: each for each in decode_files(jobs, Shape(4, 32, time_limit=0.5), workers=2)}
+    results = {each.name: each for each in decode_files(jobs, ClipShape(4, 32, time_limit=0.5), workers=2)}
     assert "time limit" in results["clip0"].reason
 
 

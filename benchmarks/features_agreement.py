@@ -1,0 +1,64 @@
+"""Our ResNet-50 features of 300 real MSVD clips beside those that another program made of the same clips.
+
+    python benchmarks/features_agreement.py --frames 3 --out data/results/features_agreement.json
+
+The stored ones keep the root of each number in steps of 1/30, so two right answers differ by up to half a step, and by one step where
+decoders round a pixel differently. Needs PyAV, and the files under data/msvd and data/weights.
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+from tqdm import tqdm
+
+from picknet_nb.features import load_cnn
+from picknet_nb.video import read_clip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clips", type=int, default=300)
+    parser.add_argument("--frames", type=int, default=3, help="of the 30, equally spaced")
+    parser.add_argument("--out", type=Path, default=ROOT/"data"/"results"/"features_agreement.json")
+    options = parser.parse_args()
+    data, device = ROOT/"data", "cuda" if torch.cuda.is_available() else "cpu"
+    cnn = load_cnn("resnet50", data/"weights"/"resnet50_imagenet_rgbnorm_fp16.safetensors", device)
+    stored = np.load(data/"msvd"/"clips300_resnet50.npz")
+    ids, codes, scale = stored["ids"], stored["q"], float(stored["scale"])
+    chosen = torch.linspace(0, 29, options.frames).round().long()
+    cosine, error, same, near, count = [], [], 0, 0, 0
+    for number in tqdm(range(0, len(ids), max(1, len(ids) // options.clips))):
+        steps = torch.from_numpy(codes[number].T.copy()).float()[chosen]  # (frames, dims), the root of the feature times `scale`
+        ours = cnn(read_clip(data/"msvd"/"clips300"/f"{ids[number]}.mp4").frames[chosen]).cpu()
+        theirs, off = (steps / scale)**2, (ours.sqrt() * scale - steps).abs()
+        cosine += F.cosine_similarity(ours, theirs).tolist()
+        error += ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).tolist()
+        same, near, count = same + (off <= 0.5).sum().item(), near + (off <= 1.5).sum().item(), count + off.numel()
+    commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
+    result = {"what": "ResNet-50 features beside stored ones (6 bits a number)", "cnn": cnn.name, "clips": len(cosine) // options.frames,
+              "frames of each": options.frames, "cosine, mean": float(np.mean(cosine)), "cosine, least": min(cosine),
+              "relative error, mean": float(np.mean(error)), "relative error, most": max(error),
+              "share in the same step": same / count, "share within one step": near / count,
+              "machine": platform.processor() or platform.machine(), "torch": torch.__version__, "commit": commit,
+              "date": datetime.date.today().isoformat()}
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
