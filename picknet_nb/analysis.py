@@ -243,7 +243,7 @@ def _series(entry: dict, prefix: str = "") -> dict[str, float]:
             found[prefix + name] = float(value)
     return found
 
-# %% ../nbs/31_analysis.ipynb #6f46f9b1
+# %% ../nbs/31_analysis.ipynb #517a2d9b
 CURVES = ("loss", "reward", "picks", "inside", "validation CIDEr")
 
 
@@ -263,7 +263,7 @@ def learning_curves(
         axis.plot(range(1, len(series) + 1), [numbers.get(field, math.nan) for numbers in series], "k.-", linewidth=1, markersize=3)
         for start in starts:
             axis.axvline(start + .5, color="0.8", linewidth=1, zorder=0)
-            axis.text(start + .6, 1, str(stages[start])[:13], fontsize=6, color="0.4", va="bottom", transform=axis.get_xaxis_transform())
+            axis.text(start + .7, .98, stages[start], fontsize=6, color="0.4", rotation=90, va="top", transform=axis.get_xaxis_transform())
         axis.set(xlabel="epoch", ylabel=field, xlim=(0.5, max(len(series), 1) + 0.5))
     _pyplot().close(figure)
     return figure

@@ -34,13 +34,13 @@ __all__ = ['SIDE', 'COLOURS', 'PALE', 'SMOKE', 'SHADE', 'SHAPES', 'BACKDROPS', '
            'Story', 'make_story', 'draw', 'draw_clip', 'example_story', 'describe', 'write_clip', 'make_shapes',
            'prepare_shapes', 'example_corpus', 'moments_seen', 'oracle_picks', 'rule_of_thumb']
 
-# %% ../nbs/05_shapes.ipynb #71bf354e
+# %% ../nbs/05_shapes.ipynb #5039a290
 SIDE = 96  # of a frame, in pixels
 COLOURS = {"red": (255, 84, 70), "yellow": (255, 230, 70), "green": (84, 220, 96),
            "blue": (104, 160, 255), "pink": (255, 156, 214), "white": (250, 250, 250)}
 PALE, SMOKE, SHADE = (205, 205, 205), (150, 150, 155), (6, 6, 6)
 
-
+# %% ../nbs/05_shapes.ipynb #3c19fa2f
 def _ball(x, y): return np.hypot(x, y) - 1
 def _ring(x, y): return abs(np.hypot(x, y) - 0.74) - 0.26
 def _bar(x, y): return np.maximum(abs(x), abs(y)) - 1
@@ -239,7 +239,7 @@ class Story(NamedTuple):
         "The shot that frame `beat` of thirty belongs to."
         return next(shot for shot in self.shots if beat < shot.stop - 0.5 or shot.stop == BEATS)
 
-# %% ../nbs/05_shapes.ipynb #23c2600d
+# %% ../nbs/05_shapes.ipynb #0d29cfc5
 def _make_scene(rng: np.random.Generator, hero: Thing) -> Scene:
     "A place with the hero and one to three other things."
     kinds = [(shape, colour) for shape in SHAPES for colour in COLOURS if colour != hero.colour]
@@ -251,14 +251,14 @@ def _make_scene(rng: np.random.Generator, hero: Thing) -> Scene:
     return Scene(str(rng.choice(list(BACKDROPS))), things, tuple(rng.uniform((1, 1, 0), (7, 5, 6))),
                  moves * rng.uniform(1, 5), moves * rng.uniform(-0.4, 0.4))
 
-
+# %% ../nbs/05_shapes.ipynb #3f9297b3
 def _make_events(rng: np.random.Generator, count: int) -> list[str]:
     "Different actions, among them one encounter at most: captions stay short."
     names = [name for name in ACTIONS if name not in ENCOUNTERS] + [str(rng.choice(ENCOUNTERS))]
     weights = np.r_[np.ones(len(names) - 1), 2]
     return [str(name) for name in rng.choice(names, count, replace=False, p=weights / weights.sum())]
 
-# %% ../nbs/05_shapes.ipynb #d9d72ccb
+# %% ../nbs/05_shapes.ipynb #980af230
 def _make_pieces(rng: np.random.Generator, moments: int, scenes: int) -> list[tuple[str, int]]:
     "Kinds and lengths of the moments and stretches of noise of a clip, in order."
     noises = rng.choice([0, 2, 3, 4], p=[0.08, 0.12, 0.3, 0.5])
@@ -269,7 +269,7 @@ def _make_pieces(rng: np.random.Generator, moments: int, scenes: int) -> list[tu
         del pieces[0]
     return [pieces[k] for k in rng.permutation(len(pieces))]
 
-
+# %% ../nbs/05_shapes.ipynb #1c06caa3
 def _make_shots(rng: np.random.Generator, pieces: list[tuple[str, int]], scenes: int) -> tuple[Shot, ...]:
     "Pieces with stillness around each of them, and cuts to new scenes."
     still = BEATS - sum(length for _, length in pieces) - len(pieces) - 1
@@ -301,7 +301,7 @@ def make_story(
     events = tuple(map(Event, _make_events(rng, moments), others))
     return Story(int(rng.integers(2**31)), float(rng.uniform(4, 12)), hero, scenes, events, shots)
 
-# %% ../nbs/05_shapes.ipynb #2f1bdda3
+# %% ../nbs/05_shapes.ipynb #3ee2cd61
 @lru_cache(maxsize=8)
 def _backdrop(scene: Scene) -> np.ndarray:  # float32 (SIDE, SIDE, 3)
     "A gradient with faint waves."
@@ -316,7 +316,7 @@ def _spotlight() -> np.ndarray:  # (SIDE, SIDE, 1)
     away = np.linspace(-1, 1, SIDE, dtype=np.float32) ** 2
     return 1 + np.exp(-2 * (away[:, None, None] + away[None, :, None]))
 
-
+# %% ../nbs/05_shapes.ipynb #db07e8e5
 def _draw_wide(scene: Scene, beat: float) -> np.ndarray:
     "The things of a scene at rest."
     canvas = _backdrop(scene).copy()
@@ -356,7 +356,7 @@ def _draw_noise(kind: str, scene: Scene, rng: np.random.Generator) -> np.ndarray
         canvas[top:top + 12, 48 - width:48 + width] = 230 * rng.uniform(0.6, 1.1, 3)
     return canvas
 
-# %% ../nbs/05_shapes.ipynb #6c43d37e
+# %% ../nbs/05_shapes.ipynb #6f4c2b01
 def draw(
     story: Story,
     beat: float,  # when, from 0 to 29
@@ -371,7 +371,7 @@ def draw(
         canvas = _draw_noise(shot.kind, story.scenes[shot.scene], np.random.default_rng((story.seed, int(beat + 0.5))))
     return np.clip(canvas, 0, 255).astype(np.uint8)
 
-
+# %% ../nbs/05_shapes.ipynb #88d7d6a9
 def draw_clip(
     story: Story,
     frames: int = 30,
@@ -390,7 +390,7 @@ def example_story() -> Story:
              Shot("card", 16, 19), Shot("wide", 19, 24, 1), Shot("moment", 24, 27, 1, 1), Shot("wide", 27, 30, 1))
     return Story(7, 10.0, star, (meadow, sea), (Event("jump", meadow.things[1]), Event("chase", sea.things[1])), shots)
 
-# %% ../nbs/05_shapes.ipynb #6afc3901
+# %% ../nbs/05_shapes.ipynb #757b6676
 NOUNS = {"ball": ("ball",), "box": ("box", "square"), "star": ("star",), "ring": ("ring", "circle")}
 PLACES = {"meadow": ("in the meadow", "on the grass"), "sea": ("in the sea", "in the water"), "desert": ("in the desert", "in the sand"),
           "night": ("at night", "in the dark"), "cave": ("in a cave", "in the cave")}
@@ -403,7 +403,7 @@ SENTENCES = {  # for one event and for two
 def _name(thing: Thing, rng: np.random.Generator) -> str:
     return f"a {thing.colour} {rng.choice(NOUNS[thing.shape])}"
 
-
+# %% ../nbs/05_shapes.ipynb #99b41ed2
 def describe(
     story: Story,
     captions: int = 10,
@@ -481,7 +481,7 @@ def _write_clips(stories: dict[str, Story], videos: Path, workers: int, bar) -> 
             process.kill()
             process.join()
 
-# %% ../nbs/05_shapes.ipynb #6206807a
+# %% ../nbs/05_shapes.ipynb #0d3550c9
 def _begin_world(folder: Path, sizes: dict[str, int], seed: int) -> dict[str, Story]:
     "Invent the stories, and write down everything about them that is text."
     about = {"world": 1, "seed": seed, "sizes": sizes}
@@ -497,7 +497,7 @@ def _begin_world(folder: Path, sizes: dict[str, int], seed: int) -> dict[str, St
     write_whole(folder/"world.json", json.dumps(about))
     return stories
 
-
+# %% ../nbs/05_shapes.ipynb #5ca3530d
 def make_shapes(
     folder,                      # where the world shall stand
     train: int,                  # clips in each split
@@ -570,7 +570,7 @@ def moments_seen(
         seen += [picked[frames[start:stop]].any().item() for start, stop in zip(starts, [*starts[1:], len(frames)])]
     return sum(seen) / len(seen)
 
-# %% ../nbs/05_shapes.ipynb #268292d6
+# %% ../nbs/05_shapes.ipynb #a6a50f8c
 def oracle_picks(
     telling: list[list[int]],  # as in `corpus.details["telling"]`
     frames: int = 30,
@@ -584,7 +584,7 @@ def oracle_picks(
         row[np.asarray(moments)[kept]] = True
     return picks
 
-
+# %% ../nbs/05_shapes.ipynb #6a8d9241
 def rule_of_thumb(
     glances: Tensor,  # uint8 (clips, frames, 56 * 56)
 ) -> Tensor:          # bool (clips, frames)

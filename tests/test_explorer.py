@@ -2,13 +2,13 @@
 import json
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 import urllib.error
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -19,7 +19,7 @@ pytest.importorskip("av")
 from picknet_nb import explorer as module
 from picknet_nb.captioning import example_run, load_captioner
 from picknet_nb.config import PickNetError
-from picknet_nb.explorer import Exploration, Explorer, Library, choose_sources, limited_threshold, threshold_sweep
+from picknet_nb.explorer import Exploration, Explorer, Library, choose_sources, limited_threshold, threshold_sweep, write_page
 from picknet_nb.video import VideoError
 
 
@@ -114,11 +114,34 @@ def find_chromium() -> str:
     playwright = pytest.importorskip("playwright.sync_api")
     if os.environ.get("GITHUB_ACTIONS"):
         subprocess.run([sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"], check=True)
-    with playwright.sync_playwright() as started:
-        own = started.chromium.executable_path
+    with playwright.sync_playwright() as running:
+        own = running.chromium.executable_path
     if not Path(own).exists():
         pytest.skip("no Chromium here: install one, or type `python -m playwright install chromium`")
     return own
+
+
+def free_port() -> int:
+    "A port that nobody listens on."
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+@contextmanager
+def started(command, log: Path, ready: str):
+    "A server in a process of its own, from the moment its log says that it is ready."
+    with open(log, "w") as output:
+        server = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + 180
+        while ready not in log.read_text():
+            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+            time.sleep(0.3)
+        yield
+    finally:
+        server.terminate()
+        server.wait(60)
 
 
 @pytest.fixture(scope="module")
@@ -127,33 +150,29 @@ def address(toy, tmp_path_factory):
     pytest.importorskip("voila")
     pytest.importorskip("playwright")
     find_chromium()
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    code = f"from picknet_nb.explorer import serve; serve({str(toy/'run')!r}, {str(toy/'videos')!r}, port={port}, browser=False)"
-    log = tmp_path_factory.mktemp("log")/"server.log"
-    with open(log, "w") as output:
-        server = subprocess.Popen([sys.executable, "-c", code], stdout=output, stderr=output)
-    deadline = time.monotonic() + 120
-    while "running at" not in log.read_text():
-        assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-        time.sleep(0.3)
-    yield f"http://127.0.0.1:{port}"
-    server.send_signal(signal.SIGTERM)
-    server.wait(60)
+    port = free_port()
+    command = [sys.executable, "-m", "picknet_nb.cli", "explore", "--run", toy/"run", "--videos", toy/"videos", "--port", str(port), "--no-browser"]
+    with started(command, tmp_path_factory.mktemp("log")/"server.log", "running at"):
+        yield f"http://127.0.0.1:{port}"
 
 
 @pytest.fixture(scope="module")
-def page(address):
-    "The page, open in Chromium and drawn."
+def browser(address):
+    "A Chromium without a window."
     from playwright.sync_api import sync_playwright
-    with sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1240, "height": 820})
-        page.goto(address, timeout=180_000)
-        page.wait_for_selector(".pn-strip", timeout=180_000)
-        yield page
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        yield browser
         browser.close()
+
+
+@pytest.fixture(scope="module")
+def page(address, browser):
+    "The page, open and drawn."
+    page = browser.new_page(viewport={"width": 1240, "height": 820})
+    page.goto(address, timeout=180_000)
+    page.wait_for_selector(".pn-strip", timeout=180_000)
+    return page
 
 
 def settled(page, read, wanted, seconds: float = 60):
@@ -237,3 +256,27 @@ def test_the_server_hands_out_no_files(address):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(f"{address}/{name}")
         assert refused.value.code in (403, 404)
+
+
+def test_jupyterlab_shows_the_same_page(browser, toy, tmp_path):
+    pytest.importorskip("jupyterlab")
+    code = f"from picknet_nb.explorer import Explorer\nExplorer({str(toy/'run')!r}, {str(toy/'videos')!r}, device='cpu')"
+    notebook = json.loads(write_page(tmp_path).read_text())
+    notebook["cells"][0]["source"] = code
+    (tmp_path/"explore.ipynb").write_text(json.dumps(notebook))
+    port = free_port()
+    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
+               "--IdentityProvider.token=", f"--ServerApp.root_dir={tmp_path}"]
+    with started(command, tmp_path/"lab.log", "is running at"):
+        page = browser.new_page(viewport={"width": 1400, "height": 1000})
+        page.goto(f"http://127.0.0.1:{port}/lab/tree/explore.ipynb?reset", timeout=180_000)
+        prompt = page.locator(".jp-CodeCell .jp-InputPrompt").first
+        while prompt.inner_text(timeout=120_000).strip() == "[ ]:":  # keys are lost until the notebook listens
+            page.locator(".jp-CodeCell .cm-content").first.click()
+            page.keyboard.press("Shift+Enter")
+            page.wait_for_timeout(2000)
+        page.wait_for_selector(".pn-strip", timeout=180_000)
+        before, handle = picked(page), slider(page, "threshold")
+        handle.focus()
+        page.keyboard.press("Home")
+        settled(page, lambda: picked(page), lambda count: count > before)

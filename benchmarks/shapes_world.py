@@ -1,0 +1,127 @@
+"""What a captioner makes of the built-in world, given the frames of one picker or another.
+
+python benchmarks/shapes_world.py [--out data/results/shapes_world.json] [--steps 800] [--hidden 128] [--seeds 1]
+
+Every row trains a captioner of its own on the frames that its picker picks: the same weights at the start, the same
+steps. Nothing is learned about picking here; the oracle, which has read the stories, says how much there is to learn.
+Rows that are in the file already, with the same settings, are not done again.
+"""
+from __future__ import annotations
+
+import argparse
+import datetime
+import json
+import os
+import platform
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch
+
+from picknet_nb.cider import Cider
+from picknet_nb.config import preset, write_whole
+from picknet_nb.decoder import Captioner, caption_loss
+from picknet_nb.pickers import Clips, make_picker
+from picknet_nb.shapes import moments_seen, oracle_picks, prepare_shapes, rule_of_thumb
+
+ROWS = ("oracle", "rule of thumb", "all", "kmeans-6", "random-6", "uniform-6")
+CLIPS, TOGETHER = 20, 5  # clips in a batch, captions of each
+
+
+def pick(name: str, corpus) -> torch.Tensor:
+    "Picks of all clips, bool (videos, frames)."
+    if name == "oracle":
+        return oracle_picks(corpus.details["telling"]).to(corpus.device)
+    if name == "rule of thumb":
+        return rule_of_thumb(corpus.glances.cpu()).to(corpus.device)
+    return make_picker(name)(Clips(corpus.features.float(), corpus.glances))
+
+
+@torch.no_grad()
+def score(captioner, corpus, picks, split: str) -> float:
+    "CIDEr-D of greedy captions, in percent; document frequencies from the split that is scored, as coco-caption has it."
+    videos = corpus.splits[split]
+    cider = Cider(corpus.tokens, corpus.vocabulary, documents=videos, device=corpus.device)
+    words = torch.cat([captioner.caption(corpus.features[part].float(), picks[part]) for part in videos.split(100)])
+    return 100 * cider(words, videos).mean().item()
+
+
+def train(name: str, corpus, config, steps: int) -> tuple[Captioner, torch.Tensor]:
+    "A captioner for the frames of one picker; the best on the validation clips."
+    torch.manual_seed(config.seed)
+    captioner = Captioner(config, corpus.features.shape[-1], len(corpus.vocabulary)).to(corpus.device).train()
+    adam = torch.optim.Adam(captioner.parameters(), config.supervision_rate)
+    captions, picks = corpus.words.view(len(corpus.ids), -1, corpus.words.shape[1]), pick(name, corpus)
+    best, kept, waiting = -1.0, None, torch.empty(0, dtype=torch.int64)
+    for step in range(steps):
+        if len(waiting) < CLIPS:
+            waiting = corpus.splits["train"][torch.randperm(len(corpus.splits["train"]))]
+            seen = pick(name, corpus) if name.startswith("random") else picks  # new random frames in every epoch
+        clips, waiting = waiting[:CLIPS], waiting[CLIPS:]
+        chosen = torch.rand(CLIPS, captions.shape[1]).argsort(1)[:, :TOGETHER]
+        words = captions[clips[:, None], chosen].flatten(0, 1)
+        video = captioner.encoder(corpus.features[clips].float(), seen[clips]).repeat_interleave(TOGETHER, 0)
+        adam.param_groups[0]["lr"] = config.supervision_rate * (1 if step < 0.7 * steps else 0.3)
+        adam.zero_grad()
+        caption_loss(captioner.decoder(video, words), words).backward()
+        torch.nn.utils.clip_grad_norm_(captioner.parameters(), config.gradient_clip)
+        adam.step()
+        if step % 100 == 99:
+            current = score(captioner, corpus, picks, "validation")
+            if current > best:
+                best, kept = current, {key: value.clone() for key, value in captioner.state_dict().items()}
+    captioner.load_state_dict(kept)
+    return captioner, picks
+
+
+def measure(name: str, corpus, config, steps: int) -> dict:
+    "One row: frames, moments seen and CIDEr on the test clips."
+    begin = time.process_time()
+    captioner, picks = train(name, corpus, config, steps)
+    test = corpus.splits["test"]
+    row = {"row": name, "seed": config.seed, "frames": picks[test].sum(1).float().mean().item(),
+           "moments_seen": moments_seen([corpus.details["telling"][video] for video in test.tolist()], picks[test]),
+           "cider": score(captioner, corpus, picks, "test"), "train_cider": score(captioner, corpus, picks, "train")}
+    if name == "all":  # what a captioner that was trained on all frames makes of fewer: the reward that PickNet starts with
+        row["cider_on"] = {other: score(captioner, corpus, pick(other, corpus), "test") for other in ROWS}
+    return {**row, "cpu_seconds": round(time.process_time() - begin)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--out", default=str(ROOT/"data"/"results"/"shapes_world.json"))
+    parser.add_argument("--corpus", default=str(ROOT/"data"/"corpora"/"shapes-small"))
+    parser.add_argument("--scale", default="small")
+    parser.add_argument("--steps", type=int, default=800)
+    parser.add_argument("--hidden", type=int, default=128)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--device", default="cpu")
+    arguments = parser.parse_args()
+    corpus = prepare_shapes(arguments.corpus, arguments.scale).to(arguments.device)
+    half = arguments.hidden // 2
+    settings = {"steps": arguments.steps, "hidden": arguments.hidden, "scale": arguments.scale}
+    out = Path(arguments.out)
+    result = json.loads(out.read_text()) if out.exists() else {}
+    rows = result["rows"] if result.get("settings") == settings else []
+    for seed in range(arguments.seeds):
+        for name in ROWS:
+            if any((row["row"], row["seed"]) == (name, seed) for row in rows):
+                continue
+            config = preset("small", hidden=arguments.hidden, feature_embedding=half, word_embedding=half, seed=seed)
+            rows.append(measure(name, corpus, config, arguments.steps))
+            commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
+                ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+            write_whole(out, json.dumps({
+                "data": f"shapes, seed {corpus.details['seed']}", "split": "test", "decoding": "greedy", "settings": settings, "rows": rows,
+                "clips": {split: len(videos) for split, videos in corpus.splits.items()}, "machine": platform.machine(),
+                "device": arguments.device, "torch": torch.__version__, "commit": commit, "date": datetime.date.today().isoformat()}, indent=1) + "\n")
+            print(json.dumps(rows[-1]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
