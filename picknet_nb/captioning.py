@@ -688,7 +688,7 @@ def spoken_pictures(caption: Caption, rate: float, largest: int) -> Iterator:
         text = next((text for since, text in reversed(said) if since <= time + 1e-6), "")
         yield burn_in(picture, text, any(0 <= time - times[place] < max(0.25, 1 / rate) for place in caption.picked))
 
-# %% ../nbs/32_captioning.ipynb #58faafca
+# %% ../nbs/32_captioning.ipynb #798b0e3c
 def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:
     "An animated GIF that starts again when it ends."
     next(pictures).save(path, save_all=True, append_images=pictures, duration=round(1000 / rate), loop=0)
@@ -698,7 +698,7 @@ def _write_mp4(path: Path, pictures: Iterator, rate: float) -> None:
     "An H.264 file that every player knows."
     import av
     first = next(pictures)
-    with av.open(str(path), "w") as container:
+    with av.open(f"file:{path}", "w") as container:
         stream = container.add_stream("libx264", rate=round(rate), options={"crf": "23", "preset": "veryfast"})
         stream.width, stream.height, stream.pix_fmt = *first.size, "yuv420p"
         for picture in chain([first], pictures):
