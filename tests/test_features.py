@@ -23,7 +23,7 @@ EXTRACT = """
 import sys
 from picknet_nb.features import extract_folder, load_cnn
 done = extract_folder(sys.argv[1], sys.argv[2], load_cnn("tiny"), workers=1, progress=False)
-print(len(done.ids), done.made, len(done.failed))
+sys.stdout.write(f"{len(done.ids)} {done.made} {len(done.failed)}\\n")  # one write: two processes share the pipe
 """
 
 
