@@ -70,8 +70,9 @@ def reproduce(
     as_json: JSON = False,
 ) -> None:
     "Train every row of the paper's table, score it and print the table."
-    from picknet_nb.analysis import results_table
+    from picknet_nb.analysis import data_folder, results_table
     from picknet_nb.reproduction import reproduce as run, save_pictures
+    folder = folder or data_folder()/"runs"/f"{Path(data).name}-{scale}"
     result = run(data, scale, rows or None, seeds, folder, settings_of(settings or []), beam or (1,), scores, command=typed())
     where = save_pictures(result, folder)
     say(result, as_json, (results_table(result) if scores else "Captions are there; call again without --no-scores for the table.")
