@@ -19,7 +19,7 @@ def at_most(counts: list[int], frames: int = 30) -> torch.Tensor:
 @pytest.fixture
 def corpus() -> Corpus:
     torch.manual_seed(0)
-    captions = [["a man sings", "a man is singing"], ["a dog runs", "the dog is running"], ["a cat sleeps"], []]
+    captions = [["a man sings", "a man is singing"], ["a dog runs", "the dog is running"], ["a cat sleeps"], ["a cow eats"]]
     splits = {"train": torch.tensor([0, 1]), "validation": torch.tensor([2]), "test": torch.tensor([3])}
     return Corpus.build("four", list("abcd"), torch.rand(4, 30, 16).half(), torch.zeros(4, 30, 9, dtype=torch.uint8),
                         captions, splits, preset("smoke"), {})
