@@ -204,7 +204,7 @@ def check_finite(
         place, clip = (~picked.isfinite().all(-1)).nonzero()[0].tolist()
         raise PickNetError(f"picked frame {place} of clip {clip} has features that are not finite")
 
-# %% ../nbs/10_encoder.ipynb #98fe7107
+# %% ../nbs/10_encoder.ipynb #3e6b5271
 class Encoder(StreamEncoder):
     "Equations 1 to 6: the picked frames of each clip to one video vector."
 
@@ -227,7 +227,7 @@ class Encoder(StreamEncoder):
 
     def states(self, embedded: Tensor) -> Tensor:
         "The state after every step, (time, batch, hidden)."
-        lean = embedded.dtype.itemsize == 2 and torch.is_grad_enabled()
+        lean = not embedded.is_cuda or embedded.dtype.itemsize == 2 and torch.is_grad_enabled()
         if self.output_gate == "sigmoid" and not lean:
             return self.lstm(embedded)[0]
         return LSTMScan.apply(self.inputs(embedded), self.lstm.weight_hh_l0.to(embedded.dtype), self.output_gate)
