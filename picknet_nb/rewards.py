@@ -30,7 +30,7 @@ def diversity_reward(
     mean = (weight * features).sum(1, keepdim=True)                           # (batch, 1, dims)
     return (weight * (features - mean) ** 2).sum(1).sqrt().sum(-1)
 
-# %% ../nbs/21_rewards.ipynb #f103f285
+# %% ../nbs/21_rewards.ipynb #e3fdd4d5
 def limits_at(
     epoch: int,  # of the reinforcement stage, from 0
     config: Config,
@@ -39,7 +39,7 @@ def limits_at(
     done = min(1.0, epoch / config.shrink_epochs) if config.shrink_epochs else 1.0
     return int(config.first_max_picks + done * (config.final_max_picks - config.first_max_picks) + 0.5)
 
-
+# %% ../nbs/21_rewards.ipynb #d13295ef
 def within_limits(
     picks: Tensor,            # bool (batch, frames)
     min_picks: int,
@@ -105,14 +105,14 @@ class Reward:
         total = config.language_weight * language + config.diversity_weight * diversity
         return Rewards(total.where(inside, config.penalty), language, diversity, inside)
 
-# %% ../nbs/21_rewards.ipynb #3854f07d
+# %% ../nbs/21_rewards.ipynb #5d83d723
 REWARDS = {  # changes to a `Config`: preset("small", **REWARDS["V+L"])
     "V": dict(language_weight=0.0, diversity_weight=1.0),
     "L": dict(language_weight=1.0, diversity_weight=0.0),
     "V+L": dict(language_weight=1.0, diversity_weight=1.0),
 }
 
-
+# %% ../nbs/21_rewards.ipynb #9dc2e659
 def make_reward(corpus: Corpus, config: Config) -> Reward:
     "The reward of a corpus: n-gram weights and the unit of diversity come from its training clips only."
     train = corpus.splits["train"]
