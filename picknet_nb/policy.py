@@ -74,7 +74,7 @@ def walk_by_frame(
         last = torch.where(picks[-1][:, None], current, last)  # equation 14
     return torch.stack(picks, 1)
 
-# %% ../nbs/12_policy.ipynb #73fe435a
+# %% ../nbs/12_policy.ipynb #fe529567
 class _HalfProduct(torch.autograd.Function):
     "rows @ weight.T on tensor cores: half-precision factors, sums and result in single precision."
 
@@ -89,7 +89,7 @@ class _HalfProduct(torch.autograd.Function):
         # bfloat16 has the range that small gradients need
         return None, torch.mm(gradient.bfloat16().t(), rows.bfloat16(), out_dtype=torch.float32)
 
-
+# %% ../nbs/12_policy.ipynb #b991a44c
 def project(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims)
@@ -153,10 +153,10 @@ def walk_by_table(
         reach *= 2
     return maps[..., 0] == frame
 
-# %% ../nbs/12_policy.ipynb #4c577301
+# %% ../nbs/12_policy.ipynb #fd338d01
 _TABLE_BYTES = 2**30  # of the largest intermediate held at once
 
-
+# %% ../nbs/12_policy.ipynb #a12ff50e
 def walk(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
@@ -179,7 +179,7 @@ def last_picks(
     latest = torch.where(picks, frame, 0).cummax(-1).values
     return F.pad(latest[..., :-1], (1, 0))
 
-# %% ../nbs/12_policy.ipynb #cd9337ab
+# %% ../nbs/12_policy.ipynb #19d316db
 def path_logits(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
@@ -192,7 +192,7 @@ def path_logits(
         difference = ((frame[:, None] == frame).to(projected) - chosen.to(projected)) @ projected
         return net.decide((difference + net.compare.bias).relu())
 
-
+# %% ../nbs/12_policy.ipynb #a060b50d
 def path_scores(
     logits: Tensor,          # (..., frames, 2)
     picks: Tensor,           # bool (..., frames)
@@ -252,7 +252,7 @@ class Policy(PickNet):
         standardise(self, glances, max(1, round(glances.shape[1] / wanted)), spread)
         return set_bias(self, glances, wanted)
 
-# %% ../nbs/12_policy.ipynb #69c340c4
+# %% ../nbs/12_policy.ipynb #b8dd86f6
 @torch.no_grad()
 def standardise(
     net: PickNet,
@@ -271,7 +271,7 @@ def standardise(
     deviation = ((difference * factor + net.compare.bias).relu() @ net.margin()[0]).std(correction=0)
     net.decide.weight.mul_(torch.where(deviation > 0, spread / deviation, 1.0))
 
-
+# %% ../nbs/12_policy.ipynb #a7c827a8
 @torch.no_grad()
 def set_bias(
     net: PickNet,
