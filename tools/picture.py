@@ -1,4 +1,4 @@
-"The picture of the method, nbs/images/method.png: the running clip glanced at, picked from, read and described. A calibrated, untrained policy picks."
+"The picture of the method, nbs/images/method.png: the running clip glanced at, picked from, read and described. An untrained policy picks."
 import torch
 from matplotlib import pyplot
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
@@ -46,10 +46,10 @@ def columns(axes, frames, glances, picks, chances) -> None:
 
 def draw():
     "The whole picture, with every third frame of the clip."
-    torch.manual_seed(0)
+    torch.manual_seed(3)  # one that happens to see both moments: this is an illustration, not a result
     clip, world = read_clip("data/example.mp4", frames=30, size=224), example_corpus(24).glances[:, ::3]
     frames = clip.frames[::3]
-    policy, glances = Policy().calibrate(world, wanted=4.75, spread=4.0), glance(frames)
+    policy, glances = Policy().calibrate(world, wanted=4.5, spread=4.0), glance(frames)
     picks = policy.rollout(glances[None])[0]
     figure = pyplot.figure(figsize=(11.2, 6.7), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
