@@ -83,7 +83,7 @@ def most_picks(name: str) -> int | None:
     count = name.rpartition("-")[2]
     return int(count) if count.isdigit() else None
 
-# %% ../nbs/23_training.ipynb #9d14ceb1
+# %% ../nbs/23_training.ipynb #2089239c
 def feedback_at(epoch: int, config: Config) -> float:
     "Probability that the decoder is fed its own last word, in this epoch (counted from 0)."
     return min(config.feedback_most, config.feedback_step * (epoch // config.feedback_every))
@@ -111,7 +111,9 @@ class Supervision(nn.Module):
         together, words = self.config.captions_together, self.corpus.words[captions]
         videos = self.corpus.caption_video[captions][::together]     # each clip once
         features, picks = self.corpus.features[videos], self.choose(videos)
-        feedback = self.feedback if self.feedback.is_cuda else self.feedback.item()  # a plain 0 spares the CPU some work
+        feedback = self.feedback
+        if not words.is_cuda:  # a CPU need not do what a recorded graph must: steps that no caption fills, a feedback of 0
+            words, feedback = words[:, : int((words != PAD).sum(1).max())], feedback.item()
         vectors = self.captioner.encoder(features, picks, self.most).repeat_interleave(together, 0)
         loss = caption_loss(self.captioner.decoder(vectors, words, feedback), words, self.config.label_smoothing)
         measures = {"loss": loss.detach()}
@@ -473,7 +475,7 @@ def epoch_order(
     batches = groups[: len(groups) // size * size].view(-1, size, groups.shape[1])
     return batches[:, rank * size // world:(rank + 1) * size // world].flatten(1)
 
-# %% ../nbs/23_training.ipynb #3d4e18f4
+# %% ../nbs/23_training.ipynb #a2500388
 @dataclass
 class Progress:
     "How far a run has come."
@@ -487,11 +489,12 @@ class Progress:
 class Trainer:
     "A model in its folder, and how far it has come."
 
-    def __init__(self, folder, model: Model, corpus: Corpus, config: Config, bars: bool = True, save_seconds: float = 20.0):
+    def __init__(self, folder, model: Model, corpus: Corpus, config: Config, bars: bool = True, save_seconds: float = 20.0,
+                 place: int | None = None):
         self.folder, self.model, self.corpus, self.config = Path(folder), model, corpus, config
         self.save_seconds, self.share = save_seconds, process_share()
         self.first = self.share[0] == 0        # the process that writes
-        self.bars = bars and self.first
+        self.bars, self.place = bars and self.first, place
         self.shadow = Shadow(model, config.average_weights) if config.average_weights else None
         self.progress, self.saved = Progress(), time.monotonic()
         self.best_weights: dict[str, Tensor] | None = None  # of this stage, not yet written
@@ -619,7 +622,7 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
     shown = {**line, "validation CIDEr": line["validation"]["CIDEr"]}
     bar.set_postfix({name: f"{shown[name]:.3g}" for name in ("loss", "reward", "picks", "validation CIDEr") if name in shown})
 
-# %% ../nbs/23_training.ipynb #97949125
+# %% ../nbs/23_training.ipynb #e6d86d8b
 def run_stage(
     trainer: Trainer,
     name: str,
@@ -641,7 +644,9 @@ def run_stage(
     restore(trainer, name, step)
     trainer.model.train()
     progress, steps = trainer.progress, len(batches_of(trainer, items, seed=0))
-    with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=name, unit="step", disable=not trainer.bars) as bar:
+    title = name if trainer.place is None else f"{trainer.folder.name}, {name}"
+    with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=title, unit="step", disable=not trainer.bars,
+              position=trainer.place, leave=trainer.place is None) as bar:
         while progress.epoch < epochs and not out_of_patience(progress, trainer.config.patience):
             run_epoch(trainer, step, items, validate, bar)
     if progress.best_epoch < 0:  # no epochs at all: the model as it came
@@ -688,7 +693,7 @@ def adapt(trainer: Trainer, picker: str, reward: Reward) -> None:
         parts, validate = [model.captioner], Validation(corpus, config, choose)
     run_stage(trainer, "adaptation", stage, parts, config.adaptation_rate, config.adaptation_epochs, corpus.pairs("train"), validate)
 
-# %% ../nbs/23_training.ipynb #2e8ed74b
+# %% ../nbs/23_training.ipynb #b17c68ad
 def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
     "Write what a run is, or refuse a folder that holds another one."
     details = {"recipe": asdict(recipe), "corpus": corpus.name, "vocabulary": corpus.vocabulary.fingerprint(),
@@ -715,6 +720,7 @@ def train(
     start=None,            # stage-one weights to begin with instead of training them here
     bars: bool = True,
     save_seconds: float = 20.0,  # how much work a kill may cost
+    place: int | None = None,    # the bars' line of the terminal, where runs side by side share it
 ) -> Model:
     "Train a row of the table, from where its folder stands to the end."
     folder, config = Path(folder), recipe.settings(config)
@@ -723,7 +729,7 @@ def train(
             open_run(folder, corpus, config, recipe)
         torch.manual_seed(config.seed)
         model = Model.for_corpus(config, corpus)
-        trainer = Trainer(folder, model, corpus, config, bars, save_seconds)
+        trainer = Trainer(folder, model, corpus, config, bars, save_seconds, place)
         if start: load_weights(model, Path(start))
         else: supervise(trainer)
         reward = reward_for(config, corpus) if recipe.stages else None
