@@ -150,13 +150,16 @@ def _check_size(path, frame) -> None:
     if frame.width * frame.height > MAX_PIXELS:
         raise VideoError(path, f"has frames of {frame.width} x {frame.height} pixels, more than {MAX_PIXELS:,}")
 
-# %% ../nbs/02_video.ipynb #834e22fd
+# %% ../nbs/02_video.ipynb #9010549f
 def _said(error) -> str:
     "What FFmpeg says about a failure, in one line."
     logged = error.log[2].strip() if getattr(error, "log", None) else ""
-    return (logged or error.strerror or str(error)).splitlines()[0].rstrip(".")
+    return (logged or getattr(error, "strerror", "") or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
-# %% ../nbs/02_video.ipynb #2d7fe3b9
+# %% ../nbs/02_video.ipynb #fde10147
+_STUMBLES = IndexError, ValueError, TypeError, OverflowError, MemoryError  # of PyAV: streams that come and go, sizes that cannot be
+
+
 @contextmanager
 def _opened(path, source: str, seconds: float, **how):
     "A container and its video stream; everything that FFmpeg refuses becomes a `VideoError`."
@@ -175,7 +178,7 @@ def _opened(path, source: str, seconds: float, **how):
             yield container, streams[0]
     except av.error.ExitError as reason:
         raise VideoError(path, _TOO_LONG) from reason
-    except av.error.FFmpegError as reason:
+    except (av.error.FFmpegError, *_STUMBLES) as reason:
         raise VideoError(path, f"not a video, or a damaged one ({_said(reason)})") from reason
 
 # %% ../nbs/02_video.ipynb #a388fce7
