@@ -203,8 +203,8 @@ def test_a_clip_is_chosen(page, toy):
     page.locator("select").first.select_option("example.mp4")
     settled(page, lambda: first_picture(page), lambda picture: picture != shown)
     told = json.loads((toy/"videos"/"captions.json").read_text())["example"][0]
+    settled(page, lambda: page.locator(".pn-captions").text_content(), lambda text: told in text)  # folded, so not yet visible
     page.get_by_text("what people said").click()
-    settled(page, lambda: page.locator(".pn-captions").inner_text(), lambda text: told in text)
 
 
 def test_stepping_changes_the_caption_that_stands(page):
