@@ -163,7 +163,10 @@ def reference_norms(numbered: Numbered, counted: Counted, weights: np.ndarray) -
     squares = (counted.counts * weights[counted.ngrams]) ** 2
     return np.sqrt(np.bincount(slots, squares, len(numbered.lengths) * ORDERS)).reshape(-1, ORDERS)
 
-# %% ../nbs/20_cider.ipynb #6880f7f0
+# %% ../nbs/20_cider.ipynb #fb029ec2
+_LARGEST_TABLE = 1 << 35  # bytes; those of MSVD and MSR-VTT take 0.2 billion
+
+
 def build_tables(numbered: Numbered, documents: np.ndarray, device="cpu") -> Tables:
     "Count, weigh and lay out the references."
     counted = count_ngrams(numbered)
@@ -172,6 +175,8 @@ def build_tables(numbered: Numbered, documents: np.ndarray, device="cpu") -> Tab
     weights = ngram_weights(counted, cells, documents)
     norms = reference_norms(numbered, counted, weights)
     most = places.max() + 1
+    if (len(cells) + n_videos * ORDERS * 8) * most > _LARGEST_TABLE:
+        raise PickNetError(f"a video has {most:,} references, too many for tables in memory: they would take {len(cells) * most / 2**30:,.0f} GiB or more")
     counts = np.zeros((len(cells) + 1, most), np.uint8 if counted.counts.max() < 256 else np.int32)
     counts[rows + 1, places[counted.captions]] = counted.counts
     scale, lengths = np.zeros((n_videos, ORDERS, most)), np.zeros((n_videos, most))
