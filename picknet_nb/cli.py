@@ -56,7 +56,7 @@ def settings_of(pairs: list[str]) -> dict:
             raise ConfigError(f"{name} must be {kind.__name__}, not {value!r}") from None
     return changes
 
-# %% ../nbs/35_cli.ipynb #92efb3de
+# %% ../nbs/35_cli.ipynb #6844a55d
 @app.command(epilog="Example: picknet reproduce --scale smoke")
 def reproduce(
     data: Annotated[str, typer.Option(help="'shapes', the built-in world, or the folder of a corpus.")] = "shapes",
@@ -67,13 +67,15 @@ def reproduce(
     settings: Annotated[Optional[list[str]], typer.Option("--set", help="name=value, a setting that differs from the scale's.")] = None,
     beam: Annotated[Optional[list[int]], typer.Option(help="Beam sizes to decode with; 1 is greedy. May be repeated.")] = None,
     scores: Annotated[bool, typer.Option(help="Score the captions; without, a later call does it.")] = True,
+    workers: Annotated[Optional[int], typer.Option(min=1, help="Processes that train rows side by side. Default: one for each core, or 1 on a GPU.")] = None,
     as_json: JSON = False,
 ) -> None:
     "Train every row of the paper's table, score it and print the table."
     from picknet_nb.analysis import data_folder, results_table
-    from picknet_nb.reproduction import reproduce as run, save_pictures
+    from picknet_nb.reproduction import default_workers, reproduce as run, save_pictures
     folder = folder or data_folder()/"runs"/f"{Path(data).name}-{scale}"
-    result = run(data, scale, rows or None, seeds, folder, settings_of(settings or []), beam or (1,), scores, command=typed())
+    result = run(data, scale, rows or None, seeds, folder, settings_of(settings or []), beam or (1,), scores, command=typed(),
+                 workers=workers or default_workers())
     where = save_pictures(result, folder)
     say(result, as_json, (results_table(result) if scores else "Captions are there; call again without --no-scores for the table.")
         + f"\n\nEverything is in {where}")

@@ -33,7 +33,7 @@ from .training import Recipe, caption_videos, frame_choice, load_run, recipes, t
 
 # %% auto #0
 __all__ = ['LEADER', 'slug', 'measure_row', 'circumstances', 'minutes_of', 'train_first', 'train_row', 'Here', 'Workers',
-           'row_jobs', 'train_rows', 'score_rows', 'open_data', 'reproduce', 'save_pictures']
+           'default_workers', 'row_jobs', 'train_rows', 'score_rows', 'open_data', 'reproduce', 'save_pictures']
 
 # %% ../nbs/34_reproduction.ipynb #41609225
 LEADER = "PickNet (V+L)"  # trained first: its picks set the others' number of frames
@@ -146,6 +146,12 @@ class Workers(Executor):
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         self.pool.shutdown(wait, cancel_futures=cancel_futures)
 
+# %% ../nbs/34_reproduction.ipynb #b85b505a
+def default_workers() -> int:
+    "One process for each core that we may use, or this one where there is a GPU."
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return 1 if torch.cuda.is_available() else min(cores, len(recipes()))
+
 # %% ../nbs/34_reproduction.ipynb #721d05d3
 def row_jobs(workers: Executor, folder: Path, config: Config, rows: list[str], seeds: int, **options) -> list[Future]:
     "Every row of every seed as a job; the rows that pick as many frames as PickNet (V+L) are queued when it has finished."
@@ -158,7 +164,7 @@ def row_jobs(workers: Executor, folder: Path, config: Config, rows: list[str], s
         started |= submit(each, frames, [name for name in rows if name not in early])
     return [job for started in jobs for job in started.values()]
 
-# %% ../nbs/34_reproduction.ipynb #23dfc9fb
+# %% ../nbs/34_reproduction.ipynb #231cec9d
 def train_rows(
     folder: Path,
     corpus: Corpus,
@@ -171,13 +177,11 @@ def train_rows(
     load: Callable[[], Corpus] | None = None,     # how a worker process opens the corpus
 ) -> list[dict]:
     "Every row for every seed."
-    options, here = {"bars": bars}, Here(corpus)
-    with Workers(workers, load) if workers > 1 else here as helpers:
+    with Workers(workers, load) if workers > 1 else Here(corpus) as helpers:
         try:
-            firsts = [(here if seeds == 1 else helpers).submit(train_first, folder, replace(config, seed=seed), **options)
-                      for seed in range(config.seed, config.seed + seeds)]
+            firsts = [helpers.submit(train_first, folder, replace(config, seed=seed), bars=bars) for seed in range(config.seed, config.seed + seeds)]
             for first in firsts: first.result()
-            jobs = row_jobs(helpers, folder, config, rows, seeds, beams=beams, **options)
+            jobs = row_jobs(helpers, folder, config, rows, seeds, beams=beams, bars=bars)
             return [job.result() for job in tqdm(jobs, "rows", unit="row", disable=not bars or workers == 1, position=0)]
         except BrokenProcessPool as reason:
             raise PickNetError("a process that trained a row has died, perhaps for want of memory; what it had saved is there: start again") from reason
