@@ -1,25 +1,39 @@
-"The web site from the notebooks: equations as MathML, so that it needs no network; an API page for each module; then mkdocs."
+"The web site from the notebooks: equations as MathML, so that it needs no network; an API page for each module; mkdocs; a check of every link."
 import ast
 import html
+import os
 import re
 import shutil
 import subprocess
 import sys
 import tokenize
+from html.parser import HTMLParser
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 import nbformat
 import yaml
 from latex2mathml.converter import convert
+from markdown.extensions.toc import slugify
 
 ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
 CHAPTERS = {"Data": range(0, 9), "The captioner": range(9, 12), "The picker": range(12, 14), "Learning to pick": range(20, 24),
-            "Scores, use, reproduction": range(30, 90), "The paper's tables": range(90, 100)}
+            "Scores, use, reproduction": range(30, 90), "The paper's tables": range(90, 95), "Reference": range(95, 100)}
+GITHUB = "https://github.com/picknet-nb/picknet_nb/blob/main/"
 STYLE = """
+.md-grid { max-width: 76rem; }
+[data-md-color-scheme=default] { --md-primary-fg-color: #1a7f3c; --md-typeset-a-color: #1a7f3c; --md-accent-fg-color: #0f5c2a; }
+[data-md-color-scheme=slate] { --md-primary-fg-color: #14602e; }
+math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", "Libertinus Math", "DejaVu Math TeX Gyre", math; }
 .jp-Cell math { font-size: 1.1em; } math[display=block] { margin: 1em 0; overflow-x: auto; overflow-y: hidden; }
+.jupyter-wrapper .jp-InputPrompt, .jupyter-wrapper .jp-OutputPrompt { display: none !important; }
 .md-typeset .jupyter-wrapper table { display: block; overflow-x: auto; overflow-y: hidden; }
+.md-typeset table:not([class]) th, .md-typeset table:not([class]) td { min-width: 0; padding: 0.5em 0.8em; }
+.md-typeset .jupyter-wrapper table:not([class]) code { white-space: nowrap; }
+.md-typeset blockquote:has(> p:first-child > strong:first-child) { border-left-color: #d98e04; background: #d98e0418; color: inherit; padding: 0.2em 0.8em; }
 .jupyter-wrapper img { max-width: 100%; height: auto; }
-[data-md-color-scheme=slate] .jp-RenderedImage img { background: #fff; }
+[data-md-color-scheme=slate] .md-typeset img { background: #fff; }
+@media (max-width: 44em) { .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child) { min-width: 9em; } }
 """
 
 
@@ -37,17 +51,44 @@ def with_mathml(text: str) -> str:
     return re.sub(r"(?P<code>```.*?```|`[^`\n]+`)|\$\$(?P<display>.+?)\$\$|(?<![\\\w$])\$(?P<inline>[^$\n]+?)\$(?!\w)", equation, text, flags=re.S)
 
 
+def on_site(target: str) -> str:
+    "Where a link of a notebook leads on the site: notebooks to pages, modules to the API, other files to GitHub."
+    if re.match(r"\w+:|images/", target):
+        return target
+    path, _, anchor = target.partition("#")
+    if module := re.fullmatch(r"\.\./picknet_nb/(\w+)\.py", path):
+        return f"api/{module[1]}.html" + f"#{anchor}" * bool(anchor)
+    if path.startswith("../"):
+        return GITHUB + path[3:]
+    return path.replace(".ipynb", ".html") + f"#{slugify(anchor, '-')}" * bool(anchor)
+
+
+def for_site(text: str) -> str:
+    "Markdown of a notebook with equations and links as the site wants them."
+    text = re.sub(r"(\]\()([^)\s]+)(\))", lambda link: link[1] + on_site(link[2]) + link[3], text)
+    text = re.sub(r"^#+ .+$", lambda heading: heading[0].replace("`", ""), text, flags=re.M)  # code in a heading would spoil its anchor
+    return with_mathml(text)
+
+
 def copy_notebooks() -> list[Path]:
-    "Notebooks with their equations rendered, hidden cells left out."
+    "Notebooks with their equations rendered, hidden cells left out; and the originals, to download."
     paths = sorted(path for path in (ROOT/"nbs").glob("*.ipynb") if not path.name.startswith((".", "index")))
+    (DOCS/"notebooks").mkdir()
     for path in paths:
+        shutil.copy(path, DOCS/"notebooks")
         notebook = nbformat.read(path, as_version=4)
         notebook.cells = [cell for cell in notebook.cells if not re.search(r"^#\|\s*(hide|default_exp)", cell.source, re.M)]
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
-                cell.source = with_mathml(cell.source)
-            else:
-                cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
+                cell.source = for_site(cell.source)
+                continue
+            if re.search(r"^#\|\s*echo:\s*false", cell.source, re.M):
+                cell.metadata["tags"] = ["no-input"]
+            cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
+            for output in cell.outputs:
+                if "text/markdown" in output.get("data", {}):
+                    output.data["text/markdown"] = for_site(output.data["text/markdown"])
+        notebook.cells[0].source += f"\n\n[Download this notebook](notebooks/{path.name}) · [see it on GitHub]({GITHUB}nbs/{path.name})"
         nbformat.write(notebook, DOCS/path.name)
     return paths
 
@@ -58,9 +99,38 @@ def comments_of(path: Path) -> dict[int, str]:
         return {token.start[0]: token.string.lstrip("# ") for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT}
 
 
+def cell(text: str) -> str:
+    "Text that may stand in a cell of a Markdown table."
+    return html.escape(text, quote=False).replace("|", "&#124;")
+
+
+def parameters(arguments: ast.arguments) -> list[str]:
+    "Each parameter as it is written, without `self`; of an `Annotated` type only the type."
+    def written(argument: ast.arg, default=None, stars: str = "") -> str:
+        kind = argument.annotation
+        if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Annotated":
+            kind = kind.slice.elts[0]
+        name = stars + argument.arg + (f": {ast.unparse(kind)}" if kind else "")
+        return name + (f" = {ast.unparse(default)}" if default else "")
+    plain = arguments.posonlyargs + arguments.args
+    shown = [written(*pair) for pair in zip(plain, [None] * (len(plain) - len(arguments.defaults)) + arguments.defaults)]
+    shown += [written(arguments.vararg, stars="*")] if arguments.vararg else ["*"] if arguments.kwonlyargs else []
+    shown += [written(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults)]
+    shown += [written(arguments.kwarg, stars="**")] if arguments.kwarg else []
+    return [each for each in shown if each not in ("self", "cls")]
+
+
+def signature(function: ast.FunctionDef, name: str) -> str:
+    "How it is called; one line for each parameter where a single line would be long."
+    returns = f" -> {ast.unparse(function.returns)}" if function.returns and function.name != "__init__" else ""
+    shown = parameters(function.args)
+    line = f"{name}({', '.join(shown)}){returns}"
+    return line if len(line) < 80 else f"{name}(\n    " + ",\n    ".join(shown) + f",\n){returns}"
+
+
 def describe(node, comments: dict[int, str], level: int, owner: str = "") -> str:
     "One function or class: signature, docstring, a row for each commented parameter, its public methods."
-    text = f"{'#' * level} {owner}{node.name}\n\n"
+    text = f"{'#' * level} {owner}{node.name} {{#{owner}{node.name}}}\n\n"
     if isinstance(node, ast.ClassDef):
         members = [member for member in node.body if isinstance(member, ast.FunctionDef) and (not member.name.startswith("_") or member.name == "__call__")]
         start = next((member for member in node.body if isinstance(member, ast.FunctionDef) and member.name == "__init__"), None)
@@ -68,13 +138,14 @@ def describe(node, comments: dict[int, str], level: int, owner: str = "") -> str
         members, start = [], node
     if start:
         arguments = [argument for argument in [*start.args.args, *start.args.kwonlyargs] if argument.arg != "self"]
-        shown = ast.unparse(start.args).removeprefix("self, ").removeprefix("self")
-        returns = f" -> {ast.unparse(start.returns)}" if start.returns and start is node else ""
-        text += f"```python\n{owner}{node.name}({shown}){returns}\n```\n\n"
+        text += f"```python\n{signature(start, owner + node.name)}\n```\n\n"
     text += (ast.get_docstring(node) or "") + "\n\n"
     rows = [(argument.arg, comments.get(argument.lineno, "")) for argument in arguments] if start else []
+    if isinstance(node, ast.ClassDef):
+        rows = [(ast.unparse(field), comments.get(field.lineno, "")) for field in node.body if isinstance(field, ast.AnnAssign)] or rows
     if any(comment for _, comment in rows):
-        text += "| parameter | |\n|---|---|\n" + "".join(f"| `{name}` | {html.escape(comment)} |\n" for name, comment in rows if comment) + "\n"
+        kind = "field" if isinstance(node, ast.ClassDef) and start is None else "parameter"
+        text += f"| {kind} | |\n|---|---|\n" + "".join(f"| `{name}` | {cell(comment)} |\n" for name, comment in rows if comment) + "\n"
     return text + "".join(describe(member, comments, level + 1, f"{node.name}.") for member in members)
 
 
@@ -102,22 +173,54 @@ def navigation(notebooks: list[Path], modules: list[str]) -> list:
             {"API": [{name: f"api/{name}.md"} for name in modules]}]
 
 
+class Page(HTMLParser):
+    "What a page can be linked by, and what it links to."
+
+    def __init__(self, path: Path):
+        super().__init__()
+        self.anchors, self.links = set(), []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag: str, attributes: list) -> None:
+        attributes = dict(attributes)
+        self.anchors |= {attributes.get("id"), attributes.get("name")}
+        self.links += [attributes[name] for name in ("href", "src") if attributes.get(name)]
+
+
+def broken_links(site: Path) -> list[str]:
+    "Every link inside the site that leads nowhere, anchors included."
+    pages, broken = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}, []
+    for path, page in pages.items():
+        for link in page.links:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                continue
+            target = (path.parent/unquote(parts.path)).resolve() if parts.path else path
+            target = target/"index.html" if target.is_dir() else target
+            if not target.exists() or parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+                broken.append(f"{path.relative_to(site.resolve())}: {link}")
+    return sorted(set(broken))
+
+
 def main() -> None:
-    "Write _docs and build site."
+    "Write _docs, build site, follow its links."
     shutil.rmtree(DOCS, ignore_errors=True)
     DOCS.mkdir()
     (DOCS/"site.css").write_text(STYLE)
     shutil.copytree(ROOT/"nbs"/"images", DOCS/"images")
     home = (ROOT/"README.md").read_text().replace("](nbs/", "](").replace('src="nbs/', 'src="')
-    (DOCS/"index.md").write_text(re.sub(r"\]\((?!https?:|images/|#)(?!\d\d_\w+\.ipynb)([^)]+)\)", r"](https://github.com/picknet-nb/picknet_nb/tree/main/\1)", home))
+    (DOCS/"index.md").write_text(re.sub(r"\]\((?!https?:|images/|#)(?!\d\d_\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home))
     notebooks = copy_notebooks()
     settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {"nav": navigation(notebooks, write_api(notebooks)), "docs_dir": str(DOCS.resolve()), "site_dir": str(Path("site").resolve())}
     made = DOCS.with_suffix(".yml")
     made.write_text(yaml.safe_dump(settings, sort_keys=False))
     try:
-        subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(made)], check=True)
+        subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(made)],
+                       check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
     finally:
         made.unlink()
+    if broken := broken_links(Path("site")):
+        raise SystemExit("\n".join(["links that lead nowhere:", *broken]))
 
 
 if __name__ == "__main__":
