@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['PRESETS', 'PickNetError', 'FileError', 'WriteError', 'ConfigError', 'write_whole', 'read_json', 'locked', 'Config',
-           'preset', 'save_config', 'load_config']
+__all__ = ['PRESETS', 'PickNetError', 'FileError', 'WriteError', 'ConfigError', 'write_whole', 'read_json', 'locked',
+           'ModelSettings', 'Config', 'preset', 'save_config', 'load_config']
 
-# %% ../nbs/00_config.ipynb #fe042e03
+# %% ../nbs/00_config.ipynb #dbb60bfe
 class PickNetError(Exception):
     "Base of every error that this package raises on purpose."
 
-
+# %% ../nbs/00_config.ipynb #48555083
 class FileError(PickNetError):
     "A file that cannot be used, and why."
 
@@ -32,7 +32,7 @@ class FileError(PickNetError):
     def __reduce__(self):  # so that the error survives the way back from a worker process
         return type(self), (self.path, self.reason)
 
-
+# %% ../nbs/00_config.ipynb #0256dbb6
 class WriteError(FileError, OSError):
     "A file that cannot be written, and why; an `OSError` too, for whoever waits for one."
 
@@ -43,7 +43,7 @@ class WriteError(FileError, OSError):
     def __reduce__(self):
         return type(self), (self.path, self.strerror)
 
-
+# %% ../nbs/00_config.ipynb #fe940bc3
 class ConfigError(PickNetError):
     "A setting that does not exist or has the wrong type or value."
 
@@ -72,7 +72,7 @@ def write_whole(
         raise
     return path
 
-# %% ../nbs/00_config.ipynb #23fa30e0
+# %% ../nbs/00_config.ipynb #a458da8c
 def _once(pairs: list[tuple[str, object]]) -> dict:
     "An object of a JSON file; a name that comes twice would lose what it said first."
     content = dict(pairs)
@@ -81,7 +81,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict:
         raise ValueError(f"{twice!r} stands twice in one object")
     return content
 
-
+# %% ../nbs/00_config.ipynb #743ce277
 def read_json(path, error: type[FileError] = FileError):
     "The content of a JSON file, or `error` with the path and the reason."
     try:
@@ -131,10 +131,10 @@ def locked(
         finally:
             _LOCKS.discard(file)
 
-# %% ../nbs/00_config.ipynb #231da295
+# %% ../nbs/00_config.ipynb #55cd09e0
 @dataclass(frozen=True)
-class Config:
-    "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
+class ModelSettings:
+    "What is looked at, and what looks at it: clips, captions, captioner and policy."
     # what a clip is
     frames: int = 30                  # 4.3: equally spaced frames of a clip
     image_size: int = 224             # 4.3: side of the image the CNN sees
@@ -156,6 +156,11 @@ class Config:
     label_smoothing: float = 0.0      # ours
     # policy
     policy_hidden: int = 1024         # 4.5
+
+# %% ../nbs/00_config.ipynb #da379b17
+@dataclass(frozen=True)
+class Config(ModelSettings):
+    "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
     # rewards
     language_weight: float = 1.0      # ours: lambda_l
     diversity_weight: float = 1.0     # ours: lambda_v
@@ -194,7 +199,7 @@ class Config:
     def __post_init__(self):
         _check_fields(self)
 
-# %% ../nbs/00_config.ipynb #e0972999
+# %% ../nbs/00_config.ipynb #7709554e
 _CHOICES = {
     "glance": ("grey", "feature"), "vocabulary_from": ("train", "all"), "output_gate": ("sigmoid", "tanh"),
     "video_vector": ("last", "mean"), "baseline": ("greedy", "others"),
@@ -202,7 +207,7 @@ _CHOICES = {
 _SHARES = ("dropout", "input_dropout", "label_smoothing", "feedback_step", "feedback_most", "average_weights", "threshold", "word_weight")
 _FROM_ZERO = ("seed", "shrink_epochs", "supervision_picks", "patience", "supervision_epochs", "reinforcement_epochs", "adaptation_epochs")
 
-
+# %% ../nbs/00_config.ipynb #618e2cd9
 def _check_fields(config: Config) -> None:
     "Refuse a field of the wrong type or outside its range, by name."
     for field in fields(config):
@@ -228,7 +233,7 @@ def _check_fields(config: Config) -> None:
     if config.baseline == "others" and config.rollouts < 2:
         raise ConfigError("baseline 'others' compares samples of one clip: rollouts must be 2 or more")
 
-# %% ../nbs/00_config.ipynb #a8abbf18
+# %% ../nbs/00_config.ipynb #f7ca3cd5
 PRESETS = {
     "full": Config(),
     "small": Config(
@@ -247,7 +252,7 @@ PRESETS = {
     ),
 }
 
-
+# %% ../nbs/00_config.ipynb #dc9db979
 def preset(
     name: str = "full",  # "smoke", "small" or "full"
     **changes,           # fields to set differently
@@ -260,12 +265,12 @@ def preset(
         raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
     return replace(PRESETS[name], **changes)
 
-# %% ../nbs/00_config.ipynb #d04687cc
+# %% ../nbs/00_config.ipynb #5ab0cb16
 def save_config(config: Config, path) -> Path:
     "Write the settings as JSON."
     return write_whole(path, json.dumps(asdict(config), indent=1) + "\n")
 
-
+# %% ../nbs/00_config.ipynb #4402bae0
 def load_config(path) -> Config:
     "Read settings written by `save_config`; an unknown or wrongly typed field is refused by name."
     content = read_json(path)
