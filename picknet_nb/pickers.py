@@ -42,18 +42,18 @@ def picks_at(
     picks[:, 0] = True
     return picks
 
-# %% ../nbs/13_pickers.ipynb #974fc609
+# %% ../nbs/13_pickers.ipynb #daac5049
 def _count(k: int) -> int:
     if isinstance(k, bool) or not isinstance(k, int) or k < 1:
         raise PickerError(f"a picker needs a whole number of frames, 1 or more, not {k!r}")
     return k
 
-
+# %% ../nbs/13_pickers.ipynb #4dc11ca0
 def all_frames() -> Picker:
     "Every frame: the paper's Baseline."
     return lambda clips: torch.ones(clips.features.shape[:2], dtype=torch.bool, device=clips.features.device)
 
-
+# %% ../nbs/13_pickers.ipynb #a40552bc
 def uniform(
     k: int,  # frames to pick
 ) -> Picker:
@@ -66,7 +66,7 @@ def uniform(
         return picks_at(chosen, clips)
     return pick
 
-# %% ../nbs/13_pickers.ipynb #50ce0cde
+# %% ../nbs/13_pickers.ipynb #1eae0c05
 def random_k(
     k: int,  # frames to pick
 ) -> Picker:
@@ -79,7 +79,7 @@ def random_k(
         return picks_at(order.topk(min(k, order.shape[1]), 1).indices, clips)
     return pick
 
-
+# %% ../nbs/13_pickers.ipynb #ad50a5f1
 def random_p(
     p: float,  # chance of every frame but the first
 ) -> Picker:
@@ -93,7 +93,7 @@ def random_p(
         return picks
     return pick
 
-# %% ../nbs/13_pickers.ipynb #4534313e
+# %% ../nbs/13_pickers.ipynb #006f496c
 def frame_distances(
     features: Tensor,  # (batch, frames, dims)
 ) -> Tensor:           # (batch, frames, frames)
@@ -104,7 +104,7 @@ def frame_distances(
     length = product.diagonal(dim1=1, dim2=2)
     return (length[:, :, None] + length[:, None] - 2 * product).clamp(min=0)
 
-
+# %% ../nbs/13_pickers.ipynb #cde2a5ee
 def centre_distances(
     distances: Tensor,  # (batch, frames, frames) between frames
     shares: Tensor,     # (batch, k, frames): each centre as an average of frames
@@ -172,7 +172,7 @@ def kmeans(
         return picks_at(nearest_distinct(distances.masked_fill(first != mine, torch.inf)), clips)
     return pick
 
-# %% ../nbs/13_pickers.ipynb #b1470404
+# %% ../nbs/13_pickers.ipynb #bcd9bd45
 def learned(
     policy: Policy,
     threshold: float = 0.5,
@@ -180,7 +180,7 @@ def learned(
     "PickNet's own picks: the argmax, or another threshold."
     return lambda clips: policy.rollout(clips.glances, "greedy", threshold)
 
-
+# %% ../nbs/13_pickers.ipynb #3f303998
 def make_picker(
     name: str,  # "all", "uniform-6", "random-6", "random-0.5" or "kmeans-6"
 ) -> Picker:

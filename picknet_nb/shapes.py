@@ -86,7 +86,7 @@ def paint(
 BACKDROPS = {"meadow": ((28, 58, 30), (18, 36, 16)), "sea": ((18, 42, 80), (10, 24, 50)), "desert": ((80, 60, 36), (56, 40, 24)),
              "night": ((22, 16, 42), (8, 8, 18)), "cave": ((54, 52, 56), (30, 28, 32))}  # colours at the top and at the bottom
 
-# %% ../nbs/05_shapes.ipynb #8be923e5
+# %% ../nbs/05_shapes.ipynb #441a6aad
 class Thing(NamedTuple):
     "An object of the world at rest."
     shape: str
@@ -95,7 +95,7 @@ class Thing(NamedTuple):
     y: float = SIDE / 2
     size: float = 9.0    # radius in pixels
 
-
+# %% ../nbs/05_shapes.ipynb #5f6c44cf
 class Pen(NamedTuple):
     "Draws on a canvas in coordinates that begin at a centre, as near as a zoom says."
     canvas: np.ndarray
@@ -171,13 +171,13 @@ def _chase(pen: Pen, hero: Thing, other: Thing, done: float) -> None:
     pen.draw(hero.shape, hero.colour, -16 + 6 * done, 22, 17)
     pen.draw(other.shape, other.colour, 18 + 6 * done, -20, 17)
 
-# %% ../nbs/05_shapes.ipynb #da8fcafe
+# %% ../nbs/05_shapes.ipynb #99bab468
 class Action(NamedTuple):
     "Something that can happen: how it looks and how it is said."
     draw: Callable
     verbs: tuple[str, ...]  # "present/-ing form/past": {other} is the other thing, {tint} its colour
 
-
+# %% ../nbs/05_shapes.ipynb #79b7cb33
 ACTIONS = {
     "jump": Action(_jump, ("jumps/jumping/jumped", "leaps up/leaping up/leaped up", "hops/hopping/hopped")),
     "roll": Action(_roll, ("rolls/rolling/rolled", "rolls away/rolling away/rolled away")),
@@ -193,7 +193,7 @@ ACTIONS = {
 }
 ENCOUNTERS = ("meet", "chase")
 
-# %% ../nbs/05_shapes.ipynb #a2c17d9d
+# %% ../nbs/05_shapes.ipynb #db468b66
 BEATS = 30
 NOISES = {"static": 0.12, "black": 0.08, "blur": 0.12, "card": 0.13, "zap": 0.55}  # how often each is chosen
 
@@ -206,13 +206,13 @@ class Scene(NamedTuple):
     sway: float = 0.0   # how far the camera moves to and fro, in pixels
     light: float = 0.0  # how much the light changes, as a share
 
-
+# %% ../nbs/05_shapes.ipynb #59980220
 class Event(NamedTuple):
     "What the hero does, and with whom."
     action: str
     other: Thing
 
-
+# %% ../nbs/05_shapes.ipynb #d92327f7
 class Shot(NamedTuple):
     "A stretch of a clip, from one beat to another."
     kind: str        # "wide", "moment" or one of NOISES
@@ -317,7 +317,7 @@ def _spotlight() -> np.ndarray:  # (SIDE, SIDE, 1)
     away = np.linspace(-1, 1, SIDE, dtype=np.float32) ** 2
     return 1 + np.exp(-2 * (away[:, None, None] + away[None, :, None]))
 
-# %% ../nbs/05_shapes.ipynb #db07e8e5
+# %% ../nbs/05_shapes.ipynb #5d2946d8
 def _draw_wide(scene: Scene, beat: float) -> np.ndarray:
     "The things of a scene at rest."
     canvas = _backdrop(scene).copy()
@@ -326,7 +326,7 @@ def _draw_wide(scene: Scene, beat: float) -> np.ndarray:
         paint(canvas, thing.shape, thing.colour, thing.x + aside, thing.y, thing.size)
     return canvas * np.float32(1 + scene.light * np.sin(2 * np.pi * beat / 31))
 
-
+# %% ../nbs/05_shapes.ipynb #6880ab63
 def _draw_moment(story: Story, shot: Shot, beat: float) -> np.ndarray:
     "The hero from near, doing something."
     canvas = _backdrop(story.scenes[shot.scene]) * _spotlight()
@@ -335,11 +335,11 @@ def _draw_moment(story: Story, shot: Shot, beat: float) -> np.ndarray:
     ACTIONS[event.action].draw(Pen(canvas, x, y, zoom), story.hero, event.other, done)
     return canvas
 
-# %% ../nbs/05_shapes.ipynb #3aab85c1
+# %% ../nbs/05_shapes.ipynb #11e589c8
 def _enlarge(values: np.ndarray, times: int) -> np.ndarray:
     return np.repeat(np.repeat(values, times, 0), times, 1)
 
-
+# %% ../nbs/05_shapes.ipynb #76b3a9ee
 def _draw_noise(kind: str, scene: Scene, rng: np.random.Generator) -> np.ndarray:
     "A frame of which a caption says nothing."
     tint = rng.dirichlet(np.full(3, 0.7)) + 0.1
@@ -441,7 +441,7 @@ def write_clip(
         container.mux(stream.encode())
     return write_whole(path, memory.getvalue())
 
-# %% ../nbs/05_shapes.ipynb #29abaeb9
+# %% ../nbs/05_shapes.ipynb #7319c4a0
 def _work(stories: dict[str, Story], videos: Path, line, parent: int) -> None:
     "The life of a worker: draw clips, tell the parent of each."
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
@@ -451,7 +451,7 @@ def _work(stories: dict[str, Story], videos: Path, line, parent: int) -> None:
         write_clip(story, videos/f"{name}.mp4")
         line.send(name)
 
-
+# %% ../nbs/05_shapes.ipynb #22834c52
 def _start_worker(context, *work):
     "A worker process and the line on which it reports."
     ours, theirs = context.Pipe(duplex=False)
@@ -530,10 +530,10 @@ def _assemble_world(path: Path, world: Path, scale: str, seed: int, progress: bo
     details = {"cnn": "tiny", "source": f"shapes, seed {seed}", "seed": seed, "telling": list(about["telling"].values())}
     assemble(path, "shapes", captions, splits, preset(scale), details)
 
-# %% ../nbs/05_shapes.ipynb #c3d29a56
+# %% ../nbs/05_shapes.ipynb #5d48d2c2
 SCALES = {"smoke": (36, 12, 16), "small": (600, 100, 300), "full": (2400, 400, 1200)}  # clips in train, validation, test
 
-
+# %% ../nbs/05_shapes.ipynb #20035384
 def prepare_shapes(
     path,                    # folder of the corpus
     scale: str = "small",    # one of SCALES

@@ -32,7 +32,7 @@ def _part_sentences(text: str) -> str:
     "Move the full stop that ends a sentence away from its word."
     return _SENTENCE_END.sub(lambda end: end[0] if end[1] in _ABBREVIATIONS else f"{end[1]} .", text)
 
-# %% ../nbs/01_text.ipynb #088aeb9c
+# %% ../nbs/01_text.ipynb #a93b5926
 _SIMPLE = re.compile(r"[a-z0-9\s]*\.?\s*\Z")  # nothing in here for NLTK to cut ...
 _CUT = frozenset("cannot gimme gonna gotta lemme wanna".split())  # ... but these
 
@@ -41,7 +41,7 @@ def _is_word(token: str) -> bool:
     "Whether a token is more than punctuation."
     return not all(letter in string.punctuation for letter in token)
 
-
+# %% ../nbs/01_text.ipynb #2062df6b
 @lru_cache(maxsize=1 << 16)
 def _nltk_words(text: str) -> tuple[str, ...]:
     "The words that NLTK finds in a lower-case caption."
@@ -51,7 +51,7 @@ def _nltk_words(text: str) -> tuple[str, ...]:
         raise PickNetError('tokenising needs NLTK: pip install "picknet_nb[metrics]"') from reason
     return tuple(filter(_is_word, word_tokenize(_part_sentences(text), preserve_line=True)))
 
-
+# %% ../nbs/01_text.ipynb #bc5f5cf4
 def tokenize(
     caption: str,  # as a person wrote it
 ) -> list[str]:    # lower case, without punctuation
@@ -87,7 +87,7 @@ def _check_words(
     if twice:
         raise refuse(f"{twice[0]!r} stands in the vocabulary twice")
 
-# %% ../nbs/01_text.ipynb #423d7d2b
+# %% ../nbs/01_text.ipynb #60a4e639
 def _row(
     tokens: list[str],
     ids: dict[str, int],
@@ -99,7 +99,7 @@ def _row(
     row = [ids.get(token, UNK) for token in tokens[:max_words - 1]] + [EOS]
     return row + [PAD] * (max_words - len(row))
 
-
+# %% ../nbs/01_text.ipynb #a1ffa4cb
 def _sentence(
     row: list[int],
     words: tuple[str, ...],
