@@ -23,7 +23,7 @@ setup(
     license="Apache-2.0",
     keywords=settings["keywords"].split(),
     packages=find_packages(include=["picknet_nb", "picknet_nb.*"]),
-    include_package_data=True,
+    package_data={"picknet_nb": ["paper.json"]},
     python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),
     extras_require=extras,

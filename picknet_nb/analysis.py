@@ -72,11 +72,11 @@ def load_results(
                 raise ResultError(path, f"row {number} {wrong}")
     return result
 
-# %% ../nbs/31_analysis.ipynb #be434cbe
+# %% ../nbs/31_analysis.ipynb #d43ccc35
 def data_folder() -> Path:
     "The `data` folder of the checkout this package runs from, else of the current folder."
-    beside = Path(picknet_nb.__file__).resolve().parent.parent / "data"
-    return beside if beside.is_dir() else Path("data")
+    root = Path(picknet_nb.__file__).resolve().parent.parent
+    return root/"data" if (root/"nbs").is_dir() else Path("data")  # an installed package has no notebooks beside it
 
 # %% ../nbs/31_analysis.ipynb #74055db4
 def stored_results(
@@ -97,13 +97,13 @@ def stored_results(
     sizes = ("full", "small", "smoke")
     return sorted(found, key=lambda r: sizes.index(r["scale"]) if r.get("scale") in sizes else len(sizes))
 
-# %% ../nbs/31_analysis.ipynb #2362ca86
+# %% ../nbs/31_analysis.ipynb #09d429ff
 METRICS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
 
 
-def load_paper(path=None) -> dict:  # default: `data/paper.json` of the checkout
+def load_paper(path=None) -> dict:  # default: `paper.json`, which comes with the package
     "The numbers that the paper prints: `scores` and `cost`, each for `msvd` and `msrvtt`."
-    return read_json(path or data_folder() / "paper.json", ResultError)
+    return read_json(path or Path(picknet_nb.__file__).parent/"paper.json", ResultError)
 
 # %% ../nbs/31_analysis.ipynb #2f83030f
 def paper_scores(data: str, paper: dict | None = None) -> dict[str, dict]:

@@ -84,6 +84,7 @@ def wheel() -> str:
 IMPORT_ALL = """
 import importlib, pkgutil, picknet_nb
 for module in pkgutil.iter_modules(picknet_nb.__path__): importlib.import_module(f"picknet_nb.{module.name}")
+picknet_nb.analysis.load_paper()  # data that must come along
 """
 STEPS = {step.__name__: step for step in (sync, notebooks, pytest, wheel)}
 
