@@ -348,11 +348,13 @@ def _decode_into(room: Tensor, path: str, shape: ClipShape) -> str:
     except Exception as error:  # whatever a strange file makes a library do, it must not end the decoder
         return f"{type(error).__name__}: {error}"
 
-# %% ../nbs/03_features.ipynb #d71a40ae
+# %% ../nbs/03_features.ipynb #3acbf6aa
 def _decode_for_parent(line: Connection, parents: Connection, memory, shape: ClipShape) -> None:
     "The life of a decoder: take a path, decode into shared memory, answer; until the parent is gone."
     parents.close()  # a fork has both ends; while it holds the other one, it cannot see its parent die
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent to handle
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: one that hangs inside a library cannot see its parent die
     _quiet()
     torch.set_num_threads(1)  # the parent's threads are not there after a fork
     room = torch.frombuffer(memory, dtype=torch.uint8).view(shape.frames, 3, shape.image_size, shape.image_size)
