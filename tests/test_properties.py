@@ -1,0 +1,456 @@
+"""What must hold for any clip, any batch and any number: properties of every function of the model and the rewards."""
+import copy
+import inspect
+import random
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from reliability import SCALE
+from torch.testing import assert_close
+
+from picknet_nb import cider, decoder, encoder, pickers, policy, reinforce, rewards
+from picknet_nb.cider import Cider
+from picknet_nb.config import PickNetError, preset
+from picknet_nb.decoder import Captioner, Decoder, caption_loss
+from picknet_nb.encoder import Encoder
+from picknet_nb.pickers import Clips, make_picker
+from picknet_nb.policy import Policy
+from picknet_nb.text import EOS, PAD, UNK, Vocabulary
+
+DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
+CONFIG = preset("smoke", hidden=10, feature_embedding=7, word_embedding=6, dropout=0.0, max_words=7)
+DIMS, GLANCE, WORDS = 5, 9, 14
+seeds = st.integers(0, 2**20)
+few = settings(max_examples=40 * SCALE, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+each_device = pytest.mark.parametrize("device", DEVICES)
+
+
+def clips(seed: int, device: str = "cpu", batch: int | None = None, frames: int | None = None):
+    "Features, glances, picks (the first frame among them), words and videos of a random batch."
+    draw = random.Random(seed)
+    batch, frames, rng = batch or draw.randint(1, 5), frames or draw.randint(1, 9), torch.Generator().manual_seed(seed)
+    picks = torch.rand(batch, frames, generator=rng) < draw.random()
+    picks[:, 0] = True
+    words = torch.randint(4, WORDS, (batch, 7), generator=rng)
+    for row in words:
+        row[draw.randint(0, 6):] = PAD
+    words = torch.where((words == PAD).long().cumsum(1) == 1, EOS, words)
+    found = (torch.randn(batch, frames, DIMS, generator=rng), torch.randint(0, 256, (batch, frames, GLANCE), generator=rng, dtype=torch.uint8),
+             picks, words, torch.arange(batch) % 3)
+    return tuple(each.to(device) for each in found)
+
+
+def order_of(batch: int, seed: int):
+    return torch.randperm(batch, generator=torch.Generator().manual_seed(seed))
+
+
+@pytest.fixture(scope="module")
+def captioner() -> Captioner:
+    torch.manual_seed(0)
+    return Captioner(CONFIG, DIMS, WORDS).eval()
+
+
+@pytest.fixture(scope="module")
+def net() -> Policy:
+    torch.manual_seed(1)
+    return Policy(GLANCE, 8).calibrate(torch.randint(0, 256, (20, 9, GLANCE), dtype=torch.uint8), 4)
+
+
+@pytest.fixture(scope="module")
+def vocabulary() -> Vocabulary:
+    return Vocabulary(("<pad>", "<bos>", "<eos>", "<unk>", *(f"w{number}" for number in range(WORDS - 4))))
+
+
+@pytest.fixture(scope="module")
+def references() -> list[list[list[str]]]:
+    draw = random.Random(0)
+    return [[draw.choices([f"w{number}" for number in range(14)], k=draw.randint(0, 9)) for _ in range(draw.randint(1, 4))] + [["w1", "w2"]] for _ in range(3)]
+
+
+# encoder ------------------------------------------------------------------------------------------------------------
+
+
+@each_device
+@pytest.mark.parametrize("vector", ["last", "mean"])
+@pytest.mark.parametrize("gate", ["sigmoid", "tanh"])
+def test_encoder(vector, gate, device):
+    torch.manual_seed(0)
+    model = Encoder(DIMS, 7, 10, 0.0, gate, video_vector=vector).eval().to(device)
+
+    @few
+    @given(seeds)
+    def holds(seed):
+        features, _, picks, _, _ = clips(seed, device)
+        video, order = model(features, picks), order_of(len(picks), seed).to(device)
+        assert_close(model(features[order], picks[order]), video[order])                                     # the order of the batch
+        assert_close(torch.cat([model(one, two) for one, two in zip(features.split(1), picks.split(1))]), video)  # the company
+        noise = torch.where(picks[..., None], features, torch.full_like(features, 1e4))
+        assert_close(model(noise, picks), video)                                                             # dropped frames
+        longer, more = torch.cat([features, noise * 3], 1), torch.cat([picks, torch.zeros_like(picks)], 1)
+        assert_close(model(longer, more), video)                                                             # frames after the last pick
+        assert_close(model(features, picks, most=picks.shape[1] + 3), video)                                 # more places than needed
+        only = [model(row[chosen][None], chosen[chosen][None]) for row, chosen in zip(features, picks)]
+        assert_close(torch.cat(only), video)                                                                 # nothing but the picked ones
+        assert_close(model.double()(features.double(), picks), video.double(), rtol=1e-4, atol=1e-5)         # another type
+        model.float()
+        assert_close(model(features.half(), picks), video, rtol=1e-2, atol=1e-2)
+        state = model.start(1)
+        for feature in features[:1, :][picks[:1]].split(1):
+            state = model.step(state, feature)
+        assert_close(model.read(state), video[:1], rtol=1e-4, atol=1e-5)                                     # one frame at a time
+
+    holds()
+
+
+@few
+@given(seeds, st.integers(1, 12))
+def test_compact(seed, most):
+    picks = clips(seed)[2]
+    source, taken = encoder.compact(picks, most)
+    for row, frames, places in zip(picks, source, taken):
+        assert frames[places].tolist() == row.nonzero().flatten().tolist()[:most]
+        assert taken.shape[1] == most
+
+
+@pytest.mark.parametrize("gate", ["sigmoid", "tanh"])
+@pytest.mark.parametrize("kind", [torch.float32, torch.float64])
+def test_the_scan_is_the_loop_in_value_and_gradient(gate, kind):
+    for seed in range(8):
+        torch.manual_seed(seed)
+        inputs = torch.randn(random.Random(seed).randint(1, 6), 3, 16, dtype=kind, requires_grad=True)
+        weight = torch.randn(16, 4, dtype=kind, requires_grad=True)
+        out = torch.randn(len(inputs), 3, 4, dtype=kind)
+        plain = torch.autograd.grad((encoder.lstm_loop(inputs, weight, gate) * out).sum(), (inputs, weight))
+        fast = torch.autograd.grad((encoder.LSTMScan.apply(inputs, weight, gate) * out).sum(), (inputs, weight))
+        assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+        states = encoder.lstm_loop(inputs, weight, gate)
+        assert states.abs().max() <= 1 and encoder.full(kind) == kind
+
+
+@few
+@given(seeds)
+def test_frames_of_a_wrong_form_are_refused(seed):
+    features, _, picks, _, _ = clips(seed)
+    model, draw = Encoder(DIMS, 4, 4), random.Random(seed)
+    wrong = [(features[..., :-1], picks), (features[0], picks), (features, picks[:, :0]), (features, picks.long()), (features, torch.zeros_like(picks)),
+             (torch.full_like(features, float("nan")), picks), (torch.full_like(features, float("inf")), picks)]
+    with pytest.raises(PickNetError):
+        model(*draw.choice(wrong))
+
+
+# decoder ------------------------------------------------------------------------------------------------------------
+
+
+@each_device
+def test_decoder(captioner, device):
+    model: Decoder = copy.deepcopy(captioner.decoder).to(device)
+
+    @few
+    @given(seeds)
+    def holds(seed):
+        words, rng = clips(seed, device)[3], torch.Generator().manual_seed(seed)
+        video = torch.randn(len(words), 10, generator=rng).to(device)
+        logits, order = model(video, words), order_of(len(words), seed).to(device)
+        assert_close(model(video[order], words[order]), logits[order])
+        assert_close(logits, decoder.plain_logits(model, video, words), rtol=1e-4, atol=1e-5)
+        other = words.clone()
+        other[:, 4:] = torch.randint(4, WORDS, other[:, 4:].shape, generator=rng).to(device)
+        assert_close(model(video, other)[:, :5], logits[:, :5])                                  # later words do not speak to earlier ones
+        padded = torch.cat([words, torch.zeros_like(words)], 1)
+        loss = caption_loss(logits, words)
+        assert_close(caption_loss(model(video, padded), padded), loss, rtol=1e-4, atol=1e-4)      # nor does padding count
+        assert_close(caption_loss(logits[order], words[order]), loss, rtol=1e-4, atol=1e-4)
+        halves = [caption_loss(model(each, row), row) for each, row in zip(video.split(1), words.split(1))]
+        assert_close(torch.stack(halves).mean(), loss, rtol=1e-4, atol=1e-4)                      # a mean over captions
+        said = model.greedy(video, 7)
+        assert_close(model.greedy(video[order], 7), said[order])
+        assert_close(model.greedy(video, 9)[:, :5], said[:, :5])                                  # a shorter limit cuts, and changes nothing else
+        best, score = model.beam(video, 1, 7, length_penalty=0.0)
+        assert_close(best[:, 0], said)                                                            # a beam of one is greedy
+        several, scores = model.beam(video, 4, 7, best=4)
+        assert (scores.diff(dim=1) <= 1e-6).all()
+        for rows in (said, several.flatten(0, 1), model.sample(video, 7)[0]):
+            ended = (rows == EOS).long().cumsum(1)
+            assert (ended <= 1).all() and ((rows == PAD) == ((ended - (rows == EOS).long()) > 0)).all()
+            assert not torch.isin(rows, torch.tensor([1, UNK], device=device)).any()
+
+    holds()
+
+
+@few
+@given(seeds)
+def test_the_probability_of_a_sample_is_that_of_its_words(captioner, seed):
+    torch.manual_seed(seed)
+    video = torch.randn(4, 10)
+    words, total = captioner.decoder.sample(video, 7)
+    log_p = (captioner.decoder(video, words) + captioner.decoder.never).log_softmax(-1).gather(-1, words.clamp(min=EOS)[..., None])[..., 0]
+    assert_close(torch.where(words == PAD, 0, log_p).sum(1), total, rtol=1e-4, atol=1e-4)
+    assert (total <= 0).all()
+
+
+def test_the_scan_of_words_is_the_loop_in_value_and_gradient():
+    for seed in range(8):
+        torch.manual_seed(seed)
+        tensors = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((random.Random(seed).randint(1, 6), 3, 12), (8, 4), (4, 4))]
+        out = torch.randn(len(tensors[0]), 3, 4, dtype=torch.float64)
+        plain = torch.autograd.grad((decoder.gru_loop(*tensors) * out).sum(), tensors)
+        assert_close(torch.autograd.grad((decoder.GRUScan.apply(*tensors) * out).sum(), tensors), plain)
+
+
+@few
+@given(seeds, st.floats(0, 0.9))
+def test_the_loss_is_torchs(seed, smoothing):
+    words = clips(seed)[3]
+    logits = torch.randn(*words.shape, WORDS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+    ours = caption_loss(logits, words, smoothing)
+    theirs = torch.nn.functional.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=PAD, label_smoothing=smoothing, reduction="sum") / len(words)
+    assert_close(ours, theirs)
+    assert_close(torch.autograd.grad(ours, logits), torch.autograd.grad(theirs, logits))
+
+
+# policy and pickers -------------------------------------------------------------------------------------------------
+
+
+@each_device
+def test_policy(net, device):
+    model = copy.deepcopy(net).to(device)
+
+    @few
+    @given(seeds)
+    def holds(seed):
+        _, glances, picks, _, _ = clips(seed, device)
+        order, noise = order_of(len(picks), seed).to(device), torch.rand(2, *picks.shape, generator=torch.Generator().manual_seed(seed)).to(device)
+        chosen = model.rollout(glances)
+        assert chosen[:, 0].all() and torch.equal(model.rollout(glances[order]), chosen[order])
+        assert torch.equal(torch.cat([model.rollout(one) for one in glances.split(1)]), chosen)              # the company
+        longer = torch.cat([glances, glances.flip(1)], 1)
+        assert torch.equal(model.rollout(longer)[:, :glances.shape[1]], chosen)                              # the future
+        assert_close(model.log_probability(glances[order], picks[order]), model.log_probability(glances, picks)[order])
+        p = model.probabilities(glances, picks)
+        assert (p[:, 0] == 1).all() and ((p >= 0) & (p <= 1)).all()
+        assert_close(model.log_probability(glances, picks).exp(), torch.where(picks, p, 1 - p).prod(1), rtol=1e-3, atol=1e-5)
+        tried = model.explore(glances, noise=noise)
+        assert torch.equal(tried.greedy, chosen) and tried.sampled.shape == noise.shape
+        assert_close(tried.log_probability, torch.stack([model.log_probability(glances, each) for each in tried.sampled]))
+        assert ((tried.entropy >= -1e-6) & (tried.entropy <= 0.6932)).all()
+        for row in noise:
+            assert torch.equal(policy.walk_by_frame(model, glances, row), model.explore(glances, noise=row[None]).sampled[0])
+        if glances.shape[1] > 1:
+            assert torch.equal(model.rollout(torch.cat([glances[:, :1], glances[:, :-1]], 1))[:, 1:2], model.rollout(glances[:, :1].repeat(1, 2, 1))[:, 1:])
+        brighter = glances.clamp(0, 200)
+        assert torch.equal(model.rollout(brighter + 55), model.rollout(brighter))                            # differences only
+        state, walked = model.start(), []
+        for glance in glances[0]:
+            state, picked, _ = model.step(state, glance)
+            walked.append(picked)
+        assert walked == chosen[0].tolist()
+
+    holds()
+
+
+@few
+@given(seeds)
+def test_the_last_pick_before_each_frame(seed):
+    picks = clips(seed)[2]
+    expected = [[max((l for l in range(t) if row[l]), default=0) for t in range(len(row))] for row in picks.tolist()]
+    assert policy.last_picks(picks).tolist() == expected
+
+
+@few
+@given(seeds, st.floats(1.5, 8))
+def test_calibration_reaches_any_count(seed, wanted):
+    torch.manual_seed(seed)
+    glances = torch.randint(0, 256, (40, 9, GLANCE), dtype=torch.uint8)
+    model = Policy(GLANCE, 8).calibrate(glances, wanted)
+    assert abs(model.rollout(glances).sum(1).float().mean().item() - wanted) < 1
+    assert all(weight.isfinite().all() for weight in model.parameters())
+
+
+@each_device
+@pytest.mark.parametrize("name", ["all", "uniform-3", "kmeans-3", "random-3", "random-0.5"])
+def test_pickers(name, device):
+    picker = make_picker(name)
+
+    @few
+    @given(seeds)
+    def holds(seed):
+        features, glances, _, _, _ = clips(seed, device)
+        picks = picker(Clips(features, glances))
+        frames, order = features.shape[1], order_of(len(features), seed).to(device)
+        assert picks.dtype == torch.bool and picks.shape == features.shape[:2] and picks[:, 0].all()
+        if name.endswith("-3"):
+            assert (picks.sum(1) == min(3, frames)).all()
+        if not name.startswith("random"):
+            assert torch.equal(picker(Clips(features[order], glances[order])), picks[order])
+            assert torch.equal(torch.cat([picker(Clips(*each)) for each in zip(features.split(1), glances.split(1))]), picks)
+        if name in ("all", "uniform-3"):
+            assert torch.equal(picker(Clips(features * 0, glances)), picks)
+        if name == "kmeans-3":  # turned and moved, the distances are the same
+            turn = torch.linalg.qr(torch.randn(DIMS, DIMS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))).Q.to(device)
+            moved = features.double() @ turn + 3
+            between = pickers.frame_distances(features)
+            assert_close(pickers.frame_distances(moved), between, rtol=1e-3, atol=1e-3)
+            assert_close(between, torch.cdist(features, features)**2, rtol=1e-3, atol=1e-3)
+
+    holds()
+
+
+def test_a_learned_picker_looks_at_glances_only(net):
+    features, glances, *_ = clips(3)
+    assert torch.equal(pickers.learned(net)(Clips(features, glances)), pickers.learned(net)(Clips(features * float("nan"), glances)))
+
+
+# rewards ------------------------------------------------------------------------------------------------------------
+
+
+@each_device
+def test_cider(vocabulary, references, device):
+    scorer, frequencies = Cider(references, vocabulary, device=device), cider.document_frequencies(references)
+    with_end = Cider(references, vocabulary, eos=True, device=device)
+
+    @few
+    @given(seeds)
+    def holds(seed):
+        _, _, _, words, videos = clips(seed, device)
+        scores, order = scorer(words, videos), order_of(len(words), seed).to(device)
+        assert_close(scorer(words[order], videos[order]), scores[order])
+        assert_close(torch.cat([scorer(one, two) for one, two in zip(words.split(1), videos.split(1))]), scores)
+        padded = torch.cat([words, torch.zeros_like(words)], 1)
+        assert_close(scorer(padded, videos), scores)
+        ended = (words == EOS).long().cumsum(1) - (words == EOS).long() > 0
+        assert_close(scorer(torch.where(ended, 5, words), videos), scores)                    # whatever stands behind the end
+        assert ((scores >= 0) & (scores <= 10.001)).all() and scores.dtype == torch.float32
+        assert (with_end(words, videos) >= 0).all()
+        for row, video, found in zip(vocabulary.decode(words.cpu()), videos.tolist(), scores.tolist()):
+            assert abs(cider.plain_cider(row.split(), references[video], frequencies, 3) - found) < 1e-4
+
+    holds()
+    for video, captions in enumerate(references):  # no caption beats the only reference itself
+        alone = Cider([[captions[0] or ["w0"]], [["w9"]], [["w8"]]], vocabulary, device=device)
+        words = vocabulary.encode([" ".join(captions[0] or ["w0"])], 12).to(device)
+        assert (words == UNK).any() or alone(words, torch.tensor([0], device=device)).item() <= 10.001
+
+
+def test_cider_refuses_tables_that_no_memory_holds(vocabulary, monkeypatch):
+    monkeypatch.setattr(cider, "_LARGEST_TABLE", 10_000)
+    with pytest.raises(PickNetError, match="5,000 references"):
+        Cider([[["w1", "w2"]] * 5000, [["w3"]]], vocabulary)
+
+
+@each_device
+def test_diversity(device):
+    @few
+    @given(seeds)
+    def holds(seed):
+        features, _, picks, _, _ = clips(seed, device)
+        earned, order = rewards.diversity_reward(features, picks), order_of(len(picks), seed).to(device)
+        assert_close(rewards.diversity_reward(features[order], picks[order]), earned[order])
+        frames = order_of(picks.shape[1], seed).to(device)
+        assert_close(rewards.diversity_reward(features[:, frames], picks[:, frames]), earned, rtol=1e-4, atol=1e-4)     # a set has no order
+        assert_close(rewards.diversity_reward(features + 7, picks), earned, rtol=1e-4, atol=1e-3)                      # no origin
+        assert_close(rewards.diversity_reward(3 * features, picks), 3 * earned, rtol=1e-4, atol=1e-4)                  # but a unit
+        noise = torch.where(picks[..., None], features, torch.full_like(features, 1e3))
+        assert_close(rewards.diversity_reward(noise, picks), earned, rtol=1e-4, atol=1e-3)                             # dropped frames
+        twice = torch.cat([features, features], 1), torch.cat([picks, picks], 1)
+        assert_close(rewards.diversity_reward(*twice), earned, rtol=1e-4, atol=1e-4)
+        assert (earned >= 0).all() and (earned[picks.sum(1) == 1] == 0).all() and earned.dtype == torch.float32
+        assert_close(rewards.diversity_reward(features.half(), picks), earned, rtol=1e-2, atol=1e-2)
+
+    holds()
+
+
+@few
+@given(st.integers(0, 200), st.integers(0, 60), st.integers(1, 8), st.integers(0, 5), st.integers(0, 5))
+def test_limits_never_grow(epoch, shrink, low, more, most):
+    config = preset("smoke", min_picks=low, final_max_picks=low + more, first_max_picks=low + more + most, shrink_epochs=shrink)
+    now, later = rewards.limits_at(epoch, config), rewards.limits_at(epoch + 1, config)
+    assert config.final_max_picks <= later <= now <= config.first_max_picks
+    assert epoch < shrink or now == config.final_max_picks
+
+
+@few
+@given(seeds)
+def test_rewards_of_a_batch_are_rewards_of_its_clips(vocabulary, references, seed):
+    features, _, picks, words, videos = clips(seed)
+    reward = rewards.Reward(CONFIG, Cider(references, vocabulary), 2.0)
+    earned, order, limit = reward(words, videos, features, picks, 4), order_of(len(picks), seed), torch.tensor(4)
+    assert_close(reward(words[order], videos[order], features[order], picks[order], limit), type(earned)(*(each[order] for each in earned)))
+    inside = (picks.sum(1) >= CONFIG.min_picks) & (picks.sum(1) <= 4)
+    assert torch.equal(earned.inside, inside) and torch.equal(rewards.within_limits(picks, CONFIG.min_picks, limit), inside)
+    assert (earned.total[~inside] == CONFIG.penalty).all() and (earned.total[inside] >= 0).all()
+
+
+@few
+@given(seeds)
+def test_units_of_diversity_do_not_depend_on_the_seed_much(seed):
+    features = torch.randn(30, 12, DIMS, generator=torch.Generator().manual_seed(seed))
+    one, two = rewards.measure_diversity(features, CONFIG), rewards.measure_diversity(features, CONFIG, seed=5)
+    assert abs(one / two - 1) < 0.1 and abs(rewards.measure_diversity(4 * features, CONFIG) / one - 4) < 1e-3
+    assert rewards.measure_diversity(torch.zeros(3, 12, DIMS), CONFIG) == 1.0
+
+
+# learning from rewards ----------------------------------------------------------------------------------------------
+
+
+@few
+@given(seeds, st.integers(2, 5), st.integers(1, 5), st.floats(-5, 5))
+def test_policy_gradient(seed, rollouts, batch, shift):
+    rng = torch.Generator().manual_seed(seed)
+    log_p = torch.randn(rollouts, batch, dtype=torch.float64, generator=rng, requires_grad=True)
+    earned = torch.randn(rollouts, batch, dtype=torch.float64, generator=rng)
+    gradient = lambda reward, baseline: torch.autograd.grad(reinforce.policy_loss(log_p, reward, baseline), log_p)[0]
+    plain = gradient(earned, reinforce.others_baseline(earned))
+    assert_close(gradient(earned + shift, reinforce.others_baseline(earned + shift)), plain)      # only differences of rewards teach
+    assert_close(gradient(3 * earned, reinforce.others_baseline(3 * earned)), 3 * plain)
+    assert_close(plain.sum(0), torch.zeros(batch, dtype=torch.float64))                           # what one gains, the others lose
+    order = order_of(batch, seed)
+    assert_close(reinforce.others_baseline(earned[:, order]), reinforce.others_baseline(earned)[:, order])
+    assert_close(reinforce.others_baseline(earned).mean(0), earned.mean(0))
+
+
+@few
+@given(st.integers(1, 7), seeds)
+def test_all_that_can_happen_adds_up_to_one(frames, seed):
+    torch.manual_seed(seed)
+    everything, model = reinforce.all_picks(frames), Policy(GLANCE, 4)
+    assert everything.shape == (2**(frames - 1), frames) and everything[:, 0].all() and len(everything.unique(dim=0)) == len(everything)
+    glances = torch.randint(0, 256, (1, frames, GLANCE), dtype=torch.uint8).expand(len(everything), -1, -1)
+    log_p = model.log_probability(glances, everything)
+    assert_close(reinforce.expected_reward(log_p, torch.ones(len(everything))), torch.tensor(1.0))
+    earned = torch.randn(len(everything))
+    assert earned.min() - 1e-4 <= reinforce.expected_reward(log_p, earned).item() <= earned.max() + 1e-4
+
+
+# the whole ----------------------------------------------------------------------------------------------------------
+
+
+@few
+@given(seeds)
+def test_captions_depend_on_picked_frames_only(captioner, seed):
+    features, _, picks, _, _ = clips(seed)
+    said, order = captioner.caption(features, picks), order_of(len(picks), seed)
+    assert torch.equal(captioner.caption(features[order], picks[order]), said[order])
+    assert torch.equal(captioner.caption(torch.where(picks[..., None], features, torch.full_like(features, -1e4)), picks), said)
+    longer = torch.cat([features, 9 * features], 1), torch.cat([picks, torch.zeros_like(picks)], 1)
+    assert torch.equal(captioner.caption(*longer), said)
+
+
+def test_every_function_is_named_here():
+    "A new function of the model or the rewards must get a property here, or be reached through one that has."
+    through = {  # private parts of what is tested above, by the function that runs them
+        "encoder": "lstm_cell lstm_cell_gradient LSTMScan working_type FrameModel EncoderState StreamEncoder check_shapes check_finite lstm_loop full",
+        "decoder": "open_gates move_state first_state gru_loop move_state_gradient open_gates_gradient GRUScan look_up thin_out Weights NEVER WordModel Draws gumbel draw "
+                   "choose feed TaughtDecoder word_losses word_losses_gradient CaptionLoss generate Beams extend beam_search without_dropout check_sizes",
+        "policy": "glance_differences PickNet project walk_by_scan pair_logits walk_by_table walk path_logits path_scores Rollouts standardise set_bias",
+        "pickers": "Picker PickerError picks_at all_frames uniform random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct kmeans",
+        "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
+                 "running_number clipped_dot",
+        "rewards": "REWARDS Rewards make_reward", "reinforce": "",
+    }
+    source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here))
+    for module in (encoder, decoder, policy, pickers, cider, rewards, reinforce):
+        name = module.__name__.rpartition(".")[2]
+        missing = [each for each in module.__all__ if each not in source.split("through = {")[0] and each not in through[name].split()]
+        assert not missing, f"{name}: {missing}"
