@@ -112,7 +112,7 @@ class Here(Executor):
         future.set_result(job(self.corpus, *arguments, **options))
         return future
 
-# %% ../nbs/34_reproduction.ipynb #f71c1185
+# %% ../nbs/34_reproduction.ipynb #257a48a1
 _desk = {}  # of a worker process: its corpus and its line of the terminal
 
 
@@ -120,7 +120,6 @@ def _sit_down(load: Callable[[], Corpus], lock, places) -> None:
     "What a worker process does first."
     parent = multiprocessing.parent_process().sentinel
     threading.Thread(target=lambda: wait([parent]) and os._exit(1), daemon=True).start()  # nobody is left to work for
-    torch.set_num_threads(1)
     tqdm.set_lock(lock)
     _desk.update(corpus=load(), place=places.get())
 
@@ -129,11 +128,13 @@ def _job(job: Callable, *arguments, **options):
     "A job as a worker does it."
     return job(_desk["corpus"], *arguments, **options, place=_desk["place"])
 
-# %% ../nbs/34_reproduction.ipynb #c96ad833
+# %% ../nbs/34_reproduction.ipynb #687bf205
 class Workers(Executor):
     "Does jobs in several processes, each with one thread and the corpus."
 
     def __init__(self, count: int, load: Callable[[], Corpus]):
+        self.threads = os.environ.get("OMP_NUM_THREADS")
+        os.environ["OMP_NUM_THREADS"] = "1"             # read by a worker when it starts; torch.set_num_threads comes too late for some libraries
         context = multiprocessing.get_context("spawn")  # a fork would inherit torch's threads in the middle of something
         lock, places = context.RLock(), context.Queue()
         for place in range(1, count + 1): places.put(place)
@@ -145,6 +146,8 @@ class Workers(Executor):
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = True) -> None:
         self.pool.shutdown(wait, cancel_futures=cancel_futures)
+        del os.environ["OMP_NUM_THREADS"]
+        if self.threads is not None: os.environ["OMP_NUM_THREADS"] = self.threads
 
 # %% ../nbs/34_reproduction.ipynb #b85b505a
 def default_workers() -> int:
