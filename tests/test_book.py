@@ -1,0 +1,75 @@
+"The notebooks as a book: each one opens, closes and points as the others do."
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+FOLDER = Path(__file__).parents[1]/"nbs"
+NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
+FOLLOWING = dict(zip(NOTEBOOKS, [path.name for path in NOTEBOOKS[1:]] + ["index.ipynb"]))
+ELSEWHERE = '*Run this elsewhere:* in a hosted notebook (Colab, Kaggle), run `!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e "picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd picknet_nb/nbs`.'
+
+
+def cells_of(path: Path) -> list[tuple[str, str]]:
+    "Kind and source of every cell."
+    return [(cell["cell_type"], "".join(cell["source"])) for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]]
+
+
+def opening(path: Path) -> list[str]:
+    "The prose before the first code."
+    cells = cells_of(path)
+    return [source for _, source in cells[:next(i for i, (kind, _) in enumerate(cells) if kind == "code")]]
+
+
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+def notebook(request) -> Path:
+    return request.param
+
+
+def test_it_opens_with_a_title_and_what_will_be_known(notebook):
+    title, *prose = opening(notebook)
+    assert re.match(r"# .+\n> .+", title)
+    promises = re.search(r"By the end of this notebook you will .+\n\n((?:- .+\n?)+)", "\n\n".join(prose))
+    assert promises and len(promises[1].strip().splitlines()) in (3, 4)
+
+
+def test_it_says_what_it_builds_on(notebook):
+    linked = re.findall(r"\]\((\w+)\.ipynb", "\n".join(opening(notebook)))
+    assert any(name < notebook.stem or name == "index" for name in linked), "no link to an earlier notebook before the first code"
+
+
+def test_it_says_how_to_run_it_elsewhere(notebook):
+    assert ELSEWHERE in opening(notebook)
+
+
+def test_it_closes_with_a_summary_exercises_and_solutions(notebook):
+    prose = "\n".join(source for kind, source in cells_of(notebook) if kind == "markdown")
+    summary = prose[prose.index("## Summary"):]
+    exercises = summary[re.search(r"^(## |\*\*)Exercises", summary, re.M).start():]
+    assert 2 <= len(re.findall(r"^\d\. ", re.sub(r"<details>.*?</details>", "", exercises, flags=re.S), re.M)) <= 4
+    assert "<details>" in exercises and exercises.count("<details>") == exercises.count("</details>")
+
+
+def test_it_points_to_the_next(notebook):
+    last = [source for kind, source in cells_of(notebook) if kind == "markdown"][-1]
+    assert f"]({FOLLOWING[notebook]})" in last.strip().splitlines()[-1]
+
+
+def test_headings_are_unique(notebook):
+    headings = re.findall(r"^#+ (.+)$", "\n".join(source for kind, source in cells_of(notebook) if kind == "markdown"), re.M)
+    assert len(set(headings)) == len(headings)
+
+
+def test_it_is_small_enough_to_be_shown(notebook):
+    assert notebook.stat().st_size < 500 * 1024
+
+
+def test_no_exported_cell_is_longer_than_forty_lines(notebook):
+    exported = [source.splitlines() for kind, source in cells_of(notebook) if kind == "code" and re.search(r"^#\|\s*export", source, re.M)]
+    assert all(sum(bool(line.strip()) and not line.startswith("#|") for line in lines) <= 40 for lines in exported)
+
+
+def test_the_index_knows_every_notebook():
+    prose = (FOLDER/"index.ipynb").read_text(encoding="utf-8")
+    assert not [path.name for path in NOTEBOOKS if f"]({path.name})" not in prose]
