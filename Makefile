@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test reproduce lab docs readme export clean-notebooks constraints
+.PHONY: help setup test audit reproduce lab docs readme export clean-notebooks constraints
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -22,6 +22,9 @@ $(READY): constraints.txt settings.ini setup.py
 
 test: $(READY) ## notebooks and package in sync, every notebook run, pytest, a wheel in a clean environment
 	$(BIN)/python tools/check.py $(STEPS)
+
+audit: $(READY) ## licences of the dependencies, and their known vulnerabilities where the network allows
+	$(BIN)/python tools/audit.py
 
 reproduce: $(READY) ## train every row on the built-in world and print the table (SCALE=smoke|small|full SEEDS=n)
 	$(BIN)/picknet reproduce --data shapes --scale $(SCALE) --seeds $(SEEDS)

