@@ -30,10 +30,11 @@ math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", "Liber
 .md-typeset .jupyter-wrapper table { display: block; overflow-x: auto; overflow-y: hidden; }
 .md-typeset table:not([class]) th, .md-typeset table:not([class]) td { min-width: 0; padding: 0.5em 0.8em; }
 .md-typeset .jupyter-wrapper table:not([class]) code { white-space: nowrap; }
+.md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] { white-space: nowrap; font-variant-numeric: tabular-nums; padding: 0.5em; }
 .md-typeset blockquote:has(> p:first-child > strong:first-child) { border-left-color: #d98e04; background: #d98e0418; color: inherit; padding: 0.2em 0.8em; }
 .jupyter-wrapper img { max-width: 100%; height: auto; }
 [data-md-color-scheme=slate] .md-typeset img { background: #fff; }
-@media (max-width: 44em) { .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child) { min-width: 9em; } }
+@media (max-width: 44em) { .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child):not([style*=right]) { min-width: 9em; } }
 """
 
 
