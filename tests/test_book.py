@@ -1,4 +1,5 @@
 "The notebooks as a book: each one opens, closes and points as the others do."
+import importlib.util
 import json
 import re
 from pathlib import Path
@@ -73,3 +74,26 @@ def test_no_exported_cell_is_longer_than_forty_lines(notebook):
 def test_the_index_knows_every_notebook():
     prose = (FOLDER/"index.ipynb").read_text(encoding="utf-8")
     assert not [path.name for path in NOTEBOOKS if f"]({path.name})" not in prose]
+
+
+@pytest.fixture(scope="module")
+def builder():
+    "tools/site.py, which is no package."
+    source = importlib.util.spec_from_file_location("site_builder", FOLDER.parent/"tools"/"site.py")
+    module = importlib.util.module_from_spec(source)
+    source.loader.exec_module(module)
+    return module
+
+
+def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
+    (tmp_path/"one.html").write_text('<h2 id="here">Here</h2><a href="#here">x</a><a href="two.html#there">x</a><a href="https://example.org/gone">x</a>')
+    (tmp_path/"two.html").write_text('<a href="one.html#here">x</a><a href="one.html#gone">x</a><img src="missing.png"><a href="three.html">x</a>')
+    assert builder.broken_links(tmp_path) == ["one.html: two.html#there", "two.html: missing.png", "two.html: one.html#gone", "two.html: three.html"]
+
+
+@pytest.mark.parametrize("written, shown", [
+    ("10_encoder.ipynb", "10_encoder.html"), ("10_encoder.ipynb#Over-a-clip", "10_encoder.html#over-a-clip"), ("#One,-two?", "#one-two"),
+    ("../picknet_nb/encoder.py#LSTMScan", "api/encoder.html#LSTMScan"), ("images/method.png", "images/method.png"), ("https://arxiv.org", "https://arxiv.org"),
+    ("../tests/test_book.py", "https://github.com/picknet-nb/picknet_nb/blob/main/tests/test_book.py")])
+def test_links_of_notebooks_become_links_of_the_site(builder, written, shown):
+    assert builder.for_site(f"[x]({written})") == f"[x]({shown})"
