@@ -89,18 +89,29 @@ def fast_step(policy: Policy, glances: torch.Tensor, rollouts: int = 1) -> None:
     policy.explore(glances, rollouts).log_probability.sum().backward()
 
 
+def widest_tie(policy: Policy, glances: torch.Tensor, noise: torch.Tensor, a: torch.Tensor, b: torch.Tensor) -> float:
+    "Where two ways first disagree, how far p(pick) was from the random number it is compared with: 0 where they never do."
+    clips = (a != b).any(1).nonzero()[:, 0]
+    if not len(clips):
+        return 0.0
+    first = (a != b)[clips].float().argmax(1)
+    return (policy.probabilities(glances, a) - noise)[clips, first].abs().max().item()
+
+
 def check_equal(policy: Policy, glances: torch.Tensor) -> dict:
     "Picks and gradients of the fast form against frame by frame, on the same random numbers."
     noise = torch.rand(glances.shape[:2], device=glances.device)
     fast = policy.explore(glances, noise=noise[None])
     projected = project(policy, glances).detach()
+    half = torch.full_like(noise, 0.5)
     ways = {
-        "sampled": (fast.sampled[0], walk_by_frame(policy, glances, noise)),
-        "greedy": (fast.greedy, walk_by_frame(policy, glances, torch.full_like(noise, 0.5))),
-        "scan": (walk_by_scan(policy, projected, noise[None])[0], fast.sampled[0]),
-        "table": (walk_by_table(pair_logits(policy, projected), noise[None])[0], fast.sampled[0]),
+        "sampled": (noise, fast.sampled[0], walk_by_frame(policy, glances, noise)),
+        "greedy": (half, fast.greedy, walk_by_frame(policy, glances, half)),
+        "scan": (noise, walk_by_scan(policy, projected, noise[None])[0], fast.sampled[0]),
+        "table": (noise, walk_by_table(pair_logits(policy, projected), noise[None])[0], fast.sampled[0]),
     }
-    result = {f"{name} picks that agree": (a == b).float().mean().item() for name, (a, b) in ways.items()}
+    ties = {name: widest_tie(policy, glances, *way) for name, way in ways.items()}
+    result = {f"{name} picks that agree": (a == b).float().mean().item() for name, (_, a, b) in ways.items()} | {"widest tie": max(ties.values())}
     policy.zero_grad()
     policy.log_probability(glances, fast.sampled[0]).sum().backward()
     quick = [p.grad.clone() for p in policy.parameters()]
@@ -110,7 +121,7 @@ def check_equal(policy: Policy, glances: torch.Tensor) -> dict:
     log_p = policy(glance_differences(glances[:, 1:], before)).log_softmax(-1)
     torch.where(fast.sampled[0][:, 1:], log_p[..., 1], log_p[..., 0]).sum().backward()
     error = max((a - p.grad).abs().max().item() / p.grad.abs().max().item() for a, p in zip(quick, policy.parameters()))
-    assert min(result.values()) > 0.999 and error < 1e-3, (result, error)
+    assert result["widest tie"] < 1e-4 and error < 1e-3, (result, ties, error)  # rounding may decide a tie, and nothing else
     return result | {"largest relative gradient difference": error}
 
 
