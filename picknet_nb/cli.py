@@ -19,8 +19,8 @@ from .config import PickNetError
 # %% auto #0
 __all__ = ['app', 'JSON', 'RUN', 'SOME_LEFT_OUT', 'prepare', 'OUT', 'CNN', 'WEIGHTS', 'WORKERS', 'SETTINGS', 'typed', 'say',
            'settings_of', 'reproduce', 'train', 'report', 'prepare_shapes', 'prepare_msvd', 'prepare_msrvtt',
-           'prepare_features', 'joined', 'extract', 'evaluate', 'score', 'caption', 'stream', 'explore', 'bench',
-           'info', 'main']
+           'prepare_features', 'prepare_download', 'joined', 'extract', 'evaluate', 'score', 'caption', 'stream',
+           'explore', 'bench', 'info', 'main']
 
 # %% ../nbs/35_cli.ipynb #ca4485b2
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
@@ -129,7 +129,7 @@ def report(prepared, out: Path) -> None:
     if prepared.failed:
         raise typer.Exit(SOME_LEFT_OUT)
 
-# %% ../nbs/35_cli.ipynb #9795678d
+# %% ../nbs/35_cli.ipynb #593b6f39
 @prepare.command("shapes", epilog="Example: picknet prepare shapes --scale small")
 def prepare_shapes(
     scale: Annotated[str, typer.Option(help="smoke, small or full.")] = "small",
@@ -137,8 +137,9 @@ def prepare_shapes(
     seed: int = 0,
 ) -> None:
     "The built-in world: little videos with captions, made on the spot."
+    from picknet_nb.analysis import data_folder
     from picknet_nb.shapes import prepare_shapes as make
-    out = out or Path("data")/"corpora"/f"shapes-{scale}"
+    out = out or data_folder()/"corpora"/f"shapes-{scale}"
     corpus = make(out, scale=scale, seed=seed)
     print(f"{out}: {', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, {len(corpus.vocabulary)} words")
 
@@ -190,6 +191,17 @@ def prepare_features(
     from picknet_nb.corpus import prepare_features as make
     kind = {} if glances else {"glance": "feature"}
     report(make(out, features, captions, splits, glances or None, name, cnn, Config(**{**kind, **settings_of(settings or [])})), out)
+
+# %% ../nbs/35_cli.ipynb #9957b7c3
+@prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd")
+def prepare_download(
+    name: Annotated[str, typer.Argument(help="msvd or msrvtt.")],
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
+) -> None:
+    "Fetch what can be fetched of a data set, and say what has to be brought by hand."
+    from picknet_nb.corpus import download_dataset
+    for each in download_dataset(name, out):
+        print(f"bring by hand: {each}")
 
 # %% ../nbs/35_cli.ipynb #a22d3c08
 def joined():

@@ -33,7 +33,8 @@ from .training import Recipe, caption_videos, frame_choice, load_run, recipes, t
 
 # %% auto #0
 __all__ = ['LEADER', 'slug', 'measure_row', 'circumstances', 'minutes_of', 'train_first', 'train_row', 'Here', 'Workers',
-           'default_workers', 'row_jobs', 'train_rows', 'score_rows', 'open_data', 'reproduce', 'save_pictures']
+           'default_workers', 'row_jobs', 'train_rows', 'score_rows', 'compare_rows', 'open_data', 'reproduce',
+           'save_pictures']
 
 # %% ../nbs/34_reproduction.ipynb #41609225
 LEADER = "PickNet (V+L)"  # trained first: its picks set the others' number of frames
@@ -189,7 +190,7 @@ def train_rows(
         except BrokenProcessPool as reason:
             raise PickNetError("a process that trained a row has died, perhaps for want of memory; what it had saved is there: start again") from reason
 
-# %% ../nbs/34_reproduction.ipynb #4f6cdbcd
+# %% ../nbs/34_reproduction.ipynb #2cd9cd80
 def score_rows(folder: Path, rows: list[dict], references: dict[str, list[str]], bars: bool = True) -> str:
     "Add scores to rows that have none; what comes back is the metrics' signature."
     from picknet_nb.metrics import score_many
@@ -198,14 +199,30 @@ def score_rows(folder: Path, rows: list[dict], references: dict[str, list[str]],
         row.setdefault("scores", {})
     for decoding in sorted({decoding for row in rows for decoding in row["captions"]}, reverse=True):
         waiting = {number: row["captions"][decoding] for number, row in enumerate(rows) if decoding in row["captions"].keys() - row["scores"].keys()}
-        scored = score_many(waiting, references, split="test", decoding=decoding) if waiting else ()
+        scored = score_many(waiting, references, per_video=True, split="test", decoding=decoding) if waiting else ()
         for number, scores in tqdm(scored, f"scoring, {decoding}", len(waiting), unit="row", disable=not (bars and waiting)):
             row = rows[number]
             row["scores"][decoding], row["signature"] = scores.values, scores.signature
+            row.setdefault("videos", {})[decoding] = {video: round(value, 5) for video, value in scores.per_video["CIDEr"].items()}
             write_whole(folder/"rows"/f"seed-{row['seed']}.{slug(row['row'])}.json", json.dumps(row))
     return rows[0].get("signature", "") if rows else ""
 
-# %% ../nbs/34_reproduction.ipynb #4f9cee87
+# %% ../nbs/34_reproduction.ipynb #b873bad7
+def compare_rows(
+    rows: list[dict],          # scored
+    name: str = LEADER,
+    decoding: str = "greedy",
+) -> dict[str, dict]:          # row: difference in CIDEr, its 95% interval, p
+    "How far one row is from every other, by a paired bootstrap over videos."
+    from picknet_nb.metrics import paired_bootstrap
+
+    scores: dict[str, list[dict]] = {}
+    for row in rows:
+        if decoding in row.get("videos", {}): scores.setdefault(row["row"], []).append(row["videos"][decoding])
+    means = {row: {video: sum(each[video] for each in seeds) / len(seeds) for video in seeds[0]} for row, seeds in scores.items()}
+    return {other: paired_bootstrap(means[name], means[other])._asdict() for other in means if other != name} if name in means else {}
+
+# %% ../nbs/34_reproduction.ipynb #85f82563
 def open_data(data: str, scale: str, seed: int = 0, device: str = "cpu", config: Config | None = None, bars: bool = True) -> Corpus:
     "The built-in world, made if it is not there, or a corpus folder."
     if data == "shapes":
@@ -238,11 +255,11 @@ def reproduce(
     corpus = open_data(data, scale, device=device, config=config, bars=bars)
     done = train_rows(folder, corpus, config, rows, seeds, tuple(beams), bars, workers, partial(open_data, data, scale, device=device, config=config, bars=False))
     signature = score_rows(folder, done, corpus.references("test"), bars) if scores else ""
-    strip = lambda row: {key: value for key, value in row.items() if key not in ("captions", "signature")}
+    strip = lambda row: {key: value for key, value in row.items() if key not in ("captions", "signature", "videos")}
     result = {"kind": "table", "data": corpus.name, "scale": scale, "split": "test", "command": command, **circumstances(),
               "machine": ", ".join(sorted({row["machine"] for row in done})),  # where they were trained
               "minutes": round(sum(row["minutes"] for row in done) + sum({row["seed"]: row["minutes_shared"] for row in done}.values()), 2),
-              "features": corpus.details.get("cnn", ""), "metrics": signature, "config": asdict(config),
+              "features": corpus.details.get("cnn", ""), "metrics": signature, "comparisons": compare_rows(done), "config": asdict(config),
               "rows": [strip(row) for row in sorted(done, key=lambda row: (row["seed"], known.index(row["row"])))]}
     write_whole(folder/"results.json", json.dumps(result, indent=1) + "\n")
     return result
