@@ -63,7 +63,7 @@ def strike(process, kill) -> None:
     (os.killpg if kill == signal.SIGINT else os.kill)(process.pid, kill)
     process.join(30)
     assert process.exitcode in (-kill, 130), process.exitcode
-    tally("faults", kill.name, "survived")
+    tally("faults", kill.name, "injected")
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def small_disk(folder: Path, kilobytes: int):
             subprocess.run(["mount", "-o", "remount,size=50m", str(folder)], check=True)
     try:
         yield folder, grow
-        tally("faults", "full disk", "survived")
+        tally("faults", "full disk", "injected")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
@@ -107,7 +107,7 @@ def read_only(folder: Path):
         assert mount("-o", "remount,ro,bind", str(folder))
     try:
         yield folder
-        tally("faults", "read-only folder", "survived")
+        tally("faults", "read-only folder", "injected")
     finally:
         undo()
 
@@ -149,7 +149,7 @@ def test_a_hanging_decoder_keeps_neither_the_lock_nor_itself(tmp_path, monkeypat
     time.sleep(0.3)
     strike(process, signal.SIGKILL)
     with locked(tmp_path/"parts"):
-        tally("faults", "hanging worker", "survived")
+        tally("faults", "hanging worker", "injected")
     wait_for(lambda: not Path(f"/proc/{decoder}").exists(), 5)
 
 
@@ -161,7 +161,7 @@ def test_a_second_extraction_is_told_who_is_there(videos, tmp_path, monkeypatch)
         extract(videos, tmp_path)
     process.join(60)
     assert process.exitcode == 0 and len(parts(tmp_path)) == 5
-    tally("faults", "two runs on one folder", "survived")
+    tally("faults", "two runs on one folder", "injected")
 
 
 def test_extraction_onto_a_full_disk(videos, tmp_path):
@@ -235,7 +235,7 @@ def test_two_assemblies_on_one_folder(videos, tmp_path):
         with pytest.raises(CorpusError, match=f"in use by process {os.getpid()}"):
             build(tmp_path)
     assert build(tmp_path).ids
-    tally("faults", "two runs on one folder", "survived")
+    tally("faults", "two runs on one folder", "injected")
 
 
 def test_two_that_want_the_same_world_both_get_it(tmp_path, monkeypatch):
@@ -245,7 +245,7 @@ def test_two_that_want_the_same_world_both_get_it(tmp_path, monkeypatch):
     assert first.exitcode == second.exitcode == 0
     with read_only(tmp_path/"world"):  # and once it is there, reading is enough
         assert len(prepare_shapes(tmp_path/"world", "smoke", progress=False).ids) == 8
-    tally("faults", "two runs on one folder", "survived")
+    tally("faults", "two runs on one folder", "injected")
 
 
 # training -----------------------------------------------------------------------------------------------------------
@@ -356,7 +356,7 @@ def test_captioning_a_folder_interrupted_by_hand(run_folder, tmp_path):  # noqa:
     assert process.returncode == 130 and "Traceback" not in errors
     said = [json.loads(line) for line in (first + rest).splitlines()]
     assert 0 < len(said) < 400 and all("caption" in line for line in said)
-    tally("faults", "SIGINT", "survived")
+    tally("faults", "SIGINT", "injected")
 
 
 def test_captioning_from_a_closed_folder(run_folder):  # noqa: F811

@@ -21,9 +21,8 @@ from reliability import READ, REFUSED, SCALE, damage, in_children, leftovers, ou
 
 from picknet_nb import metrics
 from picknet_nb.captioning import load_captioner
-from picknet_nb.config import Config, PickNetError, load_config, preset, save_config
-from picknet_nb.corpus import (Corpus, open_features, prepare_features, read_captions, read_mapping, read_msrvtt, read_splits,
-                               unpack_clips)
+from picknet_nb.config import Config, PickNetError, load_config, preset
+from picknet_nb.corpus import Corpus, prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips
 from picknet_nb.features import load_cnn, read_part, read_weights, write_part
 from picknet_nb.text import Vocabulary
 from picknet_nb.training import Model, Recipe, load_run, open_run, save_weights
@@ -407,9 +406,11 @@ def test_weights_and_parts_with_damage(tmp_path):
         for seed in range(60 * SCALE):
             paths.append(tmp_path/f"{seed}_{name}")
             paths[-1].write_bytes(damage(content, (name, seed)))
-    for kind, head in {"huge": b'{"x":{"dtype":"F32","shape":[1000000000000],"data_offsets":[0,4000000000000]}}', "type": b'{"x":{"dtype":"F999","shape":[1],"data_offsets":[0,4]}}',
-                       "overlap": b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"y":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}', "list": b"[]", "minus": b'{"x":{"dtype":"F32","shape":[-1],"data_offsets":[0,4]}}'}.items():
+    tensor = lambda kind="F32", shape=(1,), end=4: {"dtype": kind, "shape": shape, "data_offsets": [0, end]}
+    for kind, header in {"huge": {"x": tensor(shape=[10**12], end=4 * 10**12)}, "type": {"x": tensor("F999")}, "overlap": {"x": tensor(), "y": tensor()},
+                         "list": [], "minus": {"x": tensor(shape=[-1])}}.items():
         paths.append(tmp_path/f"{kind}.safetensors")
+        head = json.dumps(header).encode()
         paths[-1].write_bytes(len(head).to_bytes(8, "little") + head + b"\0" * 4)
     settle("features, weights", in_children(read_weights, paths))
 
