@@ -97,3 +97,11 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
     ("../tests/test_book.py", "https://github.com/picknet-nb/picknet_nb/blob/main/tests/test_book.py")])
 def test_links_of_notebooks_become_links_of_the_site(builder, written, shown):
     assert builder.for_site(f"[x]({written})") == f"[x]({shown})"
+
+
+def test_equations_become_mathml_or_an_error(builder):
+    lines = builder.with_mathml("$$\\begin{align} a &= b \\tag{1}\\\\ c &= d \\tag{2} \\end{align}$$")
+    assert lines.count("<mtr>") == 2 and "(2)" in re.sub("<[^>]+>", "", lines)
+    assert builder.with_mathml("`$5` and `$6`") == "`$5` and `$6`"
+    with pytest.raises(SystemExit, match="nonsense"):
+        builder.with_mathml("$\\nonsense{x}$")

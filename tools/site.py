@@ -25,7 +25,9 @@ STYLE = """
 [data-md-color-scheme=default] { --md-primary-fg-color: #1a7f3c; --md-typeset-a-color: #1a7f3c; --md-accent-fg-color: #0f5c2a; }
 [data-md-color-scheme=slate] { --md-primary-fg-color: #14602e; }
 math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", "Libertinus Math", "DejaVu Math TeX Gyre", math; }
-.jp-Cell math { font-size: 1.1em; } math[display=block] { margin: 1em 0; overflow-x: auto; overflow-y: hidden; }
+.jp-Cell math { font-size: 1.1em; } mtd[columnalign=left] { text-align: left; } mtd[columnalign=right] { text-align: right; }
+mtable[displaystyle=true] mtd { padding-left: 0; padding-right: 0; } mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
+ math[display=block] { margin: 1em 0; overflow-x: auto; overflow-y: hidden; }
 .jupyter-wrapper .jp-InputPrompt, .jupyter-wrapper .jp-OutputPrompt { display: none !important; }
 .md-typeset .jupyter-wrapper table { display: block; overflow-x: auto; overflow-y: hidden; }
 .md-typeset table:not([class]) th, .md-typeset table:not([class]) td { min-width: 0; padding: 0.5em 0.8em; }
@@ -45,10 +47,11 @@ def with_mathml(text: str) -> str:
             return match["code"]
         display = match["display"] is not None
         source = re.sub(r"\\tag\{(.*?)\}", r"\\qquad(\1)", (match["display"] if display else match["inline"]).replace("\n> ", "\n").strip())
-        if "&" in source and r"\begin" not in source:
-            source = r"\begin{aligned}" + source + r"\end{aligned}"
-        return convert(source.replace(r"\begin{align}", r"\begin{aligned}").replace(r"\end{align}", r"\end{aligned}"),
-                       display="block" if display else "inline").replace("\n", " ")
+        source = re.sub(r"\\(begin|end)\{align(ed)?\}", r"\\\1{align*}", source).replace(r"\arg\max", r"\operatorname{arg\,max}")
+        mathml = convert(source, display="block" if display else "inline").replace("\n", " ")
+        if unknown := re.search(r"<m\w+>([^<]*\\[^<]*|&)</m\w+>", mathml):
+            raise SystemExit(f"LaTeX that does not become MathML ({unknown[1]}): {source}")
+        return mathml
     return re.sub(r"(?P<code>```.*?```|`[^`\n]+`)|\$\$(?P<display>.+?)\$\$|(?<![\\\w$])\$(?P<inline>[^$\n]+?)\$(?!\w)", equation, text, flags=re.S)
 
 
