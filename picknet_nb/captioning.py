@@ -346,7 +346,7 @@ def find_videos(
         found += inside if path.is_dir() else [path]
     return found
 
-# %% ../nbs/32_captioning.ipynb #302a884d
+# %% ../nbs/32_captioning.ipynb #37ccfd5d
 @dataclass(frozen=True)
 class Failure:
     "A file that could not be captioned, and why."
@@ -357,7 +357,7 @@ class Failure:
         "For JSON."
         return {"source": self.source, "error": self.reason}
 
-
+# %% ../nbs/32_captioning.ipynb #1a89e7f1
 class VideoCaptioner(FileCaptioner):
     "A trained run with its CNN, loaded once, for files, folders and streams."
 
@@ -375,7 +375,7 @@ class VideoCaptioner(FileCaptioner):
         "A remark whenever a frame of a stream is picked; options are those of `watch_source`."
         return watch_source(self, source, **options)
 
-# %% ../nbs/32_captioning.ipynb #a71f9919
+# %% ../nbs/32_captioning.ipynb #4eceda8f
 def load_eye(folder: Path, model: Model, config: Config, details: dict, weights, device: str) -> Eye:
     "The eye that a run was trained with, or a sentence that says why it cannot be had."
     data = details.get("details", {})
@@ -388,7 +388,7 @@ def load_eye(folder: Path, model: Model, config: Config, details: dict, weights,
     picker = details.get("recipe", {}).get("picker", "learned")
     return Eye(cnn, model.policy, round(details["glance_dims"]**0.5) if grey else 0, picker, config.threshold, device)
 
-
+# %% ../nbs/32_captioning.ipynb #683219d8
 def load_captioner(
     run=None,      # folder of a run, or one with runs inside; None: the one that `make reproduce` left
     device=None,   # None: a GPU if there is one
@@ -524,7 +524,7 @@ class Watcher:
         self.text = self.voice.say(video, self.beam)[0][0][0]
         return Remark(time, number, self.text, self.text != before, probability, perf_counter() - started)
 
-# %% ../nbs/32_captioning.ipynb #590651b0
+# %% ../nbs/32_captioning.ipynb #1e88613b
 def _read_into(ready: Queue, items: Iterable, stop: Event) -> None:
     "Put items into a queue until there are no more, or nobody wants them; then None, or what went wrong."
     try:
@@ -536,7 +536,7 @@ def _read_into(ready: Queue, items: Iterable, stop: Event) -> None:
     except BaseException as error:  # goes to the one who waits
         ready.put(error)
 
-
+# %% ../nbs/32_captioning.ipynb #35d858be
 def timely(
     items: Iterable,
     time_limit: float,       # seconds to wait for one item
@@ -557,12 +557,12 @@ def timely(
         while not ready.empty():  # makes room for a reader that waits to put its last item
             ready.get_nowait()
 
-# %% ../nbs/32_captioning.ipynb #d8b80592
+# %% ../nbs/32_captioning.ipynb #b69b10f4
 def is_live(source, format: str | None = None) -> bool:
     "Whether opening the source again may help: a camera, an address, a function that opens something."
     return callable(source) or format is not None or (isinstance(source, str) and "://" in source)
 
-
+# %% ../nbs/32_captioning.ipynb #2760f9d2
 def lasting_frames(
     source,                      # whatever `stream_frames` reads, or a function that opens such a source
     rate: float = 1.0,           # frames a second
@@ -623,7 +623,7 @@ def watch_source(
         if remark:
             yield remark
 
-# %% ../nbs/32_captioning.ipynb #48e8077c
+# %% ../nbs/32_captioning.ipynb #be41b184
 def _upright(frame, largest: int):
     "A decoded frame as a picture with even sides, no larger than allowed, and not too small for words."
     picture = frame.to_image()
@@ -632,7 +632,7 @@ def _upright(frame, largest: int):
     scale = min(max(max(picture.size), 240), largest) / max(picture.size)
     return picture.resize(tuple(max(2, int(side * scale) // 2 * 2) for side in picture.size))
 
-
+# %% ../nbs/32_captioning.ipynb #cb582780
 def original_frames(
     path,
     rate: float,     # frames a second to give
@@ -653,7 +653,7 @@ def original_frames(
     except (av.error.FFmpegError, IndexError) as reason:
         raise VideoError(path, f"cannot be read again: {reason}") from reason
 
-# %% ../nbs/32_captioning.ipynb #3bad9bb4
+# %% ../nbs/32_captioning.ipynb #397c9b20
 @lru_cache(maxsize=8)
 def _font(size: int):
     "A font that knows many alphabets: the one that matplotlib brings along."
@@ -661,7 +661,7 @@ def _font(size: int):
     from PIL import ImageFont
     return ImageFont.truetype(str(Path(matplotlib.get_data_path())/"fonts"/"ttf"/"DejaVuSans.ttf"), size)
 
-
+# %% ../nbs/32_captioning.ipynb #e70a1a13
 def burn_in(
     picture,              # of the Pillow kind
     text: str,

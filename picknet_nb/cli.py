@@ -22,7 +22,7 @@ __all__ = ['app', 'JSON', 'RUN', 'SOME_LEFT_OUT', 'prepare', 'OUT', 'CNN', 'WEIG
            'prepare_features', 'prepare_download', 'joined', 'extract', 'evaluate', 'score', 'caption', 'stream',
            'explore', 'bench', 'info', 'main']
 
-# %% ../nbs/35_cli.ipynb #ca4485b2
+# %% ../nbs/35_cli.ipynb #c15ad242
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Pick the frames that matter, and say what they show.")
 
@@ -35,12 +35,12 @@ def typed() -> str:
     "What was typed, for result files."
     return "picknet " + shlex.join(sys.argv[1:])
 
-
+# %% ../nbs/35_cli.ipynb #8e3f14b9
 def say(content, as_json: bool, text: str) -> None:
     "Print for a program or for a person."
     print(json.dumps(content, ensure_ascii=False) if as_json else text)
 
-
+# %% ../nbs/35_cli.ipynb #5ab0f9d2
 def settings_of(pairs: list[str]) -> dict:
     "`name=value` pairs as settings, with each value in the type of its field."
     from picknet_nb.config import Config, ConfigError

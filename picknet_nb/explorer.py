@@ -149,7 +149,7 @@ class Judge:
         videos = torch.full((len(so_far),), video, device=picks.device)
         return reward(spoken, videos, scene.features.expand(len(so_far), -1, -1), so_far, self.config.final_max_picks)
 
-# %% ../nbs/33_explorer.ipynb #4f9177dd
+# %% ../nbs/33_explorer.ipynb #42fd4124
 @dataclass(frozen=True)
 class Outcome:
     "What one picker makes of a clip."
@@ -164,7 +164,7 @@ class Outcome:
         "How many frames up to this one are picked."
         return int(self.picks[: frame + 1].sum())
 
-
+# %% ../nbs/33_explorer.ipynb #ab569d87
 def outcome_of(
     captioner: VideoCaptioner,
     judge: Judge,
@@ -181,7 +181,7 @@ def outcome_of(
     words = voice.words(growing_vectors(voice.captioner.encoder, scene.features[picks]))[0][:, 0]
     return Outcome(picker, threshold, picks.cpu(), probabilities.cpu(), voice.vocabulary.decode(words.cpu()), judge(scene, words, picks))
 
-# %% ../nbs/33_explorer.ipynb #f9888a1b
+# %% ../nbs/33_explorer.ipynb #4f968ca4
 @dataclass(frozen=True)
 class Moment:
     "One decision and what is known at that time."
@@ -196,7 +196,7 @@ class Moment:
     caption: str          # as it stands
     rewards: dict         # so far
 
-
+# %% ../nbs/33_explorer.ipynb #a2271b04
 def moment_of(scene: Scene, outcome: Outcome, frame: int) -> Moment:
     "The decision about one frame."
     last, count = int(last_picks(outcome.picks)[frame]), outcome.so_far(frame)
@@ -259,7 +259,7 @@ class Exploration(Stage):
         count = int(self.outcome().picks.sum())
         return list(dict.fromkeys([self.picker, f"uniform-{count}", f"random-{count}", f"kmeans-{count}", "all"]))
 
-# %% ../nbs/33_explorer.ipynb #e2492a56
+# %% ../nbs/33_explorer.ipynb #6df93fd7
 def picture_uri(
     image: Tensor,         # uint8 (3, height, width) or (height, width)
     kind: str = "JPEG",
@@ -274,7 +274,7 @@ def picture_uri(
     Image.fromarray(array).save(content, kind)
     return f"data:image/{kind.lower()};base64,{base64.b64encode(content.getvalue()).decode()}"
 
-
+# %% ../nbs/33_explorer.ipynb #a1f9d0d6
 def vector_picture(
     vector: Tensor,  # (dims,)
     black: float,    # value that is drawn black
@@ -402,7 +402,7 @@ def comparison_html(scene: Scene, outcomes: list[Outcome]) -> str:
                     f"<td>{language}</td><td>{outcome.rewards.diversity[-1]:.2f}</td></tr>")
     return f'<div class="pn pn-compare"><table>{"".join(rows)}</table></div>'
 
-# %% ../nbs/33_explorer.ipynb #a696ca9c
+# %% ../nbs/33_explorer.ipynb #de6c7559
 def _import_widgets():
     "ipywidgets, or a sentence that says how to get it."
     try:
@@ -411,7 +411,7 @@ def _import_widgets():
         raise PickNetError('the explorer needs ipywidgets: pip install "picknet_nb[notebook]"') from reason
     return ipywidgets
 
-
+# %% ../nbs/33_explorer.ipynb #cf27e45e
 def make_controls(exploration: Exploration) -> dict:
     "The widgets that people move, by name."
     widgets, frames, own = _import_widgets(), len(exploration.scene.glances), exploration.picker
@@ -549,14 +549,14 @@ def page() -> Explorer:
     "The explorer of what the server was started with."
     return Explorer(**json.loads(os.environ.get(_SOURCES, "{}")))
 
-# %% ../nbs/33_explorer.ipynb #b5cb5c41
+# %% ../nbs/33_explorer.ipynb #e7731748
 def server_settings(port: int, browser: bool) -> dict:
     "This machine only, no files, uploads up to 256 MB; forgotten pages end after ten minutes."
     return {"Voila": {"ip": "127.0.0.1", "port": port, "open_browser": browser, "tornado_settings": {"websocket_max_message_size": 2**28}},
             "MappingKernelManager": {"cull_idle_timeout": 600, "cull_interval": 60},
             "VoilaConfiguration": {"file_allowlist": ["nothing"], "show_tracebacks": True}}
 
-
+# %% ../nbs/33_explorer.ipynb #604ce5fa
 def serve(
     run=None,              # folder of a run; None: what `make reproduce` left, or the toy
     videos=None,           # folder with videos; None: clips of the built-in world

@@ -222,7 +222,7 @@ def compare_rows(
     means = {row: {video: sum(each[video] for each in seeds) / len(seeds) for video in seeds[0]} for row, seeds in scores.items()}
     return {other: paired_bootstrap(means[name], means[other])._asdict() for other in means if other != name} if name in means else {}
 
-# %% ../nbs/34_reproduction.ipynb #85f82563
+# %% ../nbs/34_reproduction.ipynb #ba523c22
 def open_data(data: str, scale: str, seed: int = 0, device: str = "cpu", config: Config | None = None, bars: bool = True) -> Corpus:
     "The built-in world, made if it is not there, or a corpus folder."
     if data == "shapes":
@@ -230,7 +230,7 @@ def open_data(data: str, scale: str, seed: int = 0, device: str = "cpu", config:
         return prepare_shapes(data_folder()/"corpora"/f"shapes-{scale}", scale=scale, seed=seed, progress=bars).to(device)
     return Corpus.load(data, device, config)
 
-
+# %% ../nbs/34_reproduction.ipynb #c4cd8f70
 def reproduce(
     data: str = "shapes",              # "shapes", or the folder of a corpus
     scale: str = "small",              # "smoke", "small" or "full"

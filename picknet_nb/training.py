@@ -38,7 +38,7 @@ __all__ = ['LARGEST_LOSS', 'STAGES', 'Model', 'frame_choice', 'most_picks', 'fee
            'Reinforcement', 'reward_for', 'Adaptation', 'caption_videos', 'Validation', 'RunError', 'locked',
            'save_weights', 'load_weights', 'Recipe', 'recipes', 'TrainingError', 'Sums', 'Step', 'Shadow', 'seed_of',
            'grouped', 'epoch_order', 'Progress', 'Trainer', 'process_share', 'read_checkpoint', 'random_states',
-           'save_checkpoint', 'restore', 'check_finite', 'judge', 'batches_of', 'run_epoch', 'run_stage',
+           'save_checkpoint', 'restore', 'check_finite', 'batches_of', 'judge', 'run_epoch', 'run_stage',
            'out_of_patience', 'supervise', 'reinforce', 'adapt', 'open_run', 'train', 'load_run', 'together']
 
 # %% ../nbs/23_training.ipynb #d190d7c5
@@ -83,12 +83,12 @@ def most_picks(name: str) -> int | None:
     count = name.rpartition("-")[2]
     return int(count) if count.isdigit() else None
 
-# %% ../nbs/23_training.ipynb #2089239c
+# %% ../nbs/23_training.ipynb #07c7b666
 def feedback_at(epoch: int, config: Config) -> float:
     "Probability that the decoder is fed its own last word, in this epoch (counted from 0)."
     return min(config.feedback_most, config.feedback_step * (epoch // config.feedback_every))
 
-
+# %% ../nbs/23_training.ipynb #302002f3
 class Supervision(nn.Module):
     "Cross-entropy of captions, given frames that do not depend on the policy."
 
@@ -222,7 +222,7 @@ class Adaptation(nn.Module):
         caption_part, more = self.supervision(captions)
         return caption_part + policy_part, measures | more
 
-# %% ../nbs/23_training.ipynb #5d042cd3
+# %% ../nbs/23_training.ipynb #d38bca2f
 @torch.no_grad()
 def caption_videos(
     model: Model,
@@ -240,7 +240,7 @@ def caption_videos(
              for some, chosen in zip(videos.split(batch_size), picks.split(batch_size))]
     return torch.cat(words), picks
 
-
+# %% ../nbs/23_training.ipynb #f06be8a4
 class Validation:
     "CIDEr on one split, computed where the model lives."
 
@@ -260,11 +260,11 @@ class Validation:
         return {"score": deciding.mean().item(), "CIDEr": cider.mean().item(),
                 "picks": count.float().mean().item(), "inside": inside.float().mean().item()}
 
-# %% ../nbs/23_training.ipynb #4fcd7c14
+# %% ../nbs/23_training.ipynb #b22ebd76
 class RunError(FileError):
     "A run folder that cannot be used, and why."
 
-
+# %% ../nbs/23_training.ipynb #bb349965
 @contextmanager
 def locked(folder: Path):
     "Keep other processes out of a folder; the operating system opens the lock when we die."
@@ -280,12 +280,12 @@ def locked(folder: Path):
         file.flush()
         yield
 
-
+# %% ../nbs/23_training.ipynb #b4de1627
 def save_weights(weights: dict[str, Tensor], path: Path) -> Path:
     "Weights as safetensors, written whole."
     return write_whole(path, save({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}))
 
-
+# %% ../nbs/23_training.ipynb #7b2ebf09
 def load_weights(model: nn.Module, path: Path) -> None:
     "Weights from safetensors; a file that does not fit the model is refused."
     try:
@@ -295,7 +295,7 @@ def load_weights(model: nn.Module, path: Path) -> None:
     except Exception as reason:  # safetensors and torch each have their own
         raise RunError(path, f"does not fit the model: {str(reason).splitlines()[0]}") from reason
 
-# %% ../nbs/23_training.ipynb #aa8b01bd
+# %% ../nbs/23_training.ipynb #e66b02b9
 @dataclass(frozen=True)
 class Recipe:
     "How one row of the table is trained and tested."
@@ -314,7 +314,7 @@ class Recipe:
         return Config(**{**asdict(config), "language_weight": config.language_weight * self.language,
                          "diversity_weight": config.diversity_weight * self.diversity})
 
-
+# %% ../nbs/23_training.ipynb #5c117c50
 def recipes(picks: int = 6) -> dict[str, Recipe]:  # frames that uniform, random and k-means pick
     "Every row of the table by name."
     return {
@@ -328,14 +328,14 @@ def recipes(picks: int = 6) -> dict[str, Recipe]:  # frames that uniform, random
         "PickNet (V+L)": Recipe("learned", language=1.0, diversity=1.0),
     }
 
-# %% ../nbs/23_training.ipynb #bbc8f38e
+# %% ../nbs/23_training.ipynb #19d667c3
 class TrainingError(PickNetError):
     "Training that cannot go on, and from where it can be taken up again."
 
 
 LARGEST_LOSS = 1e4  # an untrained captioner starts near 20 words x log(13,000) = 190
 
-
+# %% ../nbs/23_training.ipynb #549fe16c
 class Sums:
     "Sums of what the log needs, kept on the device, with the number of the first step that went wrong."
 
@@ -431,7 +431,7 @@ class Shadow:
         finally:
             self.put_on(kept)
 
-# %% ../nbs/23_training.ipynb #b4ca69be
+# %% ../nbs/23_training.ipynb #2d04d63f
 STAGES = ("supervision", "reinforcement", "adaptation")
 
 
@@ -442,7 +442,7 @@ def seed_of(*numbers: int) -> int:
         seed = (seed * 1_000_003 + number + 1) % 2**63
     return seed
 
-
+# %% ../nbs/23_training.ipynb #756b82de
 def grouped(
     items: Tensor,   # int64: captions, in random order
     owner: Tensor,   # int64: the video of each
@@ -455,7 +455,7 @@ def grouped(
     rank = torch.arange(len(items), device=items.device) - (count.cumsum(0) - count)[owner]
     return items[rank < (count // together * together)[owner]].view(-1, together)
 
-
+# %% ../nbs/23_training.ipynb #d932860d
 def epoch_order(
     items: Tensor,          # int64: captions or videos of the training split
     batch_size: int,
@@ -475,7 +475,7 @@ def epoch_order(
     batches = groups[: len(groups) // size * size].view(-1, size, groups.shape[1])
     return batches[:, rank * size // world:(rank + 1) * size // world].flatten(1)
 
-# %% ../nbs/23_training.ipynb #a2500388
+# %% ../nbs/23_training.ipynb #bfb9cd10
 @dataclass
 class Progress:
     "How far a run has come."
@@ -485,7 +485,7 @@ class Progress:
     best: float = -math.inf
     best_epoch: int = -1
 
-
+# %% ../nbs/23_training.ipynb #e0b5941a
 class Trainer:
     "A model in its folder, and how far it has come."
 
@@ -506,13 +506,13 @@ class Trainer:
         "The weights that are scored and kept: the averaged ones, where there are any."
         return self.shadow.worn() if self.shadow else nullcontext(self.model)
 
-
+# %% ../nbs/23_training.ipynb #a92972d9
 def process_share() -> tuple[int, int]:
     "Which process this is, and of how many."
     together = torch.distributed.is_available() and torch.distributed.is_initialized()
     return (torch.distributed.get_rank(), torch.distributed.get_world_size()) if together else (0, 1)
 
-
+# %% ../nbs/23_training.ipynb #e0b8a516
 def read_checkpoint(folder: Path) -> dict | None:
     "The last checkpoint of a run, if there is one."
     path = Path(folder)/"checkpoint.pt"
@@ -523,7 +523,7 @@ def read_checkpoint(folder: Path) -> dict | None:
     except Exception as reason:  # a file cut in half fails in many ways
         raise RunError(path, f"cannot be read ({type(reason).__name__}); move it away to start this run again") from reason
 
-# %% ../nbs/23_training.ipynb #b81e9c67
+# %% ../nbs/23_training.ipynb #c64d738a
 def random_states(world: int) -> list[dict[str, Tensor]]:
     "The state of the random numbers of every process."
     mine = {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
@@ -532,7 +532,7 @@ def random_states(world: int) -> list[dict[str, Tensor]]:
         torch.distributed.all_gather_object(states, mine)
     return states
 
-
+# %% ../nbs/23_training.ipynb #8a3ee574
 def save_checkpoint(trainer: Trainer, step: Step) -> None:
     "Write everything a resumed run needs: the stage's best weights, the checkpoint, and the log that it contains."
     content = {"progress": asdict(trainer.progress), "finished": trainer.finished, "log": trainer.log,
@@ -552,7 +552,7 @@ def save_checkpoint(trainer: Trainer, step: Step) -> None:
         raise RunError(trainer.folder, f"cannot be written ({reason.strerror}); the checkpoint before this one is whole") from reason
     trainer.best_weights, trainer.saved = None, time.monotonic()
 
-
+# %% ../nbs/23_training.ipynb #f6b5731c
 def restore(trainer: Trainer, stage: str, step: Step) -> None:
     "Go back to where the last checkpoint of this stage stood, or to the stage's start."
     stored, trainer.stored = trainer.stored, None
@@ -583,7 +583,13 @@ def check_finite(trainer: Trainer, step: Step) -> None:
     raise TrainingError(f"{trainer.progress.stage}, epoch {trainer.progress.epoch}, step {bad}: the loss is no number or above "
                         f"{LARGEST_LOSS:g}; first tensor that is not finite: {culprit}; last good checkpoint in {trainer.folder}: {kept}")
 
-# %% ../nbs/23_training.ipynb #6e8beaa8
+# %% ../nbs/23_training.ipynb #b61a88ed
+def batches_of(trainer: Trainer, items: Tensor, seed: int) -> Tensor:
+    "The batches of an epoch; captions of a clip go together, videos stand alone."
+    together = 1 if trainer.progress.stage == "reinforcement" else trainer.config.captions_together
+    return epoch_order(items, trainer.config.batch_size, seed, trainer.share, trainer.corpus.caption_video, together)
+
+# %% ../nbs/23_training.ipynb #eea34425
 def judge(trainer: Trainer, validate: Callable[[Model], dict[str, float]]) -> dict[str, float]:
     "Score the model on the validation split; keep its weights if they are the best so far."
     progress = trainer.progress
@@ -594,13 +600,7 @@ def judge(trainer: Trainer, validate: Callable[[Model], dict[str, float]]) -> di
             trainer.best_weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
     return scores
 
-
-def batches_of(trainer: Trainer, items: Tensor, seed: int) -> Tensor:
-    "The batches of an epoch; captions of a clip go together, videos stand alone."
-    together = 1 if trainer.progress.stage == "reinforcement" else trainer.config.captions_together
-    return epoch_order(items, trainer.config.batch_size, seed, trainer.share, trainer.corpus.caption_video, together)
-
-
+# %% ../nbs/23_training.ipynb #96a795ac
 def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, bar: tqdm) -> None:
     "One pass: the steps that are left of it, validation, a line in the log, a checkpoint."
     progress, started, alone = trainer.progress, time.monotonic(), trainer.share[1] == 1
@@ -622,7 +622,7 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
     shown = {**line, "validation CIDEr": line["validation"]["CIDEr"]}
     bar.set_postfix({name: f"{shown[name]:.3g}" for name in ("loss", "reward", "picks", "validation CIDEr") if name in shown})
 
-# %% ../nbs/23_training.ipynb #e6d86d8b
+# %% ../nbs/23_training.ipynb #c6dfc111
 def run_stage(
     trainer: Trainer,
     name: str,
@@ -657,12 +657,12 @@ def run_stage(
         torch.distributed.barrier()  # until the first process has written what all of them read
     load_weights(trainer.model, best)
 
-
+# %% ../nbs/23_training.ipynb #4dc4d2bc
 def out_of_patience(progress: Progress, patience: int) -> bool:
     "Whether the best epoch lies too far back."
     return 0 < patience <= progress.epoch - 1 - progress.best_epoch
 
-# %% ../nbs/23_training.ipynb #dea3c53c
+# %% ../nbs/23_training.ipynb #f17f72e2
 def supervise(trainer: Trainer) -> None:
     "Stage one: the captioner alone."
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
@@ -671,7 +671,7 @@ def supervise(trainer: Trainer) -> None:
     run_stage(trainer, "supervision", stage, [model.captioner], config.supervision_rate, config.supervision_epochs,
               corpus.pairs("train"), Validation(corpus, config, frame_choice("all", corpus)))
 
-
+# %% ../nbs/23_training.ipynb #154a7d3d
 def reinforce(trainer: Trainer, reward: Reward) -> None:
     "Stage two: the policy alone, rewarded by the captioner as it is."
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
@@ -680,7 +680,7 @@ def reinforce(trainer: Trainer, reward: Reward) -> None:
     run_stage(trainer, "reinforcement", stage, [model.policy], config.reinforcement_rate, config.reinforcement_epochs,
               corpus.splits["train"], Validation(corpus, config))
 
-
+# %% ../nbs/23_training.ipynb #c30f9493
 def adapt(trainer: Trainer, picker: str, reward: Reward) -> None:
     "Stage three: both together, or the captioner alone where the picker cannot learn."
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
@@ -693,7 +693,7 @@ def adapt(trainer: Trainer, picker: str, reward: Reward) -> None:
         parts, validate = [model.captioner], Validation(corpus, config, choose)
     run_stage(trainer, "adaptation", stage, parts, config.adaptation_rate, config.adaptation_epochs, corpus.pairs("train"), validate)
 
-# %% ../nbs/23_training.ipynb #b17c68ad
+# %% ../nbs/23_training.ipynb #e62b15eb
 def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
     "Write what a run is, or refuse a folder that holds another one."
     details = {"recipe": asdict(recipe), "corpus": corpus.name, "vocabulary": corpus.vocabulary.fingerprint(),
@@ -711,7 +711,7 @@ def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> No
     if differing:
         raise RunError(folder, "holds another run: " + "; ".join(differing))
 
-
+# %% ../nbs/23_training.ipynb #732859db
 def train(
     folder,                # of the run: new, or one to go on with
     corpus: Corpus,
