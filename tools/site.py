@@ -144,6 +144,8 @@ def describe(node, comments: dict[int, str], level: int, owner: str = "") -> str
         arguments = [argument for argument in [*start.args.args, *start.args.kwonlyargs] if argument.arg != "self"]
         text += f"```python\n{signature(start, owner + node.name)}\n```\n\n"
     text += (ast.get_docstring(node) or "") + "\n\n"
+    if isinstance(node, ast.ClassDef) and (bases := [ast.unparse(base) for base in node.bases if ast.unparse(base) != "NamedTuple"]):
+        text += f"Extends {', '.join(f'`{base}`' for base in bases)}.\n\n"
     rows = [(argument.arg, comments.get(argument.lineno, "")) for argument in arguments] if start else []
     if isinstance(node, ast.ClassDef):
         rows = [(ast.unparse(field), comments.get(field.lineno, "")) for field in node.body if isinstance(field, ast.AnnAssign)] or rows
