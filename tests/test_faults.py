@@ -300,7 +300,7 @@ def slowly(waiting, references, **facts):
     "A scorer that takes its time."
     for number in waiting:
         time.sleep(0.1)
-        yield number, metrics.Scores({"CIDEr": number + 0.5}, "test")
+        yield number, metrics.Scores({"CIDEr": number + 0.5}, "test", {"CIDEr": {"a": number + 0.5}})
 
 
 @named

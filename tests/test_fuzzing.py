@@ -483,7 +483,7 @@ def test_folders_with_damage(request, tmp_path, kind):
         if name.endswith(".json"):
             places = spots(json.loads(content))
             for place in places if len(places) < 40 else places[:: len(places) // 40]:
-                for number, new in enumerate(ODD if SCALE > 1 else ODD[len(place) % 4::4]):
+                for number, new in enumerate(ODD if SCALE > 1 and name != "run.json" else ODD[len(place) % 4::4]):
                     variant(name, json.dumps(changed(json.loads(content), place, new, number == 0)).encode())
     settle(f"folders, {kind}", in_children(read, paths))
 
