@@ -151,7 +151,7 @@ def _table_line(name: str, seeds: Sequence[dict], decoding: str, printed: dict |
             line.append("" if printed is None else "–" if value is None else f"{value:.1f}")
     return line
 
-# %% ../nbs/31_analysis.ipynb #3de9798e
+# %% ../nbs/31_analysis.ipynb #990d9c23
 def _provenance(result: dict, decoding: str) -> str:
     "One sentence a result file: the command that made it and what it ran on."
     details = [f"commit {str(result['commit'])[:10]}" if result.get("commit") else None, result.get("machine"),
@@ -159,7 +159,8 @@ def _provenance(result: dict, decoding: str) -> str:
                f"{result['minutes']:.1f} min" if _is_number(result.get("minutes")) else None]
     text = f"`{result.get('command', 'command not recorded')}` ({', '.join(str(d) for d in details if d)})"
     text += f"; {result['data']}, {result.get('scale', '?')} scale, {result.get('split', '?')} split, {decoding} decoding"
-    return text + (f"; {result['metrics']}" if isinstance(result.get("metrics"), str) else "") + "."
+    signature = re.sub(r"\|decoding:\w+", "", result["metrics"]) if isinstance(result.get("metrics"), str) else ""  # the sentence has said it
+    return f"{text}; {signature}." if signature else f"{text}."
 
 # %% ../nbs/31_analysis.ipynb #5f729ad6
 def results_table(
