@@ -29,7 +29,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 OUT = ROOT/"data"/"results"/"reliability.json"
 SUITE = ("test_fuzzing", "test_faults", "test_properties", "test_security")
-FOUND = (  # what these runs have found so far: where, what happened, what happens now
+FOUND = (  # what these tests, and the work of writing them, have found so far: where, what happened, what happens now
     ("video", "a transport stream whose streams come and go raised PyAV's IndexError", "refused with the file's name"),
     ("config", "a JSON number of more than 4,300 digits raised ValueError", "refused with the file's name"),
     ("config", "a name that stands twice in a JSON file lost what it said first, in silence", "refused with the name"),

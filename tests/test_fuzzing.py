@@ -23,7 +23,7 @@ from picknet_nb import metrics
 from picknet_nb.captioning import load_captioner
 from picknet_nb.config import Config, PickNetError, load_config, preset
 from picknet_nb.corpus import Corpus, prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips
-from picknet_nb.features import load_cnn, read_part, read_weights, write_part
+from picknet_nb.features import extract_folder, load_cnn, read_part, read_weights, write_part
 from picknet_nb.text import Vocabulary
 from picknet_nb.training import Model, Recipe, load_run, open_run, save_weights
 from picknet_nb.video import read_clip, stream_frames
@@ -286,6 +286,20 @@ def test_repeated_names_are_refused_or_kept_whole(tmp_path):
     (path := tmp_path/"references.json").write_text('{"a": ["one"], "a": ["two"]}')
     assert metrics.read_references(path) == {"a": ["one", "two"]}
     settle("texts, repeated names", outcomes)
+
+
+def test_small_things_that_once_got_through(tmp_path):
+    "Half a surrogate pair, a number too large to count to, a record of an extraction that is none, digits that are no number."
+    cases = {"captions.json": (rb'{"a": ["\ud83d"]}', read_captions), "ids.json": (rb'{"\ud83d": ["a"]}', read_captions),
+             "config.json": (b'{"max_words": 1180591620717411303424}', load_config), "mapping.txt": ("a vid\u00b2".encode(), read_mapping),
+             "parts/made_with.json": (b"[]", lambda path: extract_folder({}, path.parents[1], load_cnn("tiny"), progress=False))}
+    outcomes = {}
+    for name, (content, read) in cases.items():
+        (path := tmp_path/name).parent.mkdir(exist_ok=True)
+        path.write_bytes(content)
+        outcomes[name] = outcome_of(read, path)
+    assert set(outcomes.values()) == {REFUSED}, outcomes
+    settle("texts, small things", outcomes)
 
 
 def test_a_million_captions_on_one_video(tmp_path):
