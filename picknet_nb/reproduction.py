@@ -230,7 +230,7 @@ def open_data(data: str, scale: str, seed: int = 0, device: str = "cpu", config:
         return prepare_shapes(data_folder()/"corpora"/f"shapes-{scale}", scale=scale, seed=seed, progress=bars).to(device)
     return Corpus.load(data, device, config)
 
-# %% ../nbs/34_reproduction.ipynb #c4cd8f70
+# %% ../nbs/34_reproduction.ipynb #3f7b3bc8
 def reproduce(
     data: str = "shapes",              # "shapes", or the folder of a corpus
     scale: str = "small",              # "smoke", "small" or "full"
@@ -246,7 +246,7 @@ def reproduce(
     workers: int = 1,                  # processes that train rows side by side; on a CPU, one for each core is best
 ) -> dict:
     "Train, caption and score every row; write result file, table and figures; what is done is not done again."
-    folder = Path(folder or data_folder()/"runs"/f"{Path(data).name}-{scale}")
+    folder, started = Path(folder or data_folder()/"runs"/f"{Path(data).name}-{scale}"), time.monotonic()
     config, known = preset(scale, **(changes or {})), list(recipes())
     rows = rows or known
     if unknown := sorted(set(rows) - set(known)):
@@ -259,6 +259,7 @@ def reproduce(
     result = {"kind": "table", "data": corpus.name, "scale": scale, "split": "test", "command": command, **circumstances(),
               "machine": ", ".join(sorted({row["machine"] for row in done})),  # where they were trained
               "minutes": round(sum(row["minutes"] for row in done) + sum({row["seed"]: row["minutes_shared"] for row in done}.values()), 2),
+              "minutes_of_call": round((time.monotonic() - started) / 60, 2),  # all of it, data and scores too; less where rows were there already
               "features": corpus.details.get("cnn", ""), "metrics": signature, "comparisons": compare_rows(done), "config": asdict(config),
               "rows": [strip(row) for row in sorted(done, key=lambda row: (row["seed"], known.index(row["row"])))]}
     write_whole(folder/"results.json", json.dumps(result, indent=1) + "\n")
