@@ -16,7 +16,7 @@ from .capture import fused
 from .config import PickNetError
 
 # %% auto #0
-__all__ = ['lstm_cell', 'full', 'lstm_loop', 'lstm_cell_gradient', 'LSTMScan', 'compact', 'working_type', 'FrameModel',
+__all__ = ['lstm_cell', 'full', 'lstm_loop', 'lstm_cell_gradient', 'turned', 'LSTMScan', 'compact', 'working_type', 'FrameModel',
            'EncoderState', 'StreamEncoder', 'check_shapes', 'check_finite', 'Encoder']
 
 # %% ../nbs/10_encoder.ipynb #22cf04f0
@@ -69,16 +69,21 @@ def lstm_cell_gradient(
     sums = [d_cell*g*i*(1 - i), d_cell*before*f*(1 - f), d_cell*i*(1 - g*g), d_hidden*shown*slope]
     return torch.cat(sums, -1).to(d_product.dtype), d_cell*f
 
-# %% ../nbs/10_encoder.ipynb #dc11fcf6
+# %% ../nbs/10_encoder.ipynb #05ab3949
+def turned(weight: Tensor) -> Tensor:
+    "The transposed matrix as products read it fastest: on a CPU as a copy, on a GPU as it lies."
+    return weight.T if weight.is_cuda else weight.T.contiguous()
+
+# %% ../nbs/10_encoder.ipynb #f6ec229e
 class LSTMScan(torch.autograd.Function):
     "`lstm_loop` with its gradient by hand: one product and one small kernel a step, one product for the weight."
 
     @staticmethod
     def forward(ctx, inputs: Tensor, weight: Tensor, output_gate: str) -> Tensor:
         hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
-        cell, states, saved = hidden.to(full(hidden.dtype)), [hidden], []
+        cell, states, saved, across = hidden.to(full(hidden.dtype)), [hidden], [], turned(weight)
         for step in inputs:
-            *gates, new, hidden = lstm_cell(step, hidden @ weight.T, cell, output_gate)
+            *gates, new, hidden = lstm_cell(step, hidden @ across, cell, output_gate)
             states.append(hidden), saved.extend((*gates, new, cell))
             cell = new
         states = torch.stack(states)  # (time + 1, batch, hidden), from the zero state on
