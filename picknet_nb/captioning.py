@@ -375,11 +375,16 @@ class VideoCaptioner(FileCaptioner):
         "A remark whenever a frame of a stream is picked; options are those of `watch_source`."
         return watch_source(self, source, **options)
 
-# %% ../nbs/32_captioning.ipynb #4eceda8f
+# %% ../nbs/32_captioning.ipynb #04508f63
 def load_eye(folder: Path, model: Model, config: Config, details: dict, weights, device: str) -> Eye:
     "The eye that a run was trained with, or a sentence that says why it cannot be had."
     data = details.get("details", {})
-    cnn = load_cnn(data.get("cnn", config.cnn), weights, device)
+    try:
+        cnn = load_cnn(str(data.get("cnn", config.cnn)), weights, device)
+    except FileError:
+        raise  # it names the weights that cannot be read
+    except PickNetError as reason:
+        raise RunError(folder/"run.json", str(reason)) from reason
     if cnn.dims != details["feature_dims"]:
         raise RunError(folder, f"was trained on features of {details['feature_dims']} numbers, but {cnn.name} makes {cnn.dims}")
     if str(data.get("weights", cnn.weights)).split()[-1:] != cnn.weights.split()[-1:]:

@@ -176,11 +176,16 @@ def meteor_scores(
         raise ScoreError(f"METEOR: a score was expected, not {meteor_said[0]!r}") from None
     return corpus, each
 
-# %% ../nbs/30_metrics.ipynb #68cabe92
+# %% ../nbs/30_metrics.ipynb #3ff0048a
 def _name(ids) -> str:
     "The first few of some ids, and how many more there are."
     ids = sorted(map(str, ids))
     return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
+
+
+def _is_text(caption) -> bool:
+    "Whether something is text that can be written; half a surrogate pair cannot."
+    return isinstance(caption, str) and not any("\ud800" <= letter <= "\udfff" for letter in caption)
 
 
 def check_captions(
@@ -191,10 +196,10 @@ def check_captions(
     faults = {
         "no caption for": references.keys() - candidates.keys(),
         "no references for": candidates.keys() - references.keys(),
-        "not a caption but something else for": {id for id, caption in candidates.items() if not isinstance(caption, str)},
+        "not a caption but something else for": {id for id, caption in candidates.items() if not _is_text(caption)},
         "not a list of captions as references of": {
             id for id, known in references.items()
-            if isinstance(known, str) or not known or not all(isinstance(caption, str) for caption in known)},
+            if isinstance(known, str) or not known or not all(map(_is_text, known))},
     }
     found = [f"{what} {_name(ids)}" for what, ids in faults.items() if ids]
     if found or not references:
