@@ -1,5 +1,8 @@
 "A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter."
+import os
 import random
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: some tests fork, and a fork does not survive torch's threads
 
 import pytest
 import torch

@@ -58,7 +58,7 @@ def notebooks() -> str:
 def pytest() -> str:
     "The tests that cannot be told as a story."
     with tempfile.TemporaryDirectory() as folder:
-        call(sys.executable, "-m", "pytest", "-q", "-rs", "--durations=8", f"--junitxml={folder}/report.xml", "tests", env={**SINGLE, "OMP_NUM_THREADS": "2"})
+        call(sys.executable, "-m", "pytest", "-q", "-rs", "--durations=8", f"--junitxml={folder}/report.xml", "tests", env=SINGLE)
         report = xml.parse(f"{folder}/report.xml").getroot().find("testsuite").attrib
     return f"{int(report['tests']) - int(report['skipped'])} tests passed, {report['skipped']} skipped"
 
