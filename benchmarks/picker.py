@@ -5,6 +5,7 @@ python benchmarks/picker.py [--out data/results/benchmark_picker.json] [--device
 from __future__ import annotations
 
 import argparse
+import copy
 import datetime
 import json
 import os
@@ -21,7 +22,7 @@ sys.path.insert(0, str(ROOT))
 import torch
 
 from picknet_nb.pickers import Clips, centre_distances, greedy_start, frame_distances, kmeans, kmeans_shares
-from picknet_nb.policy import Policy, glance_differences, pair_logits, path_logits, project, walk, walk_by_frame, walk_by_scan, walk_by_table
+from picknet_nb.policy import Policy, glance_differences, last_picks, pair_logits, path_logits, project, walk, walk_by_frame, walk_by_scan, walk_by_table
 
 
 def median_ms(work, device: str, repeats: int = 30, warm_up: int = 5) -> float:
@@ -112,18 +113,31 @@ def check_equal(policy: Policy, glances: torch.Tensor) -> dict:
     }
     ties = {name: widest_tie(policy, glances, *way) for name, way in ways.items()}
     result = {f"{name} picks that agree": (a == b).float().mean().item() for name, (_, a, b) in ways.items()} | {"widest tie": max(ties.values())}
-    policy.zero_grad()
-    policy.log_probability(glances, fast.sampled[0]).sum().backward()
-    quick = [p.grad.clone() for p in policy.parameters()]
-    policy.zero_grad()
-    last = torch.where(fast.sampled[0], torch.arange(noise.shape[1], device=noise.device), 0).cummax(1).values[:, :-1]
-    before = glances.gather(1, last[..., None].expand(-1, -1, glances.shape[-1]))
+    picks = fast.sampled[0]
+    exact = gradients(copy.deepcopy(policy).double(), lambda net: path_by_frame(net, glances, picks))
+    errors = {name: distance(gradients(policy, way), exact) for name, way in (
+        ("fast", lambda net: net.log_probability(glances, picks)), ("frame by frame", lambda net: path_by_frame(net, glances, picks)))}
+    assert result["widest tie"] < 1e-4, ties  # rounding may decide a tie, and nothing else
+    assert errors["fast"] < 1e-4, errors
+    return result | {"relative error of the gradient": errors}
+
+
+def path_by_frame(policy: Policy, glances: torch.Tensor, picks: torch.Tensor) -> torch.Tensor:
+    "log p(picks) of every clip, every difference through both layers."
+    before = glances.gather(1, last_picks(picks)[:, 1:, None].expand(-1, -1, glances.shape[-1]))
     log_p = policy(glance_differences(glances[:, 1:], before)).log_softmax(-1)
-    torch.where(fast.sampled[0][:, 1:], log_p[..., 1], log_p[..., 0]).sum().backward()
-    scale = lambda p: max(p.grad.abs().max().item(), 1.0)  # a gradient that cancels out is a small sum of large terms
-    error = max((a - p.grad).abs().max().item() / scale(p) for a, p in zip(quick, policy.parameters()))
-    assert result["widest tie"] < 1e-4 and error < 1e-3, (result, ties, error)  # rounding may decide a tie, and nothing else
-    return result | {"largest relative gradient difference": error}
+    return torch.where(picks[:, 1:], log_p[..., 1], log_p[..., 0]).sum(1)
+
+
+def gradients(policy: Policy, log_probability) -> list[torch.Tensor]:
+    "Of the summed log-probabilities, by every parameter."
+    return torch.autograd.grad(log_probability(policy).sum(), list(policy.parameters()))
+
+
+def distance(found: list[torch.Tensor], exact: list[torch.Tensor]) -> float:
+    "The length of the difference as a share of the length of the exact gradient, all parameters together."
+    flat = lambda parts: torch.cat([part.double().flatten() for part in parts])
+    return ((flat(found) - flat(exact)).norm() / flat(exact).norm()).item()
 
 
 def time_rollouts(policy: Policy, glances: torch.Tensor) -> dict:

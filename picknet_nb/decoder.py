@@ -331,47 +331,50 @@ def word_losses(
     loss = total - (1 - smoothing)*logits.gather(1, words[:, None])[:, 0] - smoothing*logits.mean(-1)
     return torch.where(words == PAD, 0, loss), total
 
-# %% ../nbs/11_decoder.ipynb #0e0fceb5
+# %% ../nbs/11_decoder.ipynb #b945a28b
 @fused
 def word_losses_gradient(logits: Tensor, words: Tensor, total: Tensor, scale: Tensor, smoothing: float) -> Tensor:
-    "The gradient of the summed losses, times `scale`, in the type of the logits."
+    "The gradient of each word's loss, times `scale` (rows,), in the type of the logits."
     true = torch.arange(logits.shape[1], device=logits.device) == words[:, None]
     target = true*(1 - smoothing) + smoothing/logits.shape[1]
-    d_logits = ((logits.to(total.dtype) - total[:, None]).exp() - target)*scale
+    d_logits = ((logits.to(total.dtype) - total[:, None]).exp() - target)*scale[:, None]
     return torch.where(words[:, None] == PAD, 0, d_logits).to(logits.dtype)
 
-# %% ../nbs/11_decoder.ipynb #64d93d0a
+# %% ../nbs/11_decoder.ipynb #655a9ac5
 class CaptionLoss(torch.autograd.Function):
-    "The summed losses of words, with the gradient by hand."
+    "The loss of each word, with the gradient by hand."
 
     @staticmethod
     def forward(ctx, logits: Tensor, words: Tensor, smoothing: float) -> Tensor:
         losses, total = word_losses(logits, words, smoothing)
         ctx.save_for_backward(logits, words, total)
         ctx.smoothing = smoothing
-        return losses.sum()
+        return losses
 
     @staticmethod
     @once_differentiable
     def backward(ctx, scale: Tensor):
         return word_losses_gradient(*ctx.saved_tensors, scale, ctx.smoothing), None, None
 
-# %% ../nbs/11_decoder.ipynb #e6af215f
+# %% ../nbs/11_decoder.ipynb #7c206ea2
 def caption_loss(
     logits: Tensor,                 # (batch, time, vocabulary)
     words: Tensor,                  # int64 (batch, time), padded with 0
     label_smoothing: float = 0.0,
+    weights: Tensor | None = None,  # (batch,): how much each caption counts; None: all alike
 ) -> Tensor:                        # scalar
     "The cross-entropy of the supervision stage: summed over the words of a caption, averaged over captions."
-    return CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing) / len(words)
+    losses = CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing).view_as(words).sum(1)
+    return (losses if weights is None else weights*losses).mean()
 
-# %% ../nbs/11_decoder.ipynb #b85396e2
+# %% ../nbs/11_decoder.ipynb #bb728952
 @torch.no_grad()
 def generate(
     decoder: WordModel,
     video: Tensor,              # (batch, video)
     max_words: int,             # longest caption, <eos> included
     sampled: bool = False,      # draw each word instead of taking the likeliest
+    draws: Draws | None = None, # dropout masks; None: no dropout
 ) -> tuple[Tensor, Tensor]:     # int64 (batch, max_words), (batch,)
     "Captions word by word, each word fed to the next step, and their log-probabilities."
     weights = decoder.weights()
@@ -379,9 +382,9 @@ def generate(
     state = first_state(context, len(weights.state))
     word, total = torch.full((len(video),), BOS, device=video.device), state[0][:, 0]
     done, words = torch.zeros_like(word, dtype=torch.bool), []
-    for _ in range(max_words):
-        state = weights.step(weights.inputs(word, context), state)
-        scores = (weights.logits(state[1]) + decoder.never).log_softmax(-1)
+    for t in range(max_words):
+        state = weights.step(weights.inputs(word, context, draws and draws.word_scale[t]), state)
+        scores = (weights.logits(state[1], draws and draws.state_scale[t]) + decoder.never).log_softmax(-1)
         word = (scores + gumbel(torch.empty_like(scores).exponential_()) if sampled else scores).argmax(-1)
         total = total + torch.where(done, 0, scores.gather(1, word[:, None])[:, 0])
         word = torch.where(done, PAD, word)
@@ -441,7 +444,7 @@ def beam_search(
         if not word.is_cuda and beams.done.all(): break
     return beams
 
-# %% ../nbs/11_decoder.ipynb #5211d5c4
+# %% ../nbs/11_decoder.ipynb #140a3ff8
 class Decoder(TaughtDecoder):
     "Equations 7 to 11: a video vector to words."
 
@@ -453,9 +456,9 @@ class Decoder(TaughtDecoder):
         "At every step the likeliest word."
         return generate(self, video, max_words)[0]
 
-    def sample(self, video: Tensor, max_words: int) -> tuple[Tensor, Tensor]:
+    def sample(self, video: Tensor, max_words: int, draws: Draws | None = None) -> tuple[Tensor, Tensor]:
         "At every step a word drawn from its distribution; and the log-probability of the whole, (batch,)."
-        return generate(self, video, max_words, sampled=True)
+        return generate(self, video, max_words, sampled=True, draws=draws)
 
     def beam(
         self,
