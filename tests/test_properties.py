@@ -443,7 +443,7 @@ def test_every_function_is_named_here():
         "encoder": "lstm_cell lstm_cell_gradient LSTMScan working_type FrameModel EncoderState StreamEncoder check_shapes check_finite lstm_loop full",
         "decoder": "open_gates move_state first_state gru_loop move_state_gradient open_gates_gradient GRUScan look_up thin_out Weights NEVER WordModel Draws gumbel draw "
                    "choose feed TaughtDecoder word_losses word_losses_gradient CaptionLoss generate Beams extend beam_search without_dropout check_sizes",
-        "policy": "glance_differences PickNet project walk_by_scan pair_logits walk_by_table walk path_logits path_scores Rollouts standardise set_bias",
+        "policy": "glance_differences PickNet project walk_by_scan pair_sums pair_logits walk_by_table walk path_logits path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Picker PickerError picks_at all_frames uniform random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct kmeans",
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
                  "running_number clipped_dot",
