@@ -1,4 +1,4 @@
-"""How many clips end inside the limits: a threshold on change, and the policy after each of its two starts, on clips it has not seen.
+"""How many clips end inside the limits: a threshold on change, and the policy after each of its starts, on clips it has not seen.
 
 python benchmarks/policy_start.py data/corpora/msvd [data/corpora/…] [--epochs 30] [--out data/results/policy_start.json]
 
@@ -24,6 +24,9 @@ from picknet_nb.policy import walk_by_table
 from picknet_nb.reproduction import circumstances
 from picknet_nb.rewards import Reward, measure_diversity, within_limits
 from picknet_nb.training import Model, Reinforcement, Step, epoch_order, recipes
+
+
+STARTS = {"change": {}, "direction": {"policy_start": "direction"}, "change and clock": {"clock": True}}
 
 
 def with_held_out(corpus: Corpus) -> Corpus:
@@ -59,7 +62,7 @@ def learn(corpus: Corpus, config: Config, epochs: int) -> list[dict]:
     model.policy.calibrate(corpus.glances[training[:256]], (config.min_picks + config.first_max_picks) / 2, start=config.policy_start)
     stage = Reinforcement(model, corpus, config, Reward(config, None, measure_diversity(corpus.features[training], config)))
     step, lines = Step(stage, [list(model.policy.parameters())], config.reinforcement_rate, config), []
-    for epoch in tqdm(range(epochs + 1), f"{corpus.name}, {config.policy_start}", unit="epoch"):
+    for epoch in tqdm(range(epochs + 1), f"{corpus.name}, {config.policy_start}{', clock' * config.clock}", unit="epoch"):
         if epoch % 10 == 0:
             lines.append({"epoch": epoch} | {split: share_inside(torch.cat([model.policy.rollout(corpus.glances[clips])
                                                                          for clips in corpus.splits[split].split(256)]), config) for split in ("train", "validation")})
@@ -77,12 +80,12 @@ def main() -> None:
     options, device = parser.parse_args(), "cuda" if torch.cuda.is_available() else "cpu"
     found = []
     for folder in options.corpora:
-        grey = (folder/"glances.npy").exists()
-        config = recipes()["PickNet (V)"].settings(preset("full", glance="grey" if grey else "feature", batch_size=64, shrink_epochs=10))
-        corpus = with_held_out(Corpus.load(folder, device, config))
+        corpus = with_held_out(Corpus.load(folder, device))
+        kind = "feature" if corpus.glances is corpus.features or corpus.glances.dtype != torch.uint8 else "grey"
+        config = recipes()["PickNet (V)"].settings(preset("full", glance=kind, batch_size=64, shrink_epochs=10))
         found.append({"corpus": corpus.name, "glance": config.glance, "clips": {split: len(corpus.splits[split]) for split in ("train", "validation")},
                       "limits": [config.min_picks, config.final_max_picks], "threshold": best_threshold(corpus, config),
-                      "starts": {start: learn(corpus, dataclasses.replace(config, policy_start=start), options.epochs) for start in ("change", "direction")}})
+                      "starts": {name: learn(corpus, dataclasses.replace(config, **changes), options.epochs) for name, changes in STARTS.items()}})
     result = {"kind": "policy start", "command": f"python benchmarks/policy_start.py {' '.join(map(str, options.corpora))} --epochs {options.epochs}",
               **circumstances(), "corpora": found}
     write_whole(options.out, json.dumps(result, indent=1) + "\n")

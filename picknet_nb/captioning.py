@@ -514,7 +514,7 @@ class Watcher:
             raise PickNetError(f"a stream has no end, so {eye.picker} cannot choose among its frames: use a run with a learned policy")
         self.eye, self.voice, self.beam = eye, voice, beam
         self.threshold = eye.threshold if threshold is None else threshold
-        self.memory, self.last_glance = Memory(voice.captioner.encoder, window), eye.policy.start()
+        self.memory, self.seen = Memory(voice.captioner.encoder, window), eye.policy.start()
         self.frames, self.text = 0, ""
 
     def see(self, time: float, frame: Tensor) -> Remark | None:
@@ -522,7 +522,7 @@ class Watcher:
         started, number, before = perf_counter(), self.frames, self.text
         self.frames += 1
         glances = self.eye.glances(frame[None])
-        self.last_glance, picked, probability = self.eye.policy.step(self.last_glance, glances[0], self.threshold)
+        self.seen, picked, probability = self.eye.policy.step(self.seen, glances[0], self.threshold)
         if not picked:
             return None
         video = self.memory.add(self.eye.features(frame[None]) if self.eye.glance_size else glances)

@@ -29,18 +29,26 @@ def glance_differences(
         return (glances.short() - last.short()).float() / 255
     return glances.float() - last.float()
 
-# %% ../nbs/12_policy.ipynb #f522c1e2
+# %% ../nbs/12_policy.ipynb #12c0d5e6
 class PickNet(nn.Module):
     "Two layers that look at a glance difference and decide on one frame (equations 12 to 14)."
 
-    def __init__(self, glance_dims: int = 3136, hidden: int = 1024):
+    def __init__(self, glance_dims: int = 3136, hidden: int = 1024, clock: bool = False):
         super().__init__()
         self.compare = nn.Linear(glance_dims, hidden)  # W1, b1
         self.decide = nn.Linear(hidden, 2)             # W2, b2: logits of (drop, pick)
+        self.clock = nn.Parameter(torch.randn(hidden) / 10) if clock else None  # what a frame's age says; not in the paper
 
-    def forward(self, difference: Tensor) -> Tensor:  # (..., glance_dims) -> (..., 2)
+    def forward(
+        self,
+        difference: Tensor,        # (..., glance_dims)
+        age: Tensor | None = None, # (...): frames since the last pick, for a policy with a clock
+    ) -> Tensor:                   # (..., 2)
         "The logits of dropping and of picking a frame that differs so from the last picked one."
-        return self.decide(self.compare(difference.to(self.compare.weight.dtype)).relu())
+        compared = self.compare(difference.to(self.compare.weight.dtype))
+        if self.clock is not None:
+            compared = compared + age[..., None] * self.clock
+        return self.decide(compared.relu())
 
     def margin(self) -> tuple[Tensor, Tensor]:
         "Weight (hidden,) and bias () of pick logit minus drop logit: p(pick) is its sigmoid."
@@ -53,16 +61,19 @@ class PickNet(nn.Module):
     @torch.no_grad()
     def step(
         self,
-        state: Tensor | None,         # (dims,) the last picked glance
-        glance: Tensor,               # (dims,)
+        state: tuple[Tensor, int] | None,         # the last picked glance (dims,), and how many frames ago that was
+        glance: Tensor,                           # (dims,)
         threshold: float = 0.5,
-    ) -> tuple[Tensor, bool, float]:  # new state, picked, p(pick)
+    ) -> tuple[tuple[Tensor, int], bool, float]:  # new state, picked, p(pick)
         "One frame of a stream: decide, and remember its glance if it was picked."
-        probability = 1.0 if state is None else self(glance_differences(glance, state)).softmax(-1)[1].item()
-        picked = state is None or probability > threshold
-        return (glance if picked else state), picked, probability
+        if state is None:
+            return (glance, 0), True, 1.0
+        last, age = state[0], state[1] + 1
+        probability = self(glance_differences(glance, last), torch.tensor(age, device=glance.device)).softmax(-1)[1].item()
+        picked = probability > threshold
+        return (glance, 0) if picked else (last, age), picked, probability
 
-# %% ../nbs/12_policy.ipynb #0a434115
+# %% ../nbs/12_policy.ipynb #843d001d
 @torch.no_grad()
 def walk_by_frame(
     net: PickNet,
@@ -70,12 +81,14 @@ def walk_by_frame(
     noise: Tensor,    # (batch, frames): uniform in [0, 1), or the threshold
 ) -> Tensor:          # picks, bool (batch, frames)
     "The paper's loop: every frame through both layers, one after the other."
-    last = glances[:, 0]
-    picks = [torch.ones_like(noise[:, 0], dtype=torch.bool)]  # the first frame is forced
+    last, age = glances[:, 0], torch.zeros_like(noise[:, 0])
+    picks = [torch.ones_like(age, dtype=torch.bool)]  # the first frame is forced
     for current, u in zip(glances.unbind(1)[1:], noise.unbind(1)[1:]):
-        probability = net(glance_differences(current, last)).softmax(-1)[:, 1]
+        age = age + 1
+        probability = net(glance_differences(current, last), age).softmax(-1)[:, 1]
         picks.append(probability > u)
         last = torch.where(picks[-1][:, None], current, last)  # equation 14
+        age = torch.where(picks[-1], 0, age)
     return torch.stack(picks, 1)
 
 # %% ../nbs/12_policy.ipynb #fe529567
@@ -93,7 +106,7 @@ class _HalfProduct(torch.autograd.Function):
         # bfloat16 has the range that small gradients need
         return None, torch.mm(gradient.bfloat16().t(), rows.bfloat16(), out_dtype=torch.float32)
 
-# %% ../nbs/12_policy.ipynb #b991a44c
+# %% ../nbs/12_policy.ipynb #e9742b62
 def project(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims)
@@ -101,11 +114,16 @@ def project(
     "W1 times every glance, counted from the clip's first one: only differences will be needed."
     weight, half = net.compare.weight, glances.is_cuda and torch.is_autocast_enabled("cuda")
     with torch.autocast(glances.device.type, enabled=False):
-        if not half:
-            return F.linear(glance_differences(glances, glances[:, :1]).to(weight.dtype), weight)
-        shift = glances.half() - glances[:, :1].half()  # bytes, and their differences, are exact in half precision
-        product = _HalfProduct.apply(shift.flatten(0, 1), weight).view(*shift.shape[:2], -1)
-        return product / 255 if glances.dtype == torch.uint8 else product
+        if half:
+            shift = glances.half() - glances[:, :1].half()  # bytes, and their differences, are exact in half precision
+            product = _HalfProduct.apply(shift.flatten(0, 1), weight).view(*shift.shape[:2], -1)
+            product = product / 255 if glances.dtype == torch.uint8 else product
+        else:
+            product = F.linear(glance_differences(glances, glances[:, :1]).to(weight.dtype), weight)
+        if net.clock is None:
+            return product
+        time = torch.arange(glances.shape[1], device=glances.device, dtype=product.dtype)
+        return product + time[:, None] * net.clock  # the age of a frame is a difference, too
 
 # %% ../nbs/12_policy.ipynb #76df4b1d
 @torch.no_grad()
@@ -265,7 +283,7 @@ class Policy(PickNet):
         standardise(self, glances, apart, spread)
         return set_bias(self, glances, wanted)
 
-# %% ../nbs/12_policy.ipynb #0371b102
+# %% ../nbs/12_policy.ipynb #db196bf1
 @torch.no_grad()
 def standardise(
     net: PickNet,
@@ -275,14 +293,20 @@ def standardise(
     signs: bool = True,
 ) -> PickNet:
     "Scale both layers on data and, with `signs`, let every change speak for picking."
-    apart = min(apart, glances.shape[1] - 1)
+    apart, direction = min(apart, glances.shape[1] - 1), None
+    if net.clock is not None:  # after so many frames, age shall say as much as what is seen
+        direction = net.clock / net.clock.square().mean().sqrt()
+        net.clock.zero_()
     projected = project(net, glances)
     difference = projected[:, apart:] - projected[:, : projected.shape[1] - apart]
     size = difference.square().mean().sqrt()
     factor = torch.where(size > 0, 1 / size, 1.0)  # where nothing moves there is nothing to scale
     net.compare.weight.mul_(factor)
     if signs: net.decide.weight.abs_()[0].neg_()
-    deviation = ((difference * factor + net.compare.bias).relu() @ net.margin()[0]).std(correction=0)
+    if direction is not None:
+        net.clock.copy_(direction / max(1, apart))
+    heard = net.compare.bias if direction is None else net.compare.bias + direction
+    deviation = ((difference * factor + heard).relu() @ net.margin()[0]).std(correction=0)
     net.decide.weight.mul_(torch.where(deviation > 0, spread / deviation, 1.0))
     return net
 

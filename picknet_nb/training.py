@@ -42,7 +42,7 @@ __all__ = ['LARGEST_LOSS', 'STAGES', 'Model', 'frame_choice', 'most_picks', 'fee
            'run_stage', 'out_of_patience', 'supervise', 'reinforce', 'adapt', 'open_run', 'train', 'load_run',
            'together']
 
-# %% ../nbs/23_training.ipynb #d190d7c5
+# %% ../nbs/23_training.ipynb #1fb95747
 class Model(nn.Module):
     "Captioner and policy: everything that is trained."
 
@@ -55,7 +55,7 @@ class Model(nn.Module):
     ):
         super().__init__()
         self.captioner = Captioner(config, feature_dims, vocabulary_size)
-        self.policy = Policy(glance_dims, config.policy_hidden)
+        self.policy = Policy(glance_dims, config.policy_hidden, config.clock)
 
     @classmethod
     def for_corpus(cls, config: Config, corpus: Corpus) -> Model:

@@ -12,16 +12,17 @@ from picknet_nb.policy import (Policy, last_picks, pair_logits, path_logits, pat
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
-def make(clips=3, frames=9, dims=20, hidden=8, seed=0, wanted=4):
+def make(clips=3, frames=9, dims=20, hidden=8, seed=0, wanted=4, clock=False, start="change"):
     torch.manual_seed(seed)
     glances = torch.randint(0, 256, (clips, frames, dims), dtype=torch.uint8)
-    return Policy(dims, hidden).calibrate(glances, wanted, spread=2.0), glances
+    return Policy(dims, hidden, clock).calibrate(glances, wanted, spread=2.0, start=start), glances
 
 
 @settings(max_examples=40, deadline=None)
-@given(strategies.integers(0, 4), strategies.integers(1, 35), strategies.integers(1, 3), strategies.integers(0, 10_000))
-def test_every_walk_is_the_same_walk(clips, frames, rollouts, seed):
-    policy, glances = make(max(clips, 1), frames, seed=seed)
+@given(strategies.integers(0, 4), strategies.integers(1, 35), strategies.integers(1, 3), strategies.integers(0, 10_000), strategies.booleans(),
+       strategies.sampled_from(["change", "direction"]))
+def test_every_walk_is_the_same_walk(clips, frames, rollouts, seed, clock, start):
+    policy, glances = make(max(clips, 1), frames, seed=seed, clock=clock, start=start)
     glances = glances[:clips]
     noise = torch.rand(rollouts, clips, frames)
     projected = project(policy, glances).detach()
@@ -87,17 +88,34 @@ class _Scored(torch.nn.Module):
         return self.policy.log_probability(self.glances, picks)
 
 
-def test_stream_equals_batch_and_keeps_one_glance():
-    policy, glances = make(clips=4, frames=30, wanted=8)
+@pytest.mark.parametrize("clock", [False, True])
+def test_stream_equals_batch_and_keeps_one_glance(clock):
+    policy, glances = make(clips=4, frames=30, wanted=8, clock=clock)
     for clip, expected in zip(glances, policy.rollout(glances, threshold=0.4)):
         state, picks, chances = policy.start(), [], []
         for each in clip:
             state, picked, chance = policy.step(state, each, threshold=0.4)
-            assert state.shape == each.shape and state.dtype == torch.uint8
+            assert state[0].shape == each.shape and state[0].dtype == torch.uint8
             picks.append(picked)
             chances.append(chance)
         assert picks == expected.tolist()
         assert_close(torch.tensor(chances), policy.probabilities(clip[None], expected[None])[0].detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_the_direction_of_a_change_has_no_size():
+    policy, glances = make(clips=6, frames=20, start="direction")
+    shown = (glances - glances[:, :1].float()) / 255
+    assert torch.equal(policy.rollout(shown), policy.rollout(shown / 7))
+    assert torch.equal(policy.rollout(shown), policy.rollout(glances))
+
+
+def test_a_policy_without_a_clock_knows_nothing_of_time_and_one_with_a_clock_waits_no_longer_than_it_must():
+    still = torch.zeros(1, 30, 20, dtype=torch.uint8)
+    assert make()[0].rollout(still).sum() in (1, 30)  # nothing changes: always the same answer
+    policy, glances = make(clips=8, frames=30, wanted=6, clock=True)
+    picked = policy.rollout(still)[0].nonzero()[:, 0]
+    assert 2 < len(picked) < 15 and len(set(picked.diff().tolist())) == 1  # evenly spaced
+    assert sorted(dict(policy.named_parameters())) == ["clock", "compare.bias", "compare.weight", "decide.bias", "decide.weight"]
 
 
 def test_thresholds_at_the_ends():

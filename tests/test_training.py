@@ -1,4 +1,5 @@
 "Runs that are killed, cut, crowded and starved: what was there before must still be there after."
+import json
 import os
 import random
 import resource
@@ -14,11 +15,11 @@ import torch
 from conftest import noise_corpus
 from safetensors.torch import load_file
 
-from picknet_nb.config import preset
+from picknet_nb.config import ConfigError, preset
 from picknet_nb.training import RunError, Step, TrainingError, load_run, locked, recipes, train
 
 HERE = Path(__file__).parent
-CONFIG = preset("smoke", supervision_epochs=3, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5)
+CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True)
 ROW = recipes()["PickNet (V+L)"]
 CHILD = """
 import sys; sys.path.insert(0, sys.argv[2])
@@ -73,6 +74,20 @@ def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path,
 def test_a_finished_run_has_everything_it_needs(undisturbed):
     model, config, vocabulary, details = load_run(undisturbed)
     assert config.average_weights == 0.5 and len(vocabulary) > 4 and details["corpus"] == "noise"
+
+
+def test_the_last_weights_are_kept_where_that_is_asked_for(corpus, tmp_path):
+    for keep in ("best", "last"):
+        train(tmp_path/keep, corpus, preset("smoke", supervision_epochs=4, keep=keep), recipes()["Baseline"], bars=False)
+    best, last = (load_file(tmp_path/keep/"weights.safetensors") for keep in ("best", "last"))
+    scores = [json.loads(line)["validation"]["score"] for line in (tmp_path/"best"/"log.jsonl").read_text().splitlines()]
+    same = all(torch.equal(best[name], last[name]) for name in best)
+    assert same == (scores.index(max(scores)) == len(scores) - 1)
+
+
+def test_rewarded_words_need_other_samples_of_the_clip():
+    with pytest.raises(ConfigError, match="captions_together"):
+        preset("full", word_epochs=1)
 
 
 def test_another_config_and_another_vocabulary_are_refused(undisturbed, corpus):
