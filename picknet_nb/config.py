@@ -15,7 +15,7 @@ from pathlib import Path
 
 # %% auto #0
 __all__ = ['PRESETS', 'PickNetError', 'FileError', 'WriteError', 'ConfigError', 'write_whole', 'read_json', 'locked',
-           'ModelSettings', 'Config', 'preset', 'save_config', 'load_config']
+           'ModelSettings', 'RewardSettings', 'Config', 'preset', 'save_config', 'load_config']
 
 # %% ../nbs/00_config.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -159,11 +159,10 @@ class ModelSettings:
     clock: bool = False               # ours: whether the policy also knows how many frames ago it last picked
     policy_start: str = "change"      # ours: at first a large "change" speaks for picking, or its "direction" alone decides
 
-# %% ../nbs/00_config.ipynb #d237aefc
+# %% ../nbs/00_config.ipynb #64cbc873
 @dataclass(frozen=True)
-class Config(ModelSettings):
-    "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
-    # rewards
+class RewardSettings(ModelSettings):
+    "What a set of picks is worth."
     language_weight: float = 1.0      # ours: lambda_l
     diversity_weight: float = 1.0     # ours: lambda_v
     penalty: float = -1.0             # 4.5: R^-
@@ -172,6 +171,11 @@ class Config(ModelSettings):
     final_max_picks: int = 7          # 4.5: tau
     shrink_epochs: int = 30           # ours: epochs in which the upper limit goes from first to final
     reward_eos: bool = True           # ours: <eos> counts as a word in the reward
+
+# %% ../nbs/00_config.ipynb #a2955b4e
+@dataclass(frozen=True)
+class Config(RewardSettings):
+    "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
     # training
     batch_size: int = 128             # 4.5: MSVD; 256 on MSR-VTT
     captions_together: int = 1        # ours: so many captions of a batch belong to one clip, which is encoded once

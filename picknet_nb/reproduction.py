@@ -190,7 +190,7 @@ def train_rows(
         except BrokenProcessPool as reason:
             raise PickNetError("a process that trained a row has died, perhaps for want of memory; what it had saved is there: start again") from reason
 
-# %% ../nbs/34_reproduction.ipynb #2cd9cd80
+# %% ../nbs/34_reproduction.ipynb #07e756aa
 def score_rows(folder: Path, rows: list[dict], references: dict[str, list[str]], bars: bool = True) -> str:
     "Add scores to rows that have none; what comes back is the metrics' signature."
     from picknet_nb.metrics import score_many
@@ -202,7 +202,8 @@ def score_rows(folder: Path, rows: list[dict], references: dict[str, list[str]],
         scored = score_many(waiting, references, per_video=True, split="test", decoding=decoding) if waiting else ()
         for number, scores in tqdm(scored, f"scoring, {decoding}", len(waiting), unit="row", disable=not (bars and waiting)):
             row = rows[number]
-            row["scores"][decoding], row["signature"] = scores.values, scores.signature
+            row["scores"][decoding] = scores.values
+            row.setdefault("signature", scores.signature)  # of the first decoding, the greedy one
             row.setdefault("videos", {})[decoding] = {video: round(value, 5) for video, value in scores.per_video["CIDEr"].items()}
             write_whole(folder/"rows"/f"seed-{row['seed']}.{slug(row['row'])}.json", json.dumps(row))
     return rows[0].get("signature", "") if rows else ""
