@@ -32,17 +32,22 @@ from .corpus import Corpus
 from .training import Recipe, caption_videos, frame_choice, load_run, recipes, train
 
 # %% auto #0
-__all__ = ['LEADER', 'slug', 'measure_row', 'circumstances', 'minutes_of', 'train_first', 'train_row', 'Here', 'Workers',
-           'default_workers', 'row_jobs', 'train_rows', 'score_rows', 'compare_rows', 'open_data', 'reproduce',
-           'save_pictures']
+__all__ = ['LEADER', 'slug', 'decoding_name', 'measure_row', 'circumstances', 'minutes_of', 'train_first', 'train_row', 'Here',
+           'Workers', 'default_workers', 'row_jobs', 'train_rows', 'score_rows', 'compare_rows', 'open_data',
+           'reproduce', 'save_pictures']
 
-# %% ../nbs/34_reproduction.ipynb #41609225
+# %% ../nbs/34_reproduction.ipynb #559eb389
 LEADER = "PickNet (V+L)"  # trained first: its picks set the others' number of frames
 
 
 def slug(name: str) -> str:
     "A row's name as a file name."
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def decoding_name(beam: int) -> str:
+    "What result files call a way of decoding."
+    return "greedy" if beam == 1 else f"beam{beam}"
 
 
 def measure_row(model, corpus: Corpus, config: Config, recipe: Recipe, beams: Iterable[int] = (1,), split: str = "test") -> dict:
@@ -55,7 +60,7 @@ def measure_row(model, corpus: Corpus, config: Config, recipe: Recipe, beams: It
         words, picks = caption_videos(model, corpus, videos, config, choose, beam)
         if words.is_cuda: torch.cuda.synchronize()
         seconds = (time.perf_counter() - started) / len(videos)
-        found["captions"]["greedy" if beam == 1 else f"beam{beam}"] = dict(
+        found["captions"][decoding_name(beam)] = dict(
             zip([corpus.ids[video] for video in videos.tolist()], corpus.vocabulary.decode(words.cpu())))
         found.setdefault("seconds_per_clip", seconds)
     counts = picks.sum(1)
@@ -84,14 +89,19 @@ def train_first(corpus: Corpus, folder: Path, config: Config, bars: bool = True,
     train(home, corpus, config, Recipe("all", adapted=False), bars=bars, place=place)
     return home
 
-# %% ../nbs/34_reproduction.ipynb #62787618
+# %% ../nbs/34_reproduction.ipynb #1122a7f5
 def train_row(corpus: Corpus, folder: Path, config: Config, name: str, recipe: Recipe, beams=(1,), bars: bool = True,
               place: int | None = None) -> dict:
-    "Train and measure one row for one seed, unless that was done before."
+    "Train and measure one row for one seed, unless that was done before; decode once more where another beam is asked for."
     path = folder/"rows"/f"seed-{config.seed}.{slug(name)}.json"
-    if path.exists():
-        return read_json(path)
     first, home = folder/f"seed-{config.seed}"/"supervision", folder/f"seed-{config.seed}"/slug(name)
+    if path.exists():
+        row = read_json(path)
+        if more := [beam for beam in beams if decoding_name(beam) not in row["captions"]]:
+            model = load_run(home if recipe.stages else first, corpus.device)[0]
+            row["captions"] |= measure_row(model, corpus, config, recipe, more)["captions"]
+            write_whole(path, json.dumps(row))
+        return row
     if recipe.stages:
         model = train(home, corpus, config, recipe, start=first/"weights.safetensors", bars=bars, place=place)
     else:
