@@ -87,7 +87,7 @@ def main() -> None:
                       "limits": [config.min_picks, config.final_max_picks], "threshold": best_threshold(corpus, config),
                       "starts": {name: learn(corpus, dataclasses.replace(config, **changes), options.epochs) for name, changes in STARTS.items()}})
     result = {"kind": "policy start", "command": f"python benchmarks/policy_start.py {' '.join(map(str, options.corpora))} --epochs {options.epochs}",
-              **circumstances(), "corpora": found}
+              **circumstances(), "rows": found}
     write_whole(options.out, json.dumps(result, indent=1) + "\n")
     print(json.dumps(found, indent=1))
 
