@@ -88,10 +88,12 @@ class Java:
         self.late = True
         self.process.kill()
 
-# %% ../nbs/30_metrics.ipynb #a58a8337
-def _failure(self: Java) -> ScoreError:
+# %% ../nbs/30_metrics.ipynb #0fedc68c
+def _failure(self: Java) -> ScoreError | KeyboardInterrupt:
     "Why there is no answer."
     code = self.process.wait()
+    if code in (-signal.SIGINT, 128 + signal.SIGINT):
+        return KeyboardInterrupt()  # Ctrl-C reaches Java as well, and sometimes first
     if self.late:
         return ScoreError(f"{self.task}: Java was ended after {self.time_limit:g} s without an answer")
     ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
