@@ -336,13 +336,14 @@ def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
     "The bias with which the argmax picks as many frames as wanted."
     return search(net, glances, wanted, lambda bias: net.decide.bias.copy_(torch.tensor([-bias / 2, bias / 2])), -100.0, 100.0)
 
-# %% ../nbs/12_policy.ipynb #0c63b813
+# %% ../nbs/12_policy.ipynb #c96bac3c
 @torch.no_grad()
 def set_direction(net: PickNet, glances: Tensor, wanted: float, apart: int, spread: float) -> PickNet:
     "A start without biases, whose argmax is blind to the size of a change and picks as many frames as wanted."
     standardise(net, glances, apart, spread, signs=False)
     for layer in (net.compare, net.decide):
         layer.bias.zero_()
-    weight = net.margin()[0] / net.margin()[0].std()
+    weight = net.margin()[0]
+    weight = weight / (weight.std() if len(weight) > 1 else weight.abs())
     search(net, glances, wanted, lambda shift: net.decide.weight.copy_(torch.stack([-weight - shift, weight + shift]) / 2), -5.0, 5.0)
     return standardise(net, glances, apart, spread, signs=False)

@@ -210,14 +210,14 @@ def reward_for(config: Config, corpus: Corpus) -> Reward:
     "The reward on a corpus, with the document frequencies and the diversity of its training clips."
     return Reward(config, cider_for(config, corpus), measure_diversity(corpus.features[corpus.splits["train"]], config))
 
-# %% ../nbs/23_training.ipynb #40399507
+# %% ../nbs/23_training.ipynb #3fac8b0d
 class Adaptation(nn.Module):
     "Captioner and policy together: picks are sampled once and serve both."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward):
         super().__init__()
         self.reinforcement = Reinforcement(model, corpus, config, reward)
-        self.supervision = Supervision(model, corpus, config, self.given_picks, first_epoch=config.supervision_epochs)
+        self.supervision = Supervision(model, corpus, config, self.given_picks, config.first_max_picks, config.supervision_epochs)
 
     def given_picks(self, videos: Tensor) -> Tensor:
         "The picks that the policy has just sampled for these videos."
@@ -285,11 +285,11 @@ def save_weights(weights: dict[str, Tensor], path: Path) -> Path:
     "Weights as safetensors, written whole."
     return write_whole(path, save({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}))
 
-# %% ../nbs/23_training.ipynb #7b2ebf09
-def load_weights(model: nn.Module, path: Path) -> None:
-    "Weights from safetensors; a file that does not fit the model is refused."
+# %% ../nbs/23_training.ipynb #7a9c8080
+def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
+    "Weights from safetensors, or those whose names begin with `part`; a file that does not fit the model is refused."
     try:
-        model.load_state_dict(load_file(path))
+        model.load_state_dict({name.removeprefix(part): weight for name, weight in load_file(path).items() if name.startswith(part)})
     except FileNotFoundError:
         raise RunError(path, "no such file") from None
     except Exception as reason:  # safetensors and torch each have their own
@@ -720,7 +720,7 @@ def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> No
     if differing:
         raise RunError(folder, "holds another run: " + "; ".join(differing))
 
-# %% ../nbs/23_training.ipynb #7005dc06
+# %% ../nbs/23_training.ipynb #1438575b
 def train(
     folder,                # of the run: new, or one to go on with
     corpus: Corpus,
@@ -739,7 +739,7 @@ def train(
         torch.manual_seed(config.seed)
         model = Model.for_corpus(config, corpus)
         trainer = Trainer(folder, model, corpus, config, bars, save_seconds, place)
-        if start: load_weights(model, Path(start))
+        if start: load_weights(model.captioner, Path(start), "captioner.")  # the policy in that file has learned nothing yet
         else: supervise(trainer)
         reward = reward_for(config, corpus) if recipe.stages else None
         if recipe.picker == "learned": reinforce(trainer, reward)

@@ -102,6 +102,12 @@ def test_stream_equals_batch_and_keeps_one_glance(clock):
         assert_close(torch.tensor(chances), policy.probabilities(clip[None], expected[None])[0].detach(), atol=1e-5, rtol=1e-4)
 
 
+def test_a_single_hidden_unit_has_a_start_too():
+    for start in ("change", "direction"):
+        policy, _ = make(hidden=1, start=start)
+        assert all(weight.isfinite().all() for weight in policy.parameters())
+
+
 def test_the_direction_of_a_change_has_no_size():
     policy, glances = make(clips=6, frames=20, start="direction")
     shown = (glances - glances[:, :1].float()) / 255

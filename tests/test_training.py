@@ -16,7 +16,7 @@ from conftest import noise_corpus
 from safetensors.torch import load_file
 
 from picknet_nb.config import ConfigError, preset
-from picknet_nb.training import RunError, Step, TrainingError, load_run, locked, recipes, train
+from picknet_nb.training import Adaptation, Model, RunError, Step, TrainingError, load_run, locked, recipes, reward_for, train
 
 HERE = Path(__file__).parent
 CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True)
@@ -83,6 +83,28 @@ def test_the_last_weights_are_kept_where_that_is_asked_for(corpus, tmp_path):
     scores = [json.loads(line)["validation"]["score"] for line in (tmp_path/"best"/"log.jsonl").read_text().splitlines()]
     same = all(torch.equal(best[name], last[name]) for name in best)
     assert same == (scores.index(max(scores)) == len(scores) - 1)
+
+
+def test_a_captioner_trained_without_a_clock_serves_a_policy_with_one(corpus, tmp_path):
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=0, adaptation_epochs=0)
+    train(tmp_path/"first", corpus, config, recipes()["Baseline"], bars=False)
+    train(tmp_path/"second", corpus, replace(config, clock=True), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
+    first, second = (load_file(tmp_path/name/"weights.safetensors") for name in ("first", "second"))
+    assert "policy.clock" in second and "policy.clock" not in first
+    assert all(torch.equal(first[name], second[name]) for name in first if name.startswith("captioner."))
+
+
+def test_the_captioner_reads_no_more_frames_of_a_sample_than_the_first_limit(corpus):
+    config = preset("smoke", first_max_picks=5, final_max_picks=4)
+    torch.manual_seed(0)
+    model = Model.for_corpus(config, corpus).eval()
+    stage = Adaptation(model, corpus, config, reward_for(config, corpus))
+    picks = torch.ones(1, corpus.features.shape[1], dtype=torch.bool)
+    captions, losses = corpus.pairs("train")[:5], []
+    for most in (picks.shape[1], 5):
+        stage.sampled = picks & (torch.arange(picks.shape[1]) < most)
+        losses.append(stage.supervision(captions)[0])
+    assert torch.equal(*losses)
 
 
 def test_rewarded_words_need_other_samples_of_the_clip():
