@@ -61,7 +61,7 @@ def learn(corpus: Corpus, config: Config, epochs: int) -> list[dict]:
     model, training = Model.for_corpus(config, corpus), corpus.splits["train"]
     model.policy.calibrate(corpus.glances[training[:256]], (config.min_picks + config.first_max_picks) / 2, start=config.policy_start)
     stage = Reinforcement(model, corpus, config, Reward(config, None, measure_diversity(corpus.features[training], config)))
-    step, lines = Step(stage, [list(model.policy.parameters())], config.reinforcement_rate, config), []
+    step, lines = Step(stage, [model.policy], config.reinforcement_rate, config), []
     for epoch in tqdm(range(epochs + 1), f"{corpus.name}, {config.policy_start}{', clock' * config.clock}", unit="epoch"):
         if epoch % 10 == 0:
             lines.append({"epoch": epoch} | {split: share_inside(torch.cat([model.policy.rollout(corpus.glances[clips])

@@ -106,15 +106,14 @@ class Captured:
         self.graph.replay()
         return self.outputs
 
-# %% ../nbs/09_capture.ipynb #a62e498b
+# %% ../nbs/09_capture.ipynb #9bfaa085
 def make_adam(
-    parameters: Iterable[nn.Parameter],  # what to train
-    rate: float,                         # learning rate
-    weight_decay: float = 0.0,
+    parameters: Iterable[nn.Parameter | dict],  # what to train, or groups of it with settings of their own
+    rate: float,                                # learning rate
 ) -> torch.optim.Optimizer:
     "Adam; on CUDA in the fused form that can be recorded, with its rate in a tensor."
     parameters = list(parameters)
-    if not parameters[0].is_cuda:
-        return torch.optim.Adam(parameters, lr=rate, weight_decay=weight_decay)
-    rate = torch.tensor(rate, device=parameters[0].device)
-    return torch.optim.Adam(parameters, lr=rate, weight_decay=weight_decay, fused=True, capturable=True)
+    first = parameters[0]["params"][0] if isinstance(parameters[0], dict) else parameters[0]
+    if not first.is_cuda:
+        return torch.optim.Adam(parameters, lr=rate)
+    return torch.optim.Adam(parameters, lr=torch.tensor(rate, device=first.device), fused=True, capturable=True)

@@ -172,7 +172,7 @@ class RewardSettings(ModelSettings):
     shrink_epochs: int = 30           # ours: epochs in which the upper limit goes from first to final
     reward_eos: bool = True           # ours: <eos> counts as a word in the reward
 
-# %% ../nbs/00_config.ipynb #a2955b4e
+# %% ../nbs/00_config.ipynb #676b6f38
 @dataclass(frozen=True)
 class Config(RewardSettings):
     "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
@@ -185,7 +185,7 @@ class Config(RewardSettings):
     supervision_epochs: int = 100     # 4.5
     reinforcement_epochs: int = 100   # 4.5
     adaptation_epochs: int = 100      # 4.5
-    weight_decay: float = 0.0         # ours
+    weight_decay: float = 0.0         # ours, of the captioner
     gradient_clip: float = 5.0        # ours: largest gradient norm
     feedback_step: float = 0.05       # ours: growth of the scheduled-sampling probability
     feedback_every: int = 5           # ours: ... every so many epochs

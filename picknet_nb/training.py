@@ -360,22 +360,23 @@ class Sums:
         self.state["count"].zero_()
         return {name: total / count for name, total in zip(self.names, totals)}
 
-# %% ../nbs/23_training.ipynb #fec3fa66
+# %% ../nbs/23_training.ipynb #bc52b80e
 class Step:
     "One update of the parameters."
 
     def __init__(
         self,
         stage: nn.Module,                  # gives loss and measures for a batch of indices
-        parts: list[list[nn.Parameter]],   # each part's gradient is clipped by itself
+        parts: list[nn.Module],            # what is trained; each part's gradient is clipped by itself
         rate: float,
         config: Config,
         shadow: Shadow | None = None,      # a running average that follows
     ):
-        self.stage, self.parts, self.config, self.shadow = stage, parts, config, shadow
-        device = parts[0][0].device
+        self.stage, self.parts, self.config, self.shadow = stage, [list(part.parameters()) for part in parts], config, shadow
+        device = self.parts[0][0].device
         self.on_gpu, self.sums = device.type == "cuda", Sums(device)
-        self.optimiser = make_adam([weight for part in parts for weight in part], rate, config.weight_decay)
+        decays = [0.0 if isinstance(part, Policy) else config.weight_decay for part in parts]
+        self.optimiser = make_adam([{"params": weights, "weight_decay": decay} for weights, decay in zip(self.parts, decays)], rate)
         self.module = nn.parallel.DistributedDataParallel(stage) if torch.distributed.is_initialized() else stage
         self.captured = None
 
@@ -629,7 +630,7 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
     shown = {**line, "validation CIDEr": line["validation"]["CIDEr"]}
     bar.set_postfix({name: f"{shown[name]:.3g}" for name in ("loss", "reward", "picks", "validation CIDEr") if name in shown})
 
-# %% ../nbs/23_training.ipynb #e6718dd9
+# %% ../nbs/23_training.ipynb #b6047ca8
 def run_stage(
     trainer: Trainer,
     name: str,
@@ -647,7 +648,7 @@ def run_stage(
     torch.manual_seed(seed_of(trainer.config.seed, STAGES.index(name), trainer.share[0]))
     averaged = trainer.config.average_weights and name != "reinforcement"  # few steps an epoch: their average would still show the start
     trainer.shadow = Shadow(trainer.model, trainer.config.average_weights) if averaged else None
-    step = Step(stage, [list(part.parameters()) for part in parts], rate, trainer.config, trainer.shadow)
+    step = Step(stage, parts, rate, trainer.config, trainer.shadow)
     restore(trainer, name, step)
     trainer.model.train()
     progress, steps = trainer.progress, len(batches_of(trainer, items, seed=0))

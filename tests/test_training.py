@@ -91,7 +91,21 @@ def test_a_captioner_trained_without_a_clock_serves_a_policy_with_one(corpus, tm
     train(tmp_path/"second", corpus, replace(config, clock=True), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
     first, second = (load_file(tmp_path/name/"weights.safetensors") for name in ("first", "second"))
     assert "policy.clock" in second and "policy.clock" not in first
-    assert all(torch.equal(first[name], second[name]) for name in first if name.startswith("captioner."))
+    train(tmp_path/"alone", corpus, replace(config, clock=True), recipes()["Baseline"], bars=False)
+    alone = load_file(tmp_path/"alone"/"weights.safetensors")
+    same = [torch.equal(first[name], other[name]) for other in (second, alone) for name in first if name.startswith("captioner.")]
+    assert same and all(same)  # the rows of stage one are the same with and without
+
+
+def test_weight_decay_leaves_the_policy_alone(corpus, tmp_path):
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0)
+    train(tmp_path/"first", corpus, config, recipes()["Baseline"], bars=False)
+    for decay in (0.0, 0.1):
+        train(tmp_path/f"{decay}", corpus, replace(config, weight_decay=decay), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
+    without, with_decay = (load_file(tmp_path/f"{decay}"/"weights.safetensors") for decay in (0.0, 0.1))
+    assert all(torch.equal(without[name], with_decay[name]) for name in without)
+    train(tmp_path/"decayed", corpus, replace(config, weight_decay=0.1), recipes()["Baseline"], bars=False)
+    assert not torch.equal(load_file(tmp_path/"decayed"/"weights.safetensors")["captioner.decoder.output.weight"], without["captioner.decoder.output.weight"])
 
 
 def test_the_captioner_reads_no_more_frames_of_a_sample_than_the_first_limit(corpus):
