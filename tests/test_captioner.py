@@ -226,7 +226,7 @@ def test_captured_on_a_cpu_is_the_step_itself():
 @cuda
 def test_captured_on_a_gpu_is_the_step_itself():
     for one, other in zip(train_a_little(True, "cuda"), train_a_little(False, "cuda")):
-        assert_close(one, other, rtol=1e-3, atol=2e-3)  # sums in another order, and Adam makes large steps of small gradients
+        assert_close(one, other, rtol=1e-4, atol=1e-4)  # sums in another order: 1e-6 on an H200
 
 
 @cuda
