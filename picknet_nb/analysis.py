@@ -78,7 +78,7 @@ def data_folder() -> Path:
     root = Path(picknet_nb.__file__).resolve().parent.parent
     return root/"data" if (root/"nbs").is_dir() else Path("data")  # an installed package has no notebooks beside it
 
-# %% ../nbs/31_analysis.ipynb #74055db4
+# %% ../nbs/31_analysis.ipynb #49e8d54d
 def stored_results(
     data: str | None = None,   # only results on data whose name begins like this
     kind: str = "table",
@@ -94,7 +94,7 @@ def stored_results(
             found.append(load_results(path, kind) | {"file": path.name})
     found = [r for r in found if str(r.get("data")).startswith(data or "") and scale in (None, r.get("scale"))]
     found.sort(key=lambda r: str(r.get("date", "")), reverse=True)
-    sizes = ("full", "small", "smoke")
+    sizes = ("full", "improved", "small", "smoke")
     return sorted(found, key=lambda r: sizes.index(r["scale"]) if r.get("scale") in sizes else len(sizes))
 
 # %% ../nbs/31_analysis.ipynb #09d429ff

@@ -57,11 +57,11 @@ def settings_of(pairs: list[str]) -> dict:
             raise ConfigError(f"{name} must be {kind.__name__}, not {value!r}") from None
     return changes
 
-# %% ../nbs/35_cli.ipynb #6844a55d
+# %% ../nbs/35_cli.ipynb #088fbc00
 @app.command(epilog="Example: picknet reproduce --scale smoke")
 def reproduce(
     data: Annotated[str, typer.Option(help="'shapes', the built-in world, or the folder of a corpus.")] = "shapes",
-    scale: Annotated[str, typer.Option(help="smoke (seconds), small (minutes) or full (the paper).")] = "small",
+    scale: Annotated[str, typer.Option(help="smoke (seconds), small (minutes), full (the paper) or improved (better captions of real videos).")] = "small",
     rows: Annotated[Optional[list[str]], typer.Option("--row", help="A row of the table; may be repeated. Default: all.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
     folder: Annotated[Optional[Path], typer.Option(help="Where runs and results go.")] = None,
@@ -81,12 +81,12 @@ def reproduce(
     say(result, as_json, (results_table(result) if scores else "Captions are there; call again without --no-scores for the table.")
         + f"\n\nEverything is in {where}")
 
-# %% ../nbs/35_cli.ipynb #824b5010
+# %% ../nbs/35_cli.ipynb #890c7f76
 @app.command(epilog="Example: picknet train runs/mine --data data/corpora/msvd --row 'PickNet (V+L)' --resume")
 def train(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     data: Annotated[str, typer.Option(help="'shapes' or the folder of a corpus.")] = "shapes",
-    scale: Annotated[str, typer.Option(help="smoke, small or full.")] = "small",
+    scale: Annotated[str, typer.Option(help="smoke, small, full (the paper) or improved (better captions of real videos).")] = "small",
     row: Annotated[str, typer.Option(help="A row of the table.")] = "PickNet (V+L)",
     picks: Annotated[int, typer.Option(help="Frames that uniform, random and k-means pick.")] = 6,
     settings: Annotated[Optional[list[str]], typer.Option("--set", help="name=value, a setting that differs from the scale's.")] = None,

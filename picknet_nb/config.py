@@ -244,9 +244,14 @@ def _check_fields(config: Config) -> None:
     if config.baseline == "others" and config.rollouts < 2:
         raise ConfigError("baseline 'others' compares samples of one clip: rollouts must be 2 or more")
 
-# %% ../nbs/00_config.ipynb #f7ca3cd5
+# %% ../nbs/00_config.ipynb #6baab11e
 PRESETS = {
     "full": Config(),
+    "improved": Config(
+        supervision_picks=7, captions_together=4, consensus=1.0, video_vector="mean", input_dropout=0.3, weight_decay=1e-3, label_smoothing=0.1,
+        average_weights=0.999, keep="last", clock=True, min_picks=4, final_max_picks=9, reinforcement_rate=3e-5,
+        supervision_epochs=20, word_epochs=10, reinforcement_epochs=60, adaptation_epochs=0, shrink_epochs=10,
+    ),
     "small": Config(
         cnn="tiny", image_size=96, min_word_count=2, max_words=16,
         feature_embedding=96, word_embedding=96, hidden=192, dropout=0.3, policy_hidden=128, batch_size=100, captions_together=5,
@@ -263,12 +268,12 @@ PRESETS = {
     ),
 }
 
-# %% ../nbs/00_config.ipynb #dc9db979
+# %% ../nbs/00_config.ipynb #acdc34af
 def preset(
-    name: str = "full",  # "smoke", "small" or "full"
+    name: str = "full",  # "smoke", "small", "full" or "improved"
     **changes,           # fields to set differently
 ) -> Config:
-    "The settings of one of the three sizes, with changes."
+    "The settings of one of the presets, with changes."
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
     unknown = set(changes) - {field.name for field in fields(Config)}

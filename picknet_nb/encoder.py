@@ -209,7 +209,7 @@ def check_finite(
         place, clip = (~picked.isfinite().all(-1)).nonzero()[0].tolist()
         raise PickNetError(f"picked frame {place} of clip {clip} has features that are not finite")
 
-# %% ../nbs/10_encoder.ipynb #3e6b5271
+# %% ../nbs/10_encoder.ipynb #7fc11498
 class Encoder(StreamEncoder):
     "Equations 1 to 6: the picked frames of each clip to one video vector."
 
@@ -217,13 +217,12 @@ class Encoder(StreamEncoder):
         self,
         features: Tensor,          # (batch, frames, dims)
         picks: Tensor,             # bool (batch, frames)
-        most: int | None = None,   # places for picked frames; None: on a CPU as many as needed, else all frames
+        most: int | None = None,   # frames read of a clip at most; None: all that are picked
     ) -> Tensor:                   # (batch, hidden)
         "The video vectors of clips; unpicked frames never touch them."
         check_shapes(features, picks, self.embedding.in_features)
-        if most is None:
-            most = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
-        source, taken = (each.T for each in compact(picks, min(most, picks.shape[1])))
+        places = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]  # a CPU may look how many are needed
+        source, taken = (each.T for each in compact(picks, places if most is None else min(most, places)))
         first = torch.arange(len(features), device=features.device)*picks.shape[1]
         picked = features.flatten(0, 1).index_select(0, (first + source).flatten()).view(*source.shape, -1)  # (most, batch, dims)
         picked = torch.where(taken[..., None], picked, 0)

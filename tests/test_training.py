@@ -121,6 +121,12 @@ def test_the_captioner_reads_no_more_frames_of_a_sample_than_the_first_limit(cor
     assert torch.equal(*losses)
 
 
+def test_clips_with_too_few_captions_to_go_together_are_told_so(corpus, tmp_path):
+    with pytest.raises(TrainingError, match="no training clip has 20 captions that could go together; set captions_together to fewer"):
+        with pytest.warns(UserWarning, match="have fewer than 20 captions and are left out"):
+            train(tmp_path/"run", corpus, preset("smoke", captions_together=20), recipes()["Baseline"], bars=False)
+
+
 def test_rewarded_words_need_other_samples_of_the_clip():
     with pytest.raises(ConfigError, match="captions_together"):
         preset("full", word_epochs=1)
