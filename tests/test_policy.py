@@ -200,8 +200,9 @@ def test_wrong_word_is_refused():
 
 
 @needs_cuda
-def test_cuda_equals_cpu():
-    policy, glances = make(clips=32, frames=30, dims=3136, hidden=64, wanted=6)
+@pytest.mark.parametrize("clock", [False, True])
+def test_cuda_equals_cpu(clock):
+    policy, glances = make(clips=32, frames=30, dims=3136, hidden=64, wanted=6, clock=clock)
     noise = torch.rand(2, 32, 30)
     here = policy.explore(glances, noise=noise)
     policy.cuda()
@@ -211,8 +212,9 @@ def test_cuda_equals_cpu():
 
 
 @needs_cuda
-def test_half_precision_on_cuda_is_close():
-    policy, glances = make(clips=32, frames=30, dims=3136, hidden=64, wanted=6)
+@pytest.mark.parametrize("clock", [False, True])
+def test_half_precision_on_cuda_is_close(clock):
+    policy, glances = make(clips=32, frames=30, dims=3136, hidden=64, wanted=6, clock=clock)
     policy, glances = policy.cuda(), glances.cuda()
     picks = policy.rollout(glances, "sample")
     full = policy.log_probability(glances, picks)

@@ -1,0 +1,77 @@
+"""How much a better choice of frames could bring at all, for a captioner that is given.
+
+python benchmarks/choice.py RUN CORPUS [--frames 6] [--tries 20] [--out data/results/choice.json]
+
+Every test clip is captioned from many random choices of its frames. One half of its references chooses the best of these
+captions, the other half judges it: what is left of the gain is a matter of frames, and the rest is luck with the judges.
+"""
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+sys.path.insert(0, str(ROOT))
+
+import torch
+from tqdm import tqdm
+
+from picknet_nb.cider import Cider
+from picknet_nb.config import Config, write_whole
+from picknet_nb.corpus import Corpus
+from picknet_nb.reproduction import circumstances
+from picknet_nb.training import caption_videos, frame_choice, load_run
+
+
+def halves(corpus: Corpus, videos: list[int]) -> tuple[Cider, Cider]:
+    "CIDEr with every other reference of each clip, and with the rest."
+    tokens = [corpus.tokens[video] for video in videos]
+    return tuple(Cider([references[start::2] or references for references in tokens], corpus.vocabulary, device=corpus.device) for start in (0, 1))
+
+
+@torch.no_grad()
+def judged(model, corpus: Corpus, config, picker: str, judges: tuple[Cider, Cider]) -> tuple[torch.Tensor, torch.Tensor]:
+    "Scores (2, clips) of the captions from a picker's frames, by both halves, and the captions."
+    videos = corpus.splits["test"]
+    words, _ = caption_videos(model, corpus, videos, config, frame_choice(picker, corpus))
+    return torch.stack([judge(words, torch.arange(len(videos), device=words.device)).float() for judge in judges]), words
+
+
+def best_of(scores: torch.Tensor) -> dict[str, float]:
+    "Of scores (tries, 2, clips): what choosing brings, by the judges that chose and by the others, both ways round."
+    chosen = scores.argmax(0)  # (2, clips): the best try in the eyes of each half
+    seen = torch.stack([scores[:, half].gather(0, chosen[half][None])[0] for half in (0, 1)])
+    unseen = torch.stack([scores[:, 1 - half].gather(0, chosen[half][None])[0] for half in (0, 1)])
+    return {"mean of all tries": scores.mean().item(), "best, by the judges that chose it": seen.mean().item(), "best, by the other judges": unseen.mean().item()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run")
+    parser.add_argument("corpus")
+    parser.add_argument("--frames", type=int, default=6)
+    parser.add_argument("--tries", type=int, default=20)
+    parser.add_argument("--out", default=str(ROOT/"data"/"results"/"choice.json"))
+    options = parser.parse_args()
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    model, config, _, _ = load_run(options.run, device)
+    corpus = Corpus.load(options.corpus, device, config)
+    judges = halves(corpus, corpus.splits["test"].tolist())
+    torch.manual_seed(0)
+    tries = [judged(model, corpus, config, f"random-{options.frames}", judges) for _ in tqdm(range(options.tries), "random choices")]
+    distinct = torch.tensor([len({tuple(words[clip].tolist()) for _, words in tries}) for clip in range(len(tries[0][1]))]).float().mean().item()
+    fixed = {name: judged(model, corpus, config, name, judges)[0].mean().item() for name in ("all", f"uniform-{options.frames}", f"kmeans-{options.frames}")}
+    row = {**fixed, **best_of(torch.stack([scores for scores, _ in tries])), "different captions of a clip": distinct}
+    result = {"kind": "choice", "data": corpus.name, "split": "test", "clips": len(corpus.splits["test"]), "frames": options.frames, "tries": options.tries,
+              "command": "python " + " ".join(["benchmarks/choice.py", *sys.argv[1:]]), **circumstances(),
+              "metrics": "CIDEr-D as in training, half of the references at a time", "captioner": {name: value for name, value in asdict(config).items() if value != getattr(Config(), name)},
+              "rows": [{name: round(value, 4) for name, value in row.items()}]}
+    write_whole(Path(options.out), json.dumps(result, indent=1) + "\n")
+    print(json.dumps(result, indent=1))
+
+
+if __name__ == "__main__":
+    main()
