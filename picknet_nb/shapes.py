@@ -542,7 +542,7 @@ def prepare_shapes(
 ) -> Corpus:
     "The built-in world as a Corpus: made where it is missing, loaded where it is there."
     if scale not in SCALES:
-        raise PickNetError(f"no scale {scale!r}: choose one of {', '.join(SCALES)}")
+        raise PickNetError(f"the built-in world has no scale {scale!r}: choose one of {', '.join(SCALES)}")
     path, config = Path(path), preset(scale)
     with nullcontext() if (path/"corpus.json").exists() else locked(path/"world", wait=True):  # whoever comes second finds it done
         world = make_shapes(path/"world", *SCALES[scale], seed=seed, progress=progress)
