@@ -47,7 +47,7 @@ class WriteError(FileError, OSError):
 class ConfigError(PickNetError):
     "A setting that does not exist or has the wrong type or value."
 
-# %% ../nbs/00_config.ipynb #d02dc343
+# %% ../nbs/00_config.ipynb #e29d6b7e
 def write_whole(
     path,  # where the file shall stand
     content: bytes | str,
@@ -57,7 +57,7 @@ def write_whole(
     try:
         content = content.encode() if isinstance(content, str) else content
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
         with os.fdopen(handle, "wb") as file:
             file.write(content)
             file.flush()

@@ -336,7 +336,7 @@ class TrainingError(PickNetError):
 
 LARGEST_LOSS = 1e4  # an untrained captioner starts near 20 words x log(13,000) = 190
 
-# %% ../nbs/23_training.ipynb #549fe16c
+# %% ../nbs/23_training.ipynb #7cd31127
 class Sums:
     "Sums of what the log needs, kept on the device, with the number of the first step that went wrong."
 
@@ -360,6 +360,16 @@ class Sums:
         self.state["sums"].zero_()
         self.state["count"].zero_()
         return {name: total / count for name, total in zip(self.names, totals)}
+
+    def stored(self) -> dict:
+        "What a checkpoint keeps: the last step of an epoch may be behind it, so the names belong to it."
+        return {"names": self.names, **self.state}
+
+    def restore(self, stored: dict) -> None:
+        "Go on where `stored` was."
+        self.names = list(stored.get("names", []))
+        for name, value in self.state.items():
+            value.copy_(stored[name])
 
 # %% ../nbs/23_training.ipynb #bc52b80e
 class Step:
@@ -549,12 +559,12 @@ def random_states(world: int) -> list[dict[str, Tensor]]:
         torch.distributed.all_gather_object(states, mine)
     return states
 
-# %% ../nbs/23_training.ipynb #8a3ee574
+# %% ../nbs/23_training.ipynb #3ff7f39b
 def save_checkpoint(trainer: Trainer, step: Step) -> None:
-    "Write everything a resumed run needs: the stage's best weights, the checkpoint, and the log that it contains."
+    "Write everything a resumed run needs. The checkpoint comes last: what a kill leaves beside an older one is written again, the same."
     content = {"progress": asdict(trainer.progress), "finished": trainer.finished, "log": trainer.log,
                "random": random_states(trainer.share[1]), "model": trainer.model.state_dict(),
-               "optimiser": step.optimiser.state_dict(), "sums": step.sums.state,
+               "optimiser": step.optimiser.state_dict(), "sums": step.sums.stored(),
                "shadow": trainer.shadow.average if trainer.shadow else []}
     if not trainer.first:
         return
@@ -563,13 +573,13 @@ def save_checkpoint(trainer: Trainer, step: Step) -> None:
     try:
         if trainer.best_weights:
             save_weights(trainer.best_weights, trainer.folder/f"{trainer.progress.stage}.safetensors")
-        write_whole(trainer.folder/"checkpoint.pt", buffer.getvalue())
         write_whole(trainer.folder/"log.jsonl", "".join(json.dumps(line) + "\n" for line in trainer.log))
+        write_whole(trainer.folder/"checkpoint.pt", buffer.getvalue())
     except OSError as reason:
         raise RunError(trainer.folder, f"cannot be written ({reason.strerror}); the checkpoint before this one is whole") from reason
     trainer.best_weights, trainer.saved = None, time.monotonic()
 
-# %% ../nbs/23_training.ipynb #f6b5731c
+# %% ../nbs/23_training.ipynb #53b20f81
 def restore(trainer: Trainer, stage: str, step: Step) -> None:
     "Go back to where the last checkpoint of this stage stood, or to the stage's start."
     stored, trainer.stored = trainer.stored, None
@@ -579,8 +589,7 @@ def restore(trainer: Trainer, stage: str, step: Step) -> None:
     trainer.progress = Progress(**stored["progress"])
     trainer.model.load_state_dict(stored["model"])
     step.optimiser.load_state_dict(stored["optimiser"])
-    for name, value in stored["sums"].items():
-        step.sums.state[name].copy_(value)
+    step.sums.restore(stored["sums"])
     if trainer.shadow:
         trainer.shadow.average = [value.to(weight.device) for value, weight in zip(stored["shadow"], trainer.model.parameters())]
     mine = stored["random"][trainer.share[0] % len(stored["random"])]
@@ -714,9 +723,11 @@ def adapt(trainer: Trainer, picker: str, reward: Reward) -> None:
         parts, validate = [model.captioner], Validation(corpus, config, choose)
     run_stage(trainer, "adaptation", stage, parts, config.adaptation_rate, config.adaptation_epochs, corpus.pairs("train"), validate)
 
-# %% ../nbs/23_training.ipynb #e62b15eb
+# %% ../nbs/23_training.ipynb #922bed77
 def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
-    "Write what a run is, or refuse a folder that holds another one."
+    "Write what a run is, or refuse a folder that holds another one. What a kill left half-written goes."
+    for leftover in folder.glob(".*.partial"):
+        leftover.unlink(missing_ok=True)
     details = {"recipe": asdict(recipe), "corpus": corpus.name, "vocabulary": corpus.vocabulary.fingerprint(),
                "feature_dims": corpus.features.shape[-1], "glance_dims": corpus.glances.shape[-1], "details": corpus.details}
     if not (folder/"run.json").exists():

@@ -15,6 +15,7 @@ import torch
 from conftest import noise_corpus
 from safetensors.torch import load_file
 
+from picknet_nb import training
 from picknet_nb.config import ConfigError, preset
 from picknet_nb.training import Adaptation, Model, RunError, Step, TrainingError, load_run, locked, recipes, reward_for, train
 
@@ -43,6 +44,11 @@ def undisturbed(tmp_path_factory) -> Path:
     return folder
 
 
+def lines(folder: Path) -> list[str]:
+    "The log without how long its epochs took."
+    return [line.rsplit('"seconds"', 1)[0] for line in (folder/"log.jsonl").read_text().splitlines()]
+
+
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path, kill):
     folder, draw, kills = tmp_path/"killed", random.Random(int(kill)), 0
@@ -67,8 +73,46 @@ def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path,
     expected, found = load_file(undisturbed/"weights.safetensors"), load_file(folder/"weights.safetensors")
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
-    lines = lambda path: [line.rsplit('"seconds"', 1)[0] for line in (path/"log.jsonl").read_text().splitlines()]
     assert lines(folder) == lines(undisturbed)
+    assert not list(folder.glob(".*.partial"))
+
+
+class Killed(BaseException):
+    "Nothing in the package catches this, as nothing catches a kill."
+
+
+def test_killed_after_every_kind_of_write_ends_with_the_same_bits(corpus, tmp_path, monkeypatch):
+    config = replace(CONFIG, supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1)
+    train(tmp_path/"alone", corpus, config, ROW, bars=False)
+    alone, plain, left, last = load_file(tmp_path/"alone"/"weights.safetensors"), training.write_whole, [0], set()
+
+    def write_and_die(path, content):
+        plain(path, content)
+        left[0] -= 1
+        if not left[0]:
+            last.add(Path(path).name)
+            raise Killed
+
+    monkeypatch.setattr(training, "write_whole", write_and_die)
+    for writes in (3, 4, 5):  # of one life; it saves after every step, and a save is three at most
+        folder = tmp_path/f"{writes}"
+        while not (folder/"weights.safetensors").exists():
+            left[0] = writes
+            try:
+                train(folder, corpus, config, ROW, bars=False, save_seconds=0.0)
+            except Killed:
+                pass
+        killed = load_file(folder/"weights.safetensors")
+        assert all(torch.equal(alone[name], killed[name]) for name in alone)
+        assert lines(folder) == lines(tmp_path/"alone")
+    assert {"checkpoint.pt", "log.jsonl", "supervision.safetensors", "adaptation.safetensors", "weights.safetensors"} <= last, last
+
+
+def test_what_a_kill_left_half_written_goes(corpus, tmp_path):
+    (tmp_path/"run").mkdir()
+    (tmp_path/"run"/".abcdefgh.partial").write_bytes(b"half a checkpoint")
+    train(tmp_path/"run", corpus, preset("smoke", supervision_epochs=1), recipes()["Baseline"], bars=False)
+    assert not list((tmp_path/"run").glob(".*.partial"))
 
 
 def test_a_finished_run_has_everything_it_needs(undisturbed):
