@@ -283,7 +283,7 @@ class Policy(PickNet):
         standardise(self, glances, apart, spread)
         return set_bias(self, glances, wanted)
 
-# %% ../nbs/12_policy.ipynb #db196bf1
+# %% ../nbs/12_policy.ipynb #12a2f4ec
 @torch.no_grad()
 def standardise(
     net: PickNet,
@@ -306,8 +306,10 @@ def standardise(
     if direction is not None:
         net.clock.copy_(direction / max(1, apart))
     heard = net.compare.bias if direction is None else net.compare.bias + direction
-    deviation = ((difference * factor + heard).relu() @ net.margin()[0]).std(correction=0)
-    net.decide.weight.mul_(torch.where(deviation > 0, spread / deviation, 1.0))
+    margins = (difference * factor + heard).relu() @ net.margin()[0]
+    deviation = margins.std(correction=0)
+    varies = deviation > 1e-5 * margins.abs().mean()  # by more than rounding
+    net.decide.weight.mul_(torch.where(varies, spread / deviation, 1.0))
     return net
 
 # %% ../nbs/12_policy.ipynb #b82ffc13

@@ -166,6 +166,16 @@ def test_calibration_where_nothing_moves_stays_finite(frames):
     assert policy.explore(still, 2).log_probability.isfinite().all()
 
 
+def test_rounding_is_not_taken_for_a_deviation():
+    for seed in range(6):
+        torch.manual_seed(seed)
+        policy, still = Policy(300, 256), torch.randint(0, 256, (4, 1, 300)).expand(-1, 30, -1).to(torch.uint8)
+        before = policy.decide.weight.detach().abs()
+        policy.calibrate(still, wanted=6)
+        assert torch.equal(policy.decide.weight.abs(), before)
+        assert policy.rollout(still).sum(1).unique().item() in (1, 30)
+
+
 def test_extreme_weights_give_no_nan():
     policy, glances = make()
     with torch.no_grad():
