@@ -15,7 +15,7 @@ from pathlib import Path
 
 # %% auto #0
 __all__ = ['PRESETS', 'PickNetError', 'FileError', 'WriteError', 'ConfigError', 'write_whole', 'read_json', 'locked',
-           'ModelSettings', 'RewardSettings', 'Config', 'preset', 'save_config', 'load_config']
+           'ModelSettings', 'RewardSettings', 'Config', 'preset', 'save_config', 'settings_from', 'load_config']
 
 # %% ../nbs/00_config.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -98,7 +98,7 @@ _LOCKS: set = set()  # files that are locked now
 if hasattr(os, "register_at_fork"):  # a forked worker that outlives us for a moment must not keep our lock
     os.register_at_fork(after_in_child=lambda: [file.close() for file in _LOCKS])
 
-# %% ../nbs/00_config.ipynb #865f35d9
+# %% ../nbs/00_config.ipynb #6a172fb9
 @contextmanager
 def locked(
     folder,
@@ -119,9 +119,11 @@ def locked(
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except OSError:
+        except BlockingIOError:
             file.seek(0)
             raise error(folder, f"in use by {file.read().strip() or 'another process'}") from None
+        except OSError as reason:  # not every file system has locks
+            raise error(folder, f"cannot be locked: {reason.strerror}") from reason
         file.truncate(0)
         file.write(f"process {os.getpid()} on {os.uname().nodename}")
         file.flush()
@@ -131,13 +133,12 @@ def locked(
         finally:
             _LOCKS.discard(file)
 
-# %% ../nbs/00_config.ipynb #43e343b9
+# %% ../nbs/00_config.ipynb #8bf85cd9
 @dataclass(frozen=True)
 class ModelSettings:
     "What is looked at, and what looks at it: clips, captions, captioner and policy."
     # what a clip is
     frames: int = 30                  # 4.3: equally spaced frames of a clip
-    image_size: int = 224             # 4.3: side of the image the CNN sees
     cnn: str = "resnet152"            # 4.3
     glance_size: int = 56             # 4.5: side of the grey image the policy compares
     glance: str = "grey"              # 3.2.1: "grey"; "feature" lets the policy compare CNN features
@@ -172,7 +173,7 @@ class RewardSettings(ModelSettings):
     shrink_epochs: int = 30           # ours: epochs in which the upper limit goes from first to final
     reward_eos: bool = True           # ours: <eos> counts as a word in the reward
 
-# %% ../nbs/00_config.ipynb #676b6f38
+# %% ../nbs/00_config.ipynb #19eebd73
 @dataclass(frozen=True)
 class Config(RewardSettings):
     "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
@@ -201,22 +202,24 @@ class Config(RewardSettings):
     patience: int = 0                 # ours: stop a stage after so many epochs without a better score; 0: never
     average_weights: float = 0.0      # ours: decay of a running average of the weights used for scoring; 0: none
     # testing
-    beam: int = 1                     # 3.1: greedy decoding
     threshold: float = 0.5            # 3.2.1: pick where p(pick) is larger: the argmax
     seed: int = 0
 
     def __post_init__(self):
         _check_fields(self)
+        _check_together(self)
 
-# %% ../nbs/00_config.ipynb #10ac590c
+# %% ../nbs/00_config.ipynb #83c9c529
 _CHOICES = {
     "glance": ("grey", "feature"), "vocabulary_from": ("train", "all"), "output_gate": ("sigmoid", "tanh"),
     "video_vector": ("last", "mean"), "baseline": ("greedy", "others"), "keep": ("best", "last"), "policy_start": ("change", "direction"),
 }
 _SHARES = ("dropout", "input_dropout", "label_smoothing", "feedback_step", "feedback_most", "average_weights", "threshold", "word_weight")
+_POSITIVE = ("supervision_rate", "reinforcement_rate", "adaptation_rate", "gradient_clip")
+_NOT_NEGATIVE = ("weight_decay", "consensus")
 _FROM_ZERO = ("seed", "shrink_epochs", "supervision_picks", "patience", "supervision_epochs", "word_epochs", "reinforcement_epochs", "adaptation_epochs")
 
-# %% ../nbs/00_config.ipynb #4cd797d5
+# %% ../nbs/00_config.ipynb #d56cad25
 def _check_fields(config: Config) -> None:
     "Refuse a field of the wrong type or outside its range, by name."
     for field in fields(config):
@@ -229,14 +232,26 @@ def _check_fields(config: Config) -> None:
             raise ConfigError(f"{name} must be one of {', '.join(_CHOICES[name])}, not {value!r}")
         if name in _SHARES and not 0 <= value <= 1:
             raise ConfigError(f"{name} must lie between 0 and 1, not {value!r}")
+        if name in ("dropout", "input_dropout") and value == 1:
+            raise ConfigError(f"{name} must be less than 1, not {value!r}: nothing would be left")
+        if name in _POSITIVE and value <= 0:
+            raise ConfigError(f"{name} must be more than 0, not {value!r}")
+        if name in _NOT_NEGATIVE and value < 0:
+            raise ConfigError(f"{name} must be 0 or more, not {value!r}")
         if kind is int and value < (0 if name in _FROM_ZERO else 1):
             raise ConfigError(f"{name} must be {'0' if name in _FROM_ZERO else '1'} or more, not {value!r}")
         if kind is int and value > (2**63 - 1 if name == "seed" else 10**6):
             raise ConfigError(f"{name} is far too large: {value!r}")
         if kind is float and not abs(value) < float("inf"):
             raise ConfigError(f"{name} must be finite, not {value!r}")
+
+# %% ../nbs/00_config.ipynb #7e669ec7
+def _check_together(config: Config) -> None:
+    "Refuse settings that exclude each other."
     if not config.min_picks <= config.final_max_picks <= config.first_max_picks:
         raise ConfigError("limits must satisfy min_picks <= final_max_picks <= first_max_picks")
+    if config.min_picks > config.frames:
+        raise ConfigError(f"min_picks must not exceed frames: {config.min_picks} of {config.frames}")
     if config.batch_size % config.captions_together:
         raise ConfigError("batch_size must be a multiple of captions_together")
     if config.word_epochs and config.captions_together < 2:
@@ -244,7 +259,7 @@ def _check_fields(config: Config) -> None:
     if config.baseline == "others" and config.rollouts < 2:
         raise ConfigError("baseline 'others' compares samples of one clip: rollouts must be 2 or more")
 
-# %% ../nbs/00_config.ipynb #6baab11e
+# %% ../nbs/00_config.ipynb #6f2efb56
 PRESETS = {
     "full": Config(),
     "improved": Config(
@@ -253,14 +268,14 @@ PRESETS = {
         supervision_epochs=20, word_epochs=10, reinforcement_epochs=60, adaptation_epochs=0, shrink_epochs=10,
     ),
     "small": Config(
-        cnn="tiny", image_size=96, min_word_count=2, max_words=16,
+        cnn="tiny", min_word_count=2, max_words=16,
         feature_embedding=96, word_embedding=96, hidden=192, dropout=0.3, policy_hidden=128, batch_size=100, captions_together=5,
         supervision_rate=2e-3, reinforcement_rate=3e-4, adaptation_rate=5e-4,
         supervision_epochs=36, reinforcement_epochs=30, adaptation_epochs=6, shrink_epochs=10, feedback_every=3,
         baseline="others", rollouts=4, entropy_weight=0.3,
     ),
     "smoke": Config(
-        cnn="tiny", image_size=96, min_word_count=1, max_words=16,
+        cnn="tiny", min_word_count=1, max_words=16,
         feature_embedding=32, word_embedding=32, hidden=64, dropout=0.1, policy_hidden=32, batch_size=20, captions_together=5,
         supervision_rate=5e-3, reinforcement_rate=2e-3, adaptation_rate=1e-3,
         supervision_epochs=3, reinforcement_epochs=2, adaptation_epochs=1, shrink_epochs=1,
@@ -286,16 +301,23 @@ def save_config(config: Config, path) -> Path:
     "Write the settings as JSON."
     return write_whole(path, json.dumps(asdict(config), indent=1) + "\n")
 
-# %% ../nbs/00_config.ipynb #4402bae0
+# %% ../nbs/00_config.ipynb #6d6fafd6
+_RETIRED = ("image_size", "beam")  # once settings, read by nobody; older files have them
+
+
+def settings_from(content: dict) -> Config:
+    "Settings from a stored object; one that is unknown or of the wrong type is refused by name."
+    if unknown := content.keys() - {field.name for field in fields(Config)} - set(_RETIRED):
+        raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
+    return Config(**{name: value for name, value in content.items() if name not in _RETIRED})
+
+# %% ../nbs/00_config.ipynb #e2fb0321
 def load_config(path) -> Config:
-    "Read settings written by `save_config`; an unknown or wrongly typed field is refused by name."
+    "Read settings written by `save_config`."
     content = read_json(path)
     if not isinstance(content, dict):
         raise FileError(path, "settings must be a JSON object")
-    unknown = set(content) - {field.name for field in fields(Config)}
-    if unknown:
-        raise FileError(path, f"no such setting: {', '.join(sorted(unknown))}")
     try:
-        return Config(**content)
+        return settings_from(content)
     except ConfigError as reason:
         raise FileError(path, str(reason)) from reason
