@@ -299,23 +299,32 @@ class Comparison(NamedTuple):
     high: float
     p: float           # two-sided: how easily chance makes the sign of the difference
 
-# %% ../nbs/30_metrics.ipynb #f4c3beba
-def paired_bootstrap(
-    a: Scores | Mapping[str, float],  # scores with `per_video`, or video: score
-    b: Scores | Mapping[str, float],
-    metric: str = "CIDEr",
-    samples: int = 10_000,
-    seed: int = 0,
-) -> Comparison:
-    "Resample videos to see whether the difference between two systems could be chance."
+# %% ../nbs/30_metrics.ipynb #965747c2
+def _differences(a, b, metric: str) -> list[float]:
+    "One system minus another on each video."
     a, b = (each.per_video.get(metric, {}) if isinstance(each, Scores) else each for each in (a, b))
     if not a or not b:
         raise ScoreError(f"no scores of single videos for {metric}: score with per_video=True")
     if different := a.keys() ^ b.keys():
         raise ScoreError(f"a paired comparison needs the same videos on both sides; only one side has {_name(different)}")
-    difference = np.array([a[video] - b[video] for video in a])
-    draw, share = np.random.default_rng(seed), np.full(len(difference), 1 / len(difference))
-    means = np.array([draw.multinomial(len(difference), share) @ difference for _ in range(samples)]) / len(difference)
+    return [a[video] - b[video] for video in sorted(a)]
+
+# %% ../nbs/30_metrics.ipynb #4641e69c
+def paired_bootstrap(
+    a: Scores | Mapping[str, float] | Sequence,  # scores with `per_video`, or video: score; a list of them where a system was trained with several seeds
+    b: Scores | Mapping[str, float] | Sequence,
+    metric: str = "CIDEr",
+    samples: int = 10_000,
+    seed: int = 0,
+) -> Comparison:
+    "Draw videos, and seeds where there are several, again and again: could the difference between two systems be chance?"
+    a, b = ([each] if isinstance(each, (Scores, Mapping)) else list(each) for each in (a, b))
+    if len(a) != len(b):
+        raise ScoreError(f"a paired comparison needs as many seeds on both sides, not {len(a)} and {len(b)}")
+    difference = np.array([_differences(*pair, metric) for pair in zip(a, b)])
+    draw, shares = np.random.default_rng(seed), [np.full(count, 1 / count) for count in difference.shape]
+    counts = lambda: [draw.multinomial(len(share), share) for share in shares]  # how often each seed and each video is drawn
+    means = np.array([seeds @ difference @ videos for seeds, videos in (counts() for _ in range(samples))]) / difference.size
     low, high = np.quantile(means, [0.025, 0.975])
     p = min(1.0, 2 * (1 + min((means <= 0).sum(), (means >= 0).sum())) / (1 + samples))  # never 0: the data is one draw too
     return Comparison(float(difference.mean()), float(low), float(high), float(p))

@@ -238,6 +238,26 @@ def test_bootstrap_interval_is_the_normal_one_for_many_videos():
     assert found.high - found.low == pytest.approx(2 * width, rel=0.05)
 
 
+def test_bootstrap_over_seeds_and_videos_has_the_variance_of_both():
+    import numpy as np
+
+    draw = np.random.default_rng(2)
+    seeds, videos = draw.normal(0.0, 0.5, (8, 1)), draw.normal(0.0, 2.0, (1, 400))
+    differences = seeds + videos + draw.normal(0.0, 0.2, (8, 400))
+    a = [{str(i): value for i, value in enumerate(row)} for row in differences]
+    zero = dict.fromkeys(a[0], 0.0)
+    found = paired_bootstrap(a, [zero] * 8)
+    expected = (differences.mean(1).var() / 8 + differences.mean(0).var() / 400) ** 0.5
+    assert found.difference == pytest.approx(differences.mean()) and found.high - found.low == pytest.approx(2 * 1.96 * expected, rel=0.06)
+    alone = paired_bootstrap(a[:1], [zero])
+    assert alone == paired_bootstrap(a[0], zero) and alone.high - alone.low < found.high - found.low
+
+
+def test_bootstrap_needs_as_many_seeds_on_both_sides():
+    with pytest.raises(ScoreError, match="as many seeds on both sides, not 2 and 1"):
+        paired_bootstrap([{"a": 1.0}, {"a": 2.0}], [{"a": 1.0}])
+
+
 def test_bootstrap_needs_the_same_videos():
     with pytest.raises(ScoreError, match="only one side has b"):
         paired_bootstrap({"a": 1.0}, {"a": 1.0, "b": 2.0})
