@@ -52,7 +52,7 @@ def lstm_loop(
         states.append(hidden)
     return torch.stack(states)
 
-# %% ../nbs/10_encoder.ipynb #bc4c2d62
+# %% ../nbs/10_encoder.ipynb #467d95d9
 @fused
 def lstm_cell_gradient(
     d_hidden: Tensor,         # (batch, hidden) what the loss says of h_t
@@ -62,7 +62,7 @@ def lstm_cell_gradient(
     before: Tensor,           # (batch, hidden) c_{t-1}
     output_gate: str,
 ) -> tuple[Tensor, Tensor]:   # (batch, 4 hidden), (batch, hidden)
-    "From the gradients of h_t and c_t to those of the sums inside the four gates, and of c_{t-1}."
+    "From the gradients of h_t and c_t to those of the four sums in equations 1, 2, 3 and 5, and of c_{t-1}."
     d_hidden, shown = (d_hidden + d_product).to(cell.dtype), cell.tanh()
     d_cell = d_cell + d_hidden*o*(1 - shown*shown)
     slope = o*(1 - o) if output_gate == "sigmoid" else 1 - o*o
