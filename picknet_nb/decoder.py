@@ -147,10 +147,10 @@ def thin_out(state: Tensor, scale: Tensor) -> Tensor:
     "A state after dropout."
     return (state*scale).to(state.dtype)
 
-# %% ../nbs/11_decoder.ipynb #51370344
+# %% ../nbs/11_decoder.ipynb #a940ac97
 class Weights(NamedTuple):
     "The decoder's matrices in the type that products run in, and what one step does with them."
-    table: Tensor    # (vocabulary, embedding) W_w, in full precision
+    table: Tensor    # (vocabulary, embedding) W_w transposed, in full precision
     word: Tensor     # (3 hidden, embedding) W_zw, W_rw, W_pw
     bias: Tensor     # (3 hidden,) b_z, b_r, b_p
     video: Tensor    # (3 hidden, video) W_zv, W_rv, W_pv
