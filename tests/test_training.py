@@ -38,9 +38,10 @@ def start_child(folder: Path) -> subprocess.Popen:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory) -> Path:
     "The same run, left alone."
-    folder = tmp_path_factory.mktemp("run")/"undisturbed"
+    folder, started = tmp_path_factory.mktemp("run")/"undisturbed", time.monotonic()
     child = start_child(folder)
     assert child.wait(300) == 0, child.stderr.read().decode()
+    (folder/"seconds.txt").write_text(f"{time.monotonic() - started}")
     return folder
 
 
@@ -52,7 +53,7 @@ def lines(folder: Path) -> list[str]:
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path, kill):
     folder, draw, kills = tmp_path/"killed", random.Random(int(kill)), 0
-    moments = int(os.environ.get("PICKNET_KILLS", "4"))
+    moments, whole = int(os.environ.get("PICKNET_KILLS", "4")), float((undisturbed/"seconds.txt").read_text())
     for _ in range(400):
         child = start_child(folder)
         if kills < moments:
@@ -61,7 +62,7 @@ def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path,
             while child.poll() is None and time.monotonic() < until and not (set(folder.glob("*")) - before if folder.exists() else set()):
                 time.sleep(0.02)  # until it has begun to work
                 if (folder/"checkpoint.pt").exists(): break
-            time.sleep(draw.uniform(0.0, 1.5))
+            time.sleep(draw.uniform(0.0, 0.25 * whole))  # on a fast machine a run is soon over
             if child.poll() is None:
                 child.send_signal(kill)
                 kills += 1
@@ -237,8 +238,55 @@ def test_exploding_weights_stop_the_run(corpus, tmp_path, monkeypatch):
         plain(self, indices)
 
     monkeypatch.setattr(Step, "update", spoil)
-    with pytest.raises(TrainingError, match=r"supervision, epoch 0, step 3: .* captioner\..* last good checkpoint"):
+    with pytest.raises(TrainingError, match=r"supervision, epoch 0, step 3: .* captioner\..* last good checkpoint in .*: none yet"):
         train(tmp_path/"run", corpus, CONFIG, recipes()["Baseline"], bars=False)
+
+
+def test_a_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(corpus, tmp_path, monkeypatch):
+    plain, calls = torch.nn.utils.clip_grad_norm_, iter(range(3))
+
+    def spoil(weights, limit):
+        weights = list(weights)
+        if next(calls, None) is None: weights[0].grad.fill_(float("nan"))
+        return plain(weights, limit)
+
+    monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoil)
+    with pytest.raises(TrainingError, match=r"supervision, epoch 0, step 3: .* or it or its gradient is no number"):
+        train(tmp_path/"run", corpus, replace(CONFIG, keep="last"), recipes()["Baseline"], bars=False)
+    assert not (tmp_path/"run"/"weights.safetensors").exists()
+
+
+def test_the_time_before_a_kill_counts_and_the_checkpoint_is_named(corpus, tmp_path, monkeypatch):
+    config, plain, calls = preset("smoke", supervision_epochs=2), Step.update, iter(range(3))
+
+    def slow(self, indices):
+        if next(calls, None) is None: raise Killed
+        time.sleep(0.2)
+        plain(self, indices)
+
+    monkeypatch.setattr(Step, "update", slow)
+    with pytest.raises(Killed):
+        train(tmp_path/"run", corpus, config, recipes()["Baseline"], bars=False, save_seconds=0.0)
+    monkeypatch.setattr(Step, "update", plain)
+    train(tmp_path/"run", corpus, config, recipes()["Baseline"], bars=False)
+    first, second = (json.loads(line)["seconds"] for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines())
+    assert first >= 0.6
+    trainer = training.Trainer(tmp_path/"run", Model.for_corpus(config, corpus), corpus, config, bars=False)
+    step = Step(training.Supervision(trainer.model, corpus, config, lambda clips: None), [trainer.model.captioner], 1e-3, config)
+    training.restore(trainer, "supervision", step)
+    assert trainer.kept == "supervision, epoch 2, step 0"
+
+
+def test_run_files_that_say_nothing_are_named(undisturbed, corpus, tmp_path):
+    import shutil
+    folder = shutil.copytree(undisturbed, tmp_path/"run")
+    stored = torch.load(folder/"checkpoint.pt", weights_only=True)
+    torch.save(stored | {"progress": {}}, folder/"checkpoint.pt")
+    with pytest.raises(RunError, match="checkpoint.pt: does not say how far the run has come"):
+        train(folder, corpus, CONFIG, ROW, bars=False)
+    (folder/"run.json").write_text("[]")
+    with pytest.raises(RunError, match="run.json: does not describe a run"):
+        train(folder, corpus, CONFIG, ROW, bars=False)
 
 
 def test_two_runs_cannot_share_a_folder(corpus, tmp_path):
@@ -257,13 +305,13 @@ from picknet_nb import training
 config = preset("smoke", supervision_epochs=4, dropout=0.0, feedback_step=0.0)
 with together("gloo" if "WORLD_SIZE" in __import__("os").environ else None):
     losses, plain = [], training.Sums.add
-    def add(self, loss, measures):
+    def add(self, loss, gradient, measures):
         mean = loss.clone()
         if process_share()[1] > 1:
             torch.distributed.all_reduce(mean)
             mean /= process_share()[1]
         losses.append(mean.item())
-        plain(self, loss, measures)
+        plain(self, loss, gradient, measures)
     training.Sums.add = add
     train(sys.argv[1], noise_corpus(), config, recipes()["Baseline"], bars=False)
     if process_share()[0] == 0: print(json.dumps(losses))
@@ -277,6 +325,29 @@ def test_two_processes_reach_the_losses_of_one(tmp_path):
     run = lambda *start: json.loads(subprocess.run([*start, str(script), str(tmp_path/f"run{len(start)}"), str(HERE)], check=True,
                                                    capture_output=True, text=True, timeout=300).stdout.splitlines()[-1])
     alone = run(sys.executable)
-    both = run(sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29617")
+    both = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     assert len(alone) >= 20
     torch.testing.assert_close(torch.tensor(both[:20]), torch.tensor(alone[:20]), rtol=0, atol=1e-4)
+
+
+PATIENT = """
+import sys; sys.path.insert(0, sys.argv[2])
+import torch; torch.set_num_threads(1)
+from test_training import noise_corpus
+from picknet_nb.config import preset
+from picknet_nb.training import recipes, together, train
+with together("gloo"):
+    config = preset("smoke", supervision_epochs=1, adaptation_epochs=30, patience=2)
+    train(sys.argv[1], noise_corpus(), config, recipes()["Random, adapted"], bars=False)
+"""
+
+
+def test_processes_with_random_picks_of_their_own_stop_at_the_same_epoch(tmp_path):
+    script = tmp_path/"patient.py"
+    script.write_text(PATIENT)
+    subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path/"run"), str(HERE)],
+                   check=True, capture_output=True, timeout=240)
+    log = [json.loads(line) for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines()]
+    epochs = [line["epoch"] for line in log if line["stage"] == "adaptation"]
+    scores = [line["validation"]["score"] for line in log if line["stage"] == "adaptation"]
+    assert len(epochs) < 30 and len(epochs) - 1 - scores.index(max(scores)) == 2

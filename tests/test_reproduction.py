@@ -1,0 +1,88 @@
+"The call that makes a table: what it refuses, and what its files say about themselves."
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import picknet_nb
+from picknet_nb import reproduction
+from picknet_nb.config import FileError, PickNetError, preset
+from picknet_nb.reproduction import (
+    check_split, circumstances, clip_scores, commit_here, compare_rows, measure_row, rows_of_clips, train_first, train_row)
+from picknet_nb.training import RunError, recipes
+
+RESULTS = Path(__file__).parent.parent/"data"/"results"
+CONFIG = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
+
+
+def test_a_row_with_another_number_of_frames_is_not_passed_off_as_this_one(corpus, tmp_path):
+    train_first(corpus, tmp_path, CONFIG, bars=False)
+    row = train_row(corpus, tmp_path, CONFIG, "Uniform", recipes(6)["Uniform"], bars=False)
+    assert train_row(corpus, tmp_path, CONFIG, "Uniform", recipes(6)["Uniform"], bars=False) == row
+    with pytest.raises(FileError, match="seed-0.uniform.json: was made with uniform-6, and this table needs uniform-9"):
+        train_row(corpus, tmp_path, CONFIG, "Uniform", recipes(9)["Uniform"], bars=False)
+
+
+def test_a_split_without_clips_is_refused_before_anything_is_captioned(corpus):
+    with pytest.raises(PickNetError, match="no clips in the split 'foo'; it has train"):
+        measure_row(None, corpus, CONFIG, recipes()["Baseline"], split="foo")
+    with pytest.raises(PickNetError, match="no clips in the split 'test'"):
+        check_split(replace(corpus, splits={**corpus.splits, "test": torch.zeros(0, dtype=torch.int64)}), "test")
+
+
+def test_other_features_under_the_same_name_are_another_run(corpus, tmp_path):
+    train_first(corpus, tmp_path, CONFIG, bars=False)
+    with pytest.raises(RunError, match="holds another run: features"):
+        train_first(replace(corpus, features=corpus.features.flip(0)), tmp_path, CONFIG, bars=False)
+
+
+def test_the_commit_is_that_of_our_own_checkout_or_none(tmp_path, monkeypatch):
+    monkeypatch.delenv("PICKNET_COMMIT", raising=False)
+    monkeypatch.setattr(picknet_nb, "__file__", str(tmp_path/"venv"/"picknet_nb"/"__init__.py"))
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)  # somebody else's
+    assert commit_here() == f"version {picknet_nb.__version__}"
+    (tmp_path/"venv"/".git").mkdir(parents=True)
+    monkeypatch.setenv("PATH", str(tmp_path))  # no git
+    assert circumstances()["commit"] == "unknown"
+    monkeypatch.setenv("PICKNET_COMMIT", "abc")
+    assert commit_here() == "abc"
+
+
+def test_scores_of_clips_come_back_as_they_were(corpus):
+    rows = [{"row": row, "seed": seed, "videos": {"greedy": {"b": 0.125 * seed, "a": 0.5}}} for row in ("Baseline", "PickNet (V+L)") for seed in (0, 1)]
+    kept = clip_scores(rows)
+    assert kept["ids"] == ["a", "b"] and rows_of_clips(json.loads(json.dumps(kept))) == rows
+    assert clip_scores([{"row": "Baseline", "seed": 0, "captions": {}}])["rows"] == []
+
+
+def test_seeds_that_only_one_row_has_are_left_out_of_a_comparison():
+    rows = [{"row": "PickNet (V+L)", "seed": seed, "videos": {"greedy": {"a": 1.0 + seed}}} for seed in (0, 1)]
+    rows.append({"row": "Uniform", "seed": 1, "videos": {"greedy": {"a": 1.0}}})
+    assert compare_rows(rows)["Uniform"]["difference"] == 1.0
+
+
+def commits() -> list[tuple[str, str]]:
+    "Every commit that a stored result names."
+    found = set()
+
+    def walk(file, content):
+        if isinstance(content, dict):
+            if isinstance(commit := content.get("commit"), str): found.add((file, commit))
+            content = list(content.values())
+        for each in content if isinstance(content, list) else ():
+            walk(file, each)
+
+    for path in sorted(RESULTS.glob("*.json")):
+        walk(path.name, json.loads(path.read_text()))
+    return sorted(found)
+
+
+def test_every_commit_in_a_result_file_is_one_of_this_repository():
+    git = lambda *words: subprocess.run(["git", "-C", str(RESULTS), *words], capture_output=True, text=True)
+    if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
+        pytest.skip("needs a checkout with its history")
+    assert len(commits()) > 20
+    assert [(file, commit) for file, commit in commits() if git("cat-file", "-t", commit).stdout.strip() != "commit"] == []
