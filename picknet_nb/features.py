@@ -34,9 +34,9 @@ from .config import FileError, PickNetError, locked, read_json, write_whole
 from .video import _import_av, glance, read_clip, resize
 
 # %% auto #0
-__all__ = ['RESNETS', 'CNN', 'WeightsError', 'read_weights', 'ResNet', 'Folded', 'FoldedBlock', 'FastResNet', 'Tiny', 'load_cnn',
-           'ClipShape', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'Extraction',
-           'rank_and_world', 'extract_folder']
+__all__ = ['RESNETS', 'CNN', 'WeightsError', 'read_weights', 'ResNet', 'Folded', 'FoldedBlock', 'FastResNet', 'Tiny',
+           'file_digest', 'load_cnn', 'ClipShape', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part',
+           'read_part', 'Extraction', 'rank_and_world', 'usable_cores', 'extract_folder']
 
 # %% ../nbs/03_features.ipynb #10433aa2
 class CNN(nn.Module):
@@ -162,10 +162,11 @@ def _download_weights(name: str) -> dict[str, Tensor]:
             weights.url, f"cannot be fetched ({reason}). Fetch it where there is a network, then either pass its path as "
             f"`weights` or put it into {Path(torch.hub.get_dir())/'checkpoints'}") from reason
 
-# %% ../nbs/03_features.ipynb #311ab14c
+# %% ../nbs/03_features.ipynb #13ed602b
 class Folded(nn.Module):
     "A convolution with the batch normalisation after it folded in; sum and ReLU in the same pass on CUDA."
 
+    @torch.no_grad()
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d):
         super().__init__()
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
@@ -272,16 +273,16 @@ class Tiny(nn.Module):
         what, where = ((self.statistics(images) - self.mean) / self.std).tensor_split([3 * self.maps], 1)
         return torch.cat([what, where @ self.mix], 1)
 
-# %% ../nbs/03_features.ipynb #c070f262
-def _digest(path) -> str:
-    "Twelve letters that change when a file does."
+# %% ../nbs/03_features.ipynb #a50709ce
+def file_digest(path) -> str:
+    "The SHA-256 of a file: 64 digits that change when it does."
     digest = hashlib.sha256()
     with open(path, "rb") as file:
         while block := file.read(1 << 20):
             digest.update(block)
-    return digest.hexdigest()[:12]
+    return digest.hexdigest()
 
-# %% ../nbs/03_features.ipynb #28836d0b
+# %% ../nbs/03_features.ipynb #b55ad480
 def _resnet(name: str, weights) -> tuple[str, ResNet, str]:
     "The name, the network and the origin of its weights."
     import torchvision
@@ -298,7 +299,7 @@ def _resnet(name: str, weights) -> tuple[str, ResNet, str]:
         state, notes = (_download_weights(kind), {}) if weights is None else read_weights(weights)
         _fit_weights(net, state, weights or kind)
         first = first or notes.get("stride") == "first 1x1"
-        origin = "torchvision IMAGENET1K_V1" if weights is None else f"{Path(weights).name} {_digest(weights)}"
+        origin = "torchvision IMAGENET1K_V1" if weights is None else f"{Path(weights).name} {file_digest(weights)[:12]}"
     if first:
         _stride_first(net)
     return f"{kind}-v1" if first else kind, ResNet(net), origin
@@ -562,11 +563,11 @@ def rank_and_world() -> tuple[int, int]:
     "This process and how many there are, as torchrun says."
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
-# %% ../nbs/03_features.ipynb #74c31c96
+# %% ../nbs/03_features.ipynb #d8a4d1d8
 @contextmanager
-def _meeting():
+def _meeting(world: int):
     "A group of all processes of torchrun in which the slowest may take its time; None if this one is alone."
-    if rank_and_world()[1] == 1:
+    if world == 1:
         yield None
         return
     import torch.distributed as dist
@@ -587,15 +588,19 @@ def _exchange(failed: dict[str, str], group) -> dict[str, str]:
         return failed
     import torch.distributed as dist
 
-    everyone: list = [None] * rank_and_world()[1]
+    everyone: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, failed, group)
     return {name: reason for each in everyone for name, reason in each.items()}
 
-# %% ../nbs/03_features.ipynb #46e799a7
+# %% ../nbs/03_features.ipynb #180083c5
+def usable_cores() -> int:
+    "How many cores this process may use, which may be fewer than there are."
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def _default_workers() -> int:
     "One decoder for each core this process may use, less one for the network."
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, cores // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1)
+    return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1)
 
 # %% ../nbs/03_features.ipynb #d55a40e1
 def _report_failed(clips: Iterable[Decoded], failed: dict[str, str], bar: tqdm) -> Iterator[Decoded]:
@@ -609,7 +614,7 @@ def _report_failed(clips: Iterable[Decoded], failed: dict[str, str], bar: tqdm) 
         if not bar.disable:
             bar.write(f"skipped {failed[clip.name]}", file=sys.stderr)
 
-# %% ../nbs/03_features.ipynb #7623d1da
+# %% ../nbs/03_features.ipynb #ec60efa6
 def extract_folder(
     videos,                       # a folder, a list of paths, or {id: path}
     out,                          # where the parts go
@@ -619,11 +624,12 @@ def extract_folder(
     workers: int | None = None,   # decoders; None: one for each core but one
     progress: bool = True,        # a bar, and a line for each file that failed
     time_limit: float = 60.0,     # seconds after which a file is given up
+    alone: bool = False,          # all of them here, whatever torchrun says: no other process is met
 ) -> Extraction:
     "Features and glances of every video, one part each; what is there already is not done again."
     files, out, failed, made = list_videos(videos), Path(out), {}, 0
-    shape, (rank, world) = ClipShape(frames, cnn.image_size, glance_size, time_limit), rank_and_world()
-    with _meeting() as group, nullcontext() if rank else locked(out/"parts"):
+    shape, (rank, world) = ClipShape(frames, cnn.image_size, glance_size, time_limit), (0, 1) if alone else rank_and_world()
+    with _meeting(world) as group, nullcontext() if rank else locked(out/"parts"):
         _begin(out, cnn, shape)
         mine = list(files.items())[rank::world]
         todo = [(name, path) for name, path in mine if not part_path(out, name).exists()]

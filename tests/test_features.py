@@ -1,10 +1,15 @@
 """Extraction that is killed, decoders that die, files that are no videos, weights that want to run code."""
+import configparser
+import copy
+import gc
 import os
 import random
+import re
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -14,7 +19,7 @@ from torch.testing import assert_close
 
 from picknet_nb import features
 from picknet_nb.config import FileError, PickNetError
-from picknet_nb.features import ClipShape, WeightsError, decode_files, extract_folder, load_cnn, read_part, read_weights
+from picknet_nb.features import ClipShape, WeightsError, decode_files, extract_folder, load_cnn, rank_and_world, read_part, read_weights, usable_cores
 from picknet_nb.video import glance, read_clip
 
 ROOT = Path(__file__).parents[1]
@@ -101,6 +106,26 @@ def test_shards_of_torchrun(videos, tmp_path):
     alone = extract_folder(videos, tmp_path/"alone", load_cnn("tiny"), workers=1, progress=False)
     for name in alone.ids:
         assert_close(read_part(tmp_path/"out", name), read_part(tmp_path/"alone", name))
+
+
+def test_one_of_torchrun_alone(videos, tmp_path, monkeypatch):
+    "Whoever is told to does all files and waits for nobody."
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert rank_and_world() == (1, 2)
+    done = extract_folder(videos, tmp_path/"out", load_cnn("tiny"), workers=1, progress=False, alone=True)
+    assert (len(done.ids), done.made, done.failed) == (8, 8, {})
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="cannot be kept to some cores")
+def test_cores_that_may_be_used():
+    before = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, [min(before)])
+        assert usable_cores() == 1
+    finally:
+        os.sched_setaffinity(0, before)
+    assert usable_cores() == len(before)
 
 
 def audio_only(path: Path) -> None:
@@ -226,6 +251,21 @@ def test_files_of_both_kinds_and_the_first_resnet(tmp_path):
     assert_close(load_cnn("resnet50-v1", tmp_path/"plain.pth", fast=True)(frames), named(frames), rtol=1e-3, atol=1e-4)
 
 
+def test_a_folded_network_is_only_numbers():
+    "No gradients, no trace of the network it was made from: it can be copied, and the other one goes."
+    import torchvision
+
+    plain = features.ResNet(torchvision.models.resnet18()).eval()
+    weight = weakref.ref(plain.net.layer1[0].conv1.weight)
+    fast = features.FastResNet(plain)
+    assert not any(tensor.requires_grad for tensor in [*fast.buffers(), *fast.parameters()])
+    again, images = copy.deepcopy(fast), torch.rand(1, 3, 64, 64)
+    assert torch.equal(again(images), fast(images))
+    del plain
+    gc.collect()
+    assert weight() is None
+
+
 def test_no_network(monkeypatch, tmp_path):
     "Without the file and without a network, the error says which file is wanted and where it may stand."
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
@@ -233,6 +273,15 @@ def test_no_network(monkeypatch, tmp_path):
     monkeypatch.setattr("torch.hub.urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")))
     with pytest.raises(WeightsError, match="resnet18.*cannot be fetched.*checkpoints"):
         load_cnn("resnet18")
+
+
+def test_the_oldest_torch_that_is_promised_has_what_is_called():
+    "`torch.mm(out_dtype=...)` came with 2.8; every torchvision is made for one torch: 0.23 for 2.8, 0.24 for 2.9."
+    settings = configparser.ConfigParser(delimiters=["="])
+    settings.read(ROOT/"settings.ini")
+    oldest = {name: int(minor) for name, minor in re.findall(r"(torch|torchvision)>=\d+\.(\d+)", settings["DEFAULT"]["requirements"])}
+    called = any("out_dtype=" in path.read_text() for path in (ROOT/"picknet_nb").glob("*.py"))
+    assert oldest["torch"] >= (8 if called else 4) and oldest["torchvision"] == oldest["torch"] + 15
 
 
 def test_wrong_frames_and_names():
