@@ -134,6 +134,22 @@ def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeyp
     assert not (tmp_path/"killed"/"parts").exists()
 
 
+def test_two_processes_of_torchrun_prepare_one_world(tmp_path):
+    "One of them makes it, alone; the other waits and loads it."
+    script = tmp_path/"prepare.py"
+    script.write_text(PREPARE.replace("prepare_shapes(sys", "corpus = prepare_shapes(sys")
+                      + "\nimport os; open(f'{sys.argv[1]}.{os.environ[\"RANK\"]}', 'w').write(str(len(corpus.ids)))\n")
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script), str(tmp_path/"corpus")]
+    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT)
+    try:
+        _, said = process.communicate(timeout=240)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        pytest.fail("they wait for one another")
+    assert process.returncode == 0, said
+    assert [(tmp_path/f"corpus.{rank}").read_text() for rank in range(2)] == ["13", "13"]
+
+
 def test_prepared_once_it_is_only_loaded(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", (3, 1, 1))
     first = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
