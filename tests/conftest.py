@@ -1,6 +1,8 @@
-"A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter."
+"A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter. And a web server that fails as it is told."
+import http.server
 import os
 import random
+import threading
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: some tests fork, and a fork does not survive torch's threads
 
@@ -27,3 +29,30 @@ def noise_corpus(videos: int = 40, captions: int = 5, seed: int = 0, frames: int
 @pytest.fixture
 def corpus() -> Corpus:
     return noise_corpus()
+
+
+CONTENT = random.Random(0).randbytes(500_000)
+
+
+@pytest.fixture
+def server():
+    "The address of a file, and a handler that can be told to serve another one, to break off, to know no ranges, or to be out of order."
+    class Handler(http.server.BaseHTTPRequestHandler):
+        content, ranges, give, status, asked = CONTENT, True, None, None, []
+
+        def do_GET(self):
+            start = int(self.headers["Range"][6:-1]) if self.headers["Range"] and Handler.ranges else 0
+            Handler.asked.append(start)
+            if Handler.status or start >= len(Handler.content):
+                return self.send_error(Handler.status or 416)
+            self.send_response(206 if start else 200)
+            self.send_header("Content-Length", str(len(Handler.content) - start))
+            self.end_headers()
+            self.wfile.write(Handler.content[start:Handler.give])
+
+        def log_message(self, *_): pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
+        threading.Thread(target=running.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{running.server_port}/file.bin", Handler
+        running.shutdown()

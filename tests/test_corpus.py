@@ -1,18 +1,20 @@
 """Data sets that do not fit together, folders that were torn, official layouts, downloads that break off."""
 import hashlib
-import http.server
 import json
 import random
 import shutil
+import socket
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import CONTENT
+from reliability import leftovers
+from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from picknet_nb.config import Config, PickNetError
@@ -84,7 +86,10 @@ def parts(**changes) -> dict:
     (dict(features=torch.rand(3, 30, 6)), "features of 3 videos, but 4 ids"),
     (dict(features=torch.rand(4, 30)), r"\(videos, frames, dims\)"),
     (dict(features=torch.full((4, 30, 6), float("inf"))), "not finite numbers.*: a, b, c and 1 more"),
+    (dict(features=torch.full((4, 30, 6), 7e4)), "too large for half precision.*: a, b, c and 1 more"),
     (dict(glances=torch.zeros(4, 20, 9, dtype=torch.uint8)), "do not fit features"),
+    (dict(glances=torch.rand(4, 30, 9)), "torch.float32: grey glances must be uint8, 0 to 255"),
+    (dict(glances=torch.full((4, 30, 9), 300)), "torch.int64: grey glances must be uint8, 0 to 255"),
     (dict(captions=[["a"], ["b"], [], ["d"]]), "videos without captions: c"),
     (dict(captions=[["a"], ["b"], [3], ["d"]]), "must be a list of texts"),
     (dict(splits={"train": [0], "val": [1], "test": [2]}), "splits must be train, validation, test"),
@@ -94,6 +99,12 @@ def parts(**changes) -> dict:
 def test_parts_that_do_not_fit(changes, reason):
     with pytest.raises(CorpusError, match=reason):
         Corpus.build(**parts(**changes))
+
+
+def test_features_as_glances_in_any_precision():
+    features = torch.rand(4, 30, 6)
+    corpus = Corpus.build(**parts(features=features, glances=features))
+    assert corpus.glances is corpus.features and corpus.features.dtype == torch.float16
 
 
 def test_nan_on_disk(tmp_path):
@@ -164,6 +175,34 @@ def test_parts_that_do_not_fit_each_other(tmp_path):
     write_part(tmp_path, "b", torch.full((30, 8), float("nan")), torch.zeros(30, 9, dtype=torch.uint8))
     with pytest.raises(CorpusError, match="b.safetensors.*not finite"):
         assemble(tmp_path, "bad", captions, splits)
+    write_part(tmp_path, "b", torch.rand(30, 8), torch.rand(30, 9))
+    with pytest.raises(CorpusError, match="b.safetensors.*torch.float32: grey glances must be uint8"):
+        assemble(tmp_path, "bad", captions, splits)
+
+
+def test_what_a_kill_left_half_written_goes(tmp_path):
+    write_part(tmp_path, "a", torch.rand(30, 8), torch.zeros(30, 9, dtype=torch.uint8))
+    splits = {"train": [0], "validation": [], "test": []}
+    for write in (lambda: small().save(tmp_path), lambda: assemble(tmp_path, "one", {"a": ["a dog"]}, splits, ONE)):
+        (tmp_path/".abcdefgh.partial").write_bytes(b"half a file")
+        write()
+        assert not list(leftovers(tmp_path))
+
+
+def test_two_writers_of_one_file(tmp_path):
+    "Each writes a file of its own; whoever is last has the name, and the other's readers keep what they opened."
+    path, one = tmp_path/"videos.safetensors", lambda value: torch.full((1, 2), value, dtype=torch.uint8)
+
+    def pieces():
+        yield one(1)
+        write_tensors(path, {"glances": Rows(torch.uint8, (2, 2), [one(2), one(2)])})
+        found.append((path.read_bytes(), load_file(path)["glances"]))
+        yield one(1)
+    found = []
+    write_tensors(path, {"glances": Rows(torch.uint8, (2, 2), pieces())})
+    (content, seen), = found
+    assert torch.equal(load_file(path)["glances"], one(1).expand(2, 2)) and path.read_bytes() != content
+    assert torch.equal(seen, one(2).expand(2, 2)) and not list(leftovers(tmp_path))
 
 
 def test_loading_maps_the_file(tmp_path):
@@ -201,6 +240,18 @@ def test_msvd_in_its_official_layout(tmp_path):
     assert made.missing == ["ddd_0_4"] and "the file is empty" in made.failed["empty"]
     with pytest.raises(CorpusError, match="names 4 of MSVD's 1,970 clips"):
         prepare_msvd(tmp_path/"other", tmp_path/"video_corpus.csv", clips, load_cnn("tiny"), None, ONE, 1, False)
+
+
+def test_msvd_with_one_clip_under_two_names(tmp_path):
+    "vid1.avi and <clip id>.avi are the same clip: which of them would be used is not ours to guess."
+    (tmp_path/"captions.json").write_text(json.dumps({"aaa_1_5": ["a cat"]}))
+    (tmp_path/"mapping.txt").write_text("aaa_1_5 vid1\n")
+    clips = tmp_path/"clips"
+    clips.mkdir()
+    for name in ("aaa_1_5.avi", "vid1.avi"):
+        shutil.copy(EXAMPLE, clips/name)
+    with pytest.raises(CorpusError, match="vid1.avi: is clip aaa_1_5, and so is aaa_1_5.avi"):
+        prepare_msvd(tmp_path/"out", tmp_path/"captions.json", clips, load_cnn("tiny"), tmp_path/"mapping.txt", ONE, 1, False)
 
 
 def test_msvd_csv_that_is_none(tmp_path):
@@ -263,6 +314,22 @@ def test_features_with_grey_glances(tmp_path, texts):
     assert_close(Corpus.load(tmp_path/"out").features.float(), torch.from_numpy(values), rtol=1e-3, atol=1e-3)
 
 
+def test_a_video_without_a_glance_is_missing(tmp_path, texts):
+    np.savez(tmp_path/"f.npz", ids=list("abc"), features=np.random.rand(3, 30, 5).astype(np.float32))
+    np.savez(tmp_path/"g.npz", ids=list("ac"), features=np.zeros((2, 30, 4), np.uint8))
+    made = prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, glances=tmp_path/"g.npz", config=ONE)
+    assert made.corpus.ids == ["a", "c"] and made.missing == ["b"]
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.int32])
+def test_glances_that_are_not_grey_levels(tmp_path, texts, kind):
+    np.savez(tmp_path/"f.npz", ids=list("abc"), features=np.random.rand(3, 30, 5).astype(np.float32))
+    np.savez(tmp_path/"g.npz", ids=list("abc"), features=np.random.rand(3, 30, 4).astype(kind))
+    with pytest.raises(CorpusError, match=f"g.npz: a is torch.{kind.__name__}: grey glances must be uint8, 0 to 255"):
+        prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, glances=tmp_path/"g.npz", config=ONE)
+    assert not (tmp_path/"out"/"corpus.json").exists()
+
+
 @pytest.mark.parametrize("spoil, reason", [
     (lambda values: values[:, :29], "29.*30 frames are wanted"),
     (lambda values: np.where(values > 0.99, np.nan, values), "not finite numbers"),
@@ -316,33 +383,6 @@ def test_splits_in_every_form(tmp_path):
             read_splits(tmp_path/name, list("abcd"))
 
 
-CONTENT = random.Random(0).randbytes(500_000)
-
-
-@pytest.fixture
-def server():
-    "A server whose handler can be told to break off, to know no ranges, or to be out of order."
-    class Handler(http.server.BaseHTTPRequestHandler):
-        ranges, give, status, asked = True, None, None, []
-
-        def do_GET(self):
-            start = int(self.headers["Range"][6:-1]) if self.headers["Range"] and Handler.ranges else 0
-            Handler.asked.append(start)
-            if Handler.status or start >= len(CONTENT):
-                return self.send_error(Handler.status or 416)
-            self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(CONTENT) - start))
-            self.end_headers()
-            self.wfile.write(CONTENT[start:Handler.give])
-
-        def log_message(self, *_): pass
-
-    running = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=running.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{running.server_port}/file.bin", Handler
-    running.shutdown()
-
-
 def test_download_goes_on_where_it_broke_off(server, tmp_path):
     url, handler = server
     sha = hashlib.sha256(CONTENT).hexdigest()
@@ -382,8 +422,10 @@ def test_download_of_something_else(server, tmp_path):
 
 
 def test_nobody_answers(tmp_path):
-    with pytest.raises(CorpusError, match="cannot be fetched"):
-        download("http://127.0.0.1:9/file.bin", tmp_path/"file.bin", progress=False, timeout=2)
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))  # ours, but nobody listens
+        with pytest.raises(CorpusError, match="cannot be fetched"):
+            download(f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin", tmp_path/"file.bin", progress=False, timeout=2)
 
 
 def test_what_must_be_brought():
