@@ -6,6 +6,7 @@ import resource
 import signal
 import subprocess
 import sys
+import threading
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from reliability import leftovers, tally
 from safetensors.torch import load_file
 from test_fuzzing import run_folder  # noqa: F401 (a fixture)
 
-from picknet_nb import features, metrics, shapes
+from picknet_nb import features, metrics, shapes, training
 from picknet_nb.captioning import load_captioner
 from picknet_nb.config import FileError, PickNetError, WriteError, locked, preset, write_whole
 from picknet_nb.corpus import Corpus, CorpusError, assemble, prepare_features
@@ -47,6 +48,11 @@ def forked(job, *arguments):
     process = multiprocessing.get_context("fork").Process(target=work)
     process.start()
     return process
+
+
+def for_ever():
+    "Where a process stops until it is struck: then nothing depends on how fast it was."
+    threading.Event().wait()
 
 
 def wait_for(condition, seconds: float = 60.0):
@@ -129,36 +135,40 @@ def parts(out: Path) -> dict[str, bytes]:
 
 
 @named
-def test_extraction_is_ended_and_taken_up_again(videos, tmp_path, kill):
+def test_extraction_is_ended_and_taken_up_again(videos, tmp_path, monkeypatch, kill):
     "The lock opens and the parts stay, even where a decoder is still busy with its file."
-    out = tmp_path/"out"
-    process = forked(extract, videos, out)
-    wait_for(lambda: (out/"parts").exists() and len(parts(out)) >= 2)
-    strike(process, kill)
+    out, read = tmp_path/"out", []
+    with monkeypatch.context() as patch:
+        patch.setattr(features, "read_clip", lambda *rest: read.append(rest) or (for_ever() if len(read) > 3 else read_clip(*rest)))
+        process = forked(extract, videos, out)
+        wait_for(lambda: (out/"parts").exists() and len(parts(out)) >= 2)
+        strike(process, kill)
     before = parts(out)
     done = extract(videos, out)
-    assert done.made == 5 - len(before) and len(done.ids) == 5
+    assert 2 <= len(before) < 5 and done.made == 5 - len(before) and len(done.ids) == 5
     assert all(parts(out)[name] == content for name, content in before.items())
 
 
 def test_a_hanging_decoder_keeps_neither_the_lock_nor_itself(tmp_path, monkeypatch):
-    monkeypatch.setattr(features, "read_clip", lambda *rest: time.sleep(60))
+    hangs = tmp_path/"hangs"
+    monkeypatch.setattr(features, "read_clip", lambda *rest: hangs.touch() or for_ever())
     process = forked(extract, {"clip": EXAMPLE}, tmp_path)
-    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    decoder, = wait_for(lambda: children.read_text().split())
-    time.sleep(0.3)
+    wait_for(hangs.exists)
+    decoder, = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     strike(process, signal.SIGKILL)
     with locked(tmp_path/"parts"):
         tally("faults", "hanging worker", "injected")
-    wait_for(lambda: not Path(f"/proc/{decoder}").exists(), 5)
+    wait_for(lambda: not Path(f"/proc/{decoder}").exists())
 
 
 def test_a_second_extraction_is_told_who_is_there(videos, tmp_path, monkeypatch):
-    monkeypatch.setattr(features, "read_clip", lambda *rest: time.sleep(0.5) or read_clip(*rest))
+    go_on = tmp_path/"go on"
+    monkeypatch.setattr(features, "read_clip", lambda *rest: wait_for(go_on.exists) and read_clip(*rest))
     process = forked(extract, videos, tmp_path)
     wait_for((tmp_path/"parts"/"made_with.json").exists)
     with pytest.raises(FileError, match=f"parts: in use by process {process.pid}"):
         extract(videos, tmp_path)
+    go_on.touch()
     process.join(60)
     assert process.exitcode == 0 and len(parts(tmp_path)) == 5
     tally("faults", "two runs on one folder", "injected")
@@ -258,12 +268,15 @@ def learn(folder, config=CONFIG):
     return train(folder, noise_corpus(), config, recipes()["Baseline"], bars=False, save_seconds=0.1)
 
 
-def test_training_interrupted_by_hand_ends_with_the_same_bits(tmp_path):
+def test_training_interrupted_by_hand_ends_with_the_same_bits(tmp_path, monkeypatch):
     whole = forked(learn, tmp_path/"whole")
     whole.join(120)
-    process = forked(learn, tmp_path/"torn")
-    wait_for((tmp_path/"torn"/"checkpoint.pt").exists)
-    strike(process, signal.SIGINT)
+    with monkeypatch.context() as patch:
+        save = training.save_checkpoint
+        patch.setattr(training, "save_checkpoint", lambda *rest: save(*rest) or for_ever())
+        process = forked(learn, tmp_path/"torn")
+        wait_for((tmp_path/"torn"/"checkpoint.pt").exists)
+        strike(process, signal.SIGINT)
     assert not (tmp_path/"torn"/"weights.safetensors").exists() and not list(leftovers(tmp_path/"torn"))
     again = forked(learn, tmp_path/"torn")
     again.join(120)
@@ -296,30 +309,35 @@ def stored(folder: Path) -> list[dict]:
     return [json.loads(path.read_text()) for path in sorted((folder/"rows").glob("*.json"))]
 
 
-def slowly(waiting, references, **facts):
-    "A scorer that takes its time."
+def scored(waiting, references, **facts):
+    "Scores without a scorer."
     for number in waiting:
-        time.sleep(0.1)
         yield number, metrics.Scores({"CIDEr": number + 0.5}, "test", {"CIDEr": {"a": number + 0.5}})
+
+
+def scored_once(*rest, **facts):
+    "The scores of the first row, and no more."
+    yield next(scored(*rest, **facts))
+    for_ever()
 
 
 @named
 def test_scoring_is_ended_and_taken_up_again(tmp_path, monkeypatch, kill):
     "Scores of finished rows stay; only the others are scored afterwards."
-    monkeypatch.setattr(metrics, "score_many", slowly)
+    monkeypatch.setattr(metrics, "score_many", scored_once)
     process = forked(score_rows, tmp_path, rows(tmp_path), {"a": ["a dog"]}, False)
     done = lambda: [row for row in stored(tmp_path) if row.get("scores")]
     wait_for(done)
     strike(process, kill)
     before, asked = done(), []
-    assert len(before) < 4
-    monkeypatch.setattr(metrics, "score_many", lambda waiting, *rest, **facts: asked.extend(waiting) or slowly(waiting, *rest, **facts))
+    assert len(before) == 1
+    monkeypatch.setattr(metrics, "score_many", lambda waiting, *rest, **facts: asked.extend(waiting) or scored(waiting, *rest, **facts))
     score_rows(tmp_path, stored(tmp_path), {"a": ["a dog"]}, False)
-    assert len(done()) == 4 and len(asked) == 4 - len(before) and all(row in done() for row in before)
+    assert len(done()) == 4 and len(asked) == 3 and all(row in done() for row in before)
 
 
 def test_scoring_onto_a_full_disk(tmp_path, monkeypatch):
-    monkeypatch.setattr(metrics, "score_many", slowly)
+    monkeypatch.setattr(metrics, "score_many", scored)
     made = rows(tmp_path/"elsewhere")
     with small_disk(tmp_path/"disk", 8) as (disk, grow):
         with pytest.raises(WriteError, match="rows.*cannot be written"):
