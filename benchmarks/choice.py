@@ -3,7 +3,9 @@
 python benchmarks/choice.py RUN CORPUS [--frames 6] [--tries 20] [--out data/results/choice.json]
 
 Every test clip is captioned from many random choices of its frames. One half of its references chooses the best of these
-captions, the other half judges it: what is left of the gain is a matter of frames, and the rest is luck with the judges.
+captions, the other half judges it: what is left of the gain is no luck with the judges. It need not be a matter of frames
+either, since whoever knows the answer gains by any choice between captions. So the same is done with other words about the
+same frames: the first candidates of a beam search, as many as there were different captions before.
 """
 from __future__ import annotations
 
@@ -48,6 +50,19 @@ def best_of(scores: torch.Tensor) -> dict[str, float]:
     return {"mean of all tries": scores.mean().item(), "best, by the judges that chose it": seen.mean().item(), "best, by the other judges": unseen.mean().item()}
 
 
+@torch.no_grad()
+def candidates(model, corpus: Corpus, config, picker: str, count: int, judges: tuple[Cider, Cider]) -> torch.Tensor:
+    "Scores (candidates, 2, clips) of the first candidates of a beam search about the same frames, by both halves."
+    videos, scores = corpus.splits["test"], []
+    choose = frame_choice(picker, corpus)
+    for some in videos.split(64):
+        video = model.captioner.encoder(corpus.features[some], choose(some))
+        words, _ = model.captioner.decoder.beam(video, count, config.max_words, best=count)
+        place = torch.searchsorted(videos, some)
+        scores.append(torch.stack([torch.stack([judge(words[:, each], place).float() for judge in judges]) for each in range(count)]))
+    return torch.cat(scores, -1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run")
@@ -65,6 +80,9 @@ def main() -> None:
     distinct = torch.tensor([len({tuple(words[clip].tolist()) for _, words in tries}) for clip in range(len(tries[0][1]))]).float().mean().item()
     fixed = {name: judged(model, corpus, config, name, judges)[0].mean().item() for name in ("all", f"uniform-{options.frames}", f"kmeans-{options.frames}")}
     row = {**fixed, **best_of(torch.stack([scores for scores, _ in tries])), "different captions of a clip": distinct}
+    count = max(2, round(distinct))
+    control = candidates(model, corpus, config, f"uniform-{options.frames}", count, judges)
+    row |= {"beam candidates": count, "first candidate": control[0].mean().item()} | {f"{name}, of candidates": value for name, value in best_of(control).items() if "best" in name}
     result = {"kind": "choice", "data": corpus.name, "split": "test", "clips": len(corpus.splits["test"]), "frames": options.frames, "tries": options.tries,
               "command": "python " + " ".join(["benchmarks/choice.py", *sys.argv[1:]]), **circumstances(),
               "metrics": "CIDEr-D as in training, half of the references at a time", "captioner": {name: value for name, value in asdict(config).items() if value != getattr(Config(), name)},
