@@ -7,21 +7,15 @@ With a GPU at MSVD's shapes, without one at a small size.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import time
 import traceback
 from contextlib import nullcontext
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
-
 import torch
+from common import ROOT, origin, times_ms, write_result
 from torch import Tensor, nn
 
 from picknet_nb.capture import Captured, make_adam
@@ -35,19 +29,9 @@ MSRVTT = dict(batch=256, words=10541)
 SMALL = dict(batch=16, frames=30, dims=256, time=12, words=500, videos=64, test=64, embedding=64, hidden=128)
 
 
-def median_ms(function, repeats: int, warm_up: int = 3) -> tuple[float, float]:
+def median_and_spread(function, repeats: int) -> tuple[float, float]:
     "Median and spread (interquartile) of a call, in milliseconds."
-    for _ in range(warm_up): function()
-    times = []
-    for _ in range(repeats):
-        if CUDA:
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record(), function(), end.record(), torch.cuda.synchronize()
-            times.append(begin.elapsed_time(end))
-        else:
-            begin = time.perf_counter()
-            function()
-            times.append(1e3*(time.perf_counter() - begin))
+    times = times_ms(function, DEVICE, repeats)
     quarter = statistics.quantiles(times, n=4) if len(times) > 1 else times*3
     return statistics.median(times), quarter[2] - quarter[0]
 
@@ -56,10 +40,10 @@ def ceilings() -> dict:
     "What this machine reaches on a large product and on a large copy."
     size, kind = (8192, torch.bfloat16) if CUDA else (1024, torch.float32)
     left, right = (torch.randn(size, size, device=DEVICE).to(kind) for _ in range(2))
-    product, _ = median_ms(lambda: left @ right, 10)
+    product, _ = median_and_spread(lambda: left @ right, 10)
     source = torch.randn(2**29 if CUDA else 2**24, device=DEVICE)
     target = torch.empty_like(source)
-    copy, _ = median_ms(lambda: target.copy_(source), 10)
+    copy, _ = median_and_spread(lambda: target.copy_(source), 10)
     return {"flop_per_s": 2*size**3/product*1e3, "bytes_per_s": 2*source.numel()*4/copy*1e3, "product_type": str(kind)}
 
 
@@ -229,7 +213,7 @@ def time_training(s: dict, record: bool, cudnn: bool, settings: dict) -> tuple[d
     batches = [task.indices() for _ in range(8)]
     turn = iter(range(10**9))
     run = lambda: step(batches[next(turn) % 8], probability)
-    ms, spread = median_ms(run, (50 if record else 8) if CUDA else 10)
+    ms, spread = median_and_spread(run, (50 if record else 8) if CUDA else 10)
     return {"ms": ms, "spread_ms": spread, "record_s": made, "loss": float(run())}, run
 
 
@@ -243,18 +227,8 @@ def time_generation(s: dict, beams: int, record: bool) -> dict:
         with torch.autocast(DEVICE, torch.bfloat16) if CUDA else nullcontext():
             return captioner.caption(features, picks, s["time"], beam=beams)
     if record: run = Captured(run, task.features)
-    ms, spread = median_ms(lambda: run(task.features), 10 if CUDA else 3)
+    ms, spread = median_and_spread(lambda: run(task.features), 10 if CUDA else 3)
     return {"ms": ms, "spread_ms": spread}
-
-
-def machine() -> dict:
-    "Where and when this was measured."
-    name = torch.cuda.get_device_name() if CUDA else f"{platform.machine()}, {torch.get_num_threads()} threads"
-    try: commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
-        ["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=Path(__file__).parent).stdout.strip()
-    except OSError: commit = ""
-    return {"machine": name, "torch": torch.__version__, "python": platform.python_version(), "commit": commit,
-            "date": datetime.date.today().isoformat()}
 
 
 def attempt(table: dict, name: str, function):
@@ -279,12 +253,12 @@ def with_floor(result: dict, counted: dict, limits: dict) -> dict:
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--out", type=Path, default=Path("data/results/benchmark_captioner.json"))
+    arguments.add_argument("--out", type=Path, default=ROOT/"data"/"results"/"benchmark_captioner.json")
     arguments.add_argument("--seconds", type=float, default=140, help="start nothing new after this time")
     arguments = arguments.parse_args()
     begin, s = time.perf_counter(), FULL if CUDA else SMALL
     late = lambda: time.perf_counter() - begin > arguments.seconds
-    result = machine() | {"shapes": s, "ceilings": {}, "equality": {}, "training": {}, "generation": {}, "kernels": {}}
+    result = origin(DEVICE) | {"shapes": s, "ceilings": {}, "equality": {}, "training": {}, "generation": {}, "kernels": {}}
     attempt(result["ceilings"], "measured", ceilings)
     limits = result["ceilings"]["measured"]
     parameters = sum(each.numel() for each in Task(s).captioner.parameters())
@@ -311,8 +285,7 @@ def main() -> None:
             attempt(result["generation"], name, lambda: with_floor(time_generation(s, beams, record), count_generation(s, beams), limits))
     if CUDA and not late(): attempt(result, "captured equals eager", lambda: captured_equals_eager(s))
     result["seconds"] = time.perf_counter() - begin
-    arguments.out.parent.mkdir(parents=True, exist_ok=True)
-    arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(arguments.out, result)
     print(f"{'':44} {'ms':>9} {'floor':>8} {'share':>6}")
     for name, row in (result["training"] | result["generation"]).items():
         print(f"{name:44} " + (f"{row['ms']:9.3f} {row['floor_ms']:8.3f} {row['share_of_floor']:6.1%}" if "ms" in row else "failed"))

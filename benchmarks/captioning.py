@@ -9,28 +9,23 @@ Weights are random: a product of matrices takes as long whatever it computes.
 from __future__ import annotations
 
 import argparse
-import datetime
 import gc
 import itertools
 import json
 import os
 import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import psutil
 import torch
+from common import ROOT, origin, write_result
 
 from picknet_nb.captioning import Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, lasting_frames, write_examples
-from picknet_nb.config import preset, write_whole
+from picknet_nb.config import preset
 from picknet_nb.features import load_cnn
 from picknet_nb.text import SPECIALS, Vocabulary
 from picknet_nb.training import Model
@@ -138,12 +133,6 @@ def compare_offline(captioner: VideoCaptioner, remarks: list) -> bool:
     return captioner.voice.vocabulary.decode(words) == [remarks[k - 1].text for k in checked]
 
 
-def commit() -> str:
-    "Which version was measured."
-    known = os.environ.get("PICKNET_COMMIT")
-    return known or subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", default=str(ROOT/"data"/"results"/"benchmark_captioning.json"))
@@ -152,10 +141,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--frames", type=int, default=3600, help="of the stream")
     options = parser.parse_args()
-    result = {"kind": "benchmark", "command": "python benchmarks/captioning.py", "machine": f"{os.cpu_count()} x {platform.machine()}",
-              "torch": torch.__version__, "commit": commit(), "date": datetime.date.today().isoformat(),
+    result = {"kind": "benchmark", **origin(), "machine": f"{os.cpu_count()} x {platform.machine()}",  # also where there is a GPU, which has nothing to do
               "stream": time_stream(options.frames), "files": time_files(options.cnn, options.clips, options.threads)}
-    write_whole(options.out, json.dumps(result, indent=1) + "\n")
+    write_result(options.out, result)
     print(json.dumps(result, indent=1))
 
 

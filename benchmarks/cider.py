@@ -7,41 +7,18 @@ References are MSVD's where data/msvd/captions.json is there, otherwise made up 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import statistics
-import subprocess
 import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import numpy as np
 import torch
+from common import ROOT, median_ms, origin, write_result
 
 from picknet_nb.capture import Captured
 from picknet_nb.cider import Cider, document_frequencies, plain_cider
 from picknet_nb.text import EOS, SPECIALS, UNK, Vocabulary, tokenize
-
-
-def median_ms(work, device: str, repeats: int, warm_up: int = 3) -> float:
-    "Median milliseconds of one call, waiting for the device each time."
-    for _ in range(warm_up):
-        work()
-    times = []
-    for _ in range(repeats):
-        if device == "cuda":
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        work()
-        if device == "cuda":
-            torch.cuda.synchronize()
-        times.append(1000 * (time.perf_counter() - begin))
-    return statistics.median(times)
 
 
 def real_references(path: Path) -> list[list[list[str]]]:
@@ -127,16 +104,16 @@ def measure(device: str, batch: int, max_words: int) -> dict:
         if isinstance(value, float) and not value <= 1e-6:
             sys.exit(f"not equal to {name}: the largest difference is {value:.2e}")
 
-    ms = {"plain": median_ms(plain, "cpu", 3, 0), "ours": median_ms(lambda: cider(*on_device), device, 50)}
+    ms = {"plain": median_ms(plain, "cpu", 3, 0), "ours": median_ms(lambda: cider(*on_device), device, 50, 3)}
     if device == "cpu" and torch.get_num_threads() > 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
-        ms["ours, one thread"] = median_ms(lambda: cider(*on_device), device, 50)
+        ms["ours, one thread"] = median_ms(lambda: cider(*on_device), device, 50, 3)
         torch.set_num_threads(threads)
     if device == "cuda":
         replay = Captured(cider, *on_device)
         assert torch.equal(replay(*on_device), cider(*on_device))
-        ms["ours, captured"] = median_ms(lambda: replay(*on_device), device, 200)
+        ms["ours, captured"] = median_ms(lambda: replay(*on_device), device, 200, 3)
     if isinstance(coco_difference, float):
         strings = vocabulary.decode(ids), [[" ".join(words) for words in references[video]] for video in videos.tolist()]
         ms["pycocoevalcap"] = median_ms(lambda: coco_scores(*strings), "cpu", 5, 1)
@@ -149,14 +126,6 @@ def measure(device: str, batch: int, max_words: int) -> dict:
                            for name, value in ms.items() if not name.startswith("ours")})
 
 
-def commit() -> str:
-    "Which version was measured."
-    if os.environ.get("PICKNET_COMMIT"):
-        return os.environ["PICKNET_COMMIT"]
-    found = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True)
-    return found.stdout.strip() or "unknown"
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "data" / "results" / "benchmark_cider.json")
@@ -164,12 +133,8 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--max-words", type=int, default=20)
     chosen = parser.parse_args()
-    result = dict(
-        machine=torch.cuda.get_device_name() if chosen.device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads",
-        torch=torch.__version__, python=platform.python_version(), commit=commit(),
-        date=datetime.date.today().isoformat(), **measure(chosen.device, chosen.batch, chosen.max_words))
-    chosen.out.parent.mkdir(parents=True, exist_ok=True)
-    chosen.out.write_text(json.dumps(result, indent=1) + "\n")
+    result = {**origin(chosen.device), **measure(chosen.device, chosen.batch, chosen.max_words)}
+    write_result(chosen.out, result)
     print(json.dumps(result, indent=1))
 
 

@@ -5,31 +5,18 @@ python benchmarks/cost.py [--out data/results/cost.json] [--device cuda] [--cnn 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import subprocess
-import sys
 from importlib.util import find_spec
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 import torch
+from common import ROOT, device_name, origin, write_result
 
 from picknet_nb.analysis import measure_cost, speed_up
-from picknet_nb.config import preset, write_whole
+from picknet_nb.config import preset
 from picknet_nb.decoder import Captioner
 from picknet_nb.features import load_cnn
 from picknet_nb.pickers import Clips, uniform
 from picknet_nb.policy import Policy
-
-
-def commit() -> str:
-    known = os.environ.get("PICKNET_COMMIT")
-    return known or subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
 
 
 def check_equal(captioner: Captioner, picks: torch.Tensor, dims: int, device: str) -> bool:
@@ -52,9 +39,8 @@ def measure(cnn_name: str, keep: int, device: str, repeats: int) -> dict:
     decoded = find_spec("av") is not None
     clip = ROOT / "data/example.mp4" if decoded else torch.randint(0, 256, (30, 3, cnn.image_size, cnn.image_size), dtype=torch.uint8)
     cost = measure_cost(clip, cnn, policy, captioner, picks=picks, repeats=repeats)
-    where = torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
     counted, in_all = speed_up(cost)
-    return {"cnn": cnn_name, "device": where, "decoded": decoded, "same caption": equal, "cost": cost,
+    return {"cnn": cnn_name, "device": device_name(device), "decoded": decoded, "same caption": equal, "cost": cost,
             "speed-up of the CNN": round(counted, 2), "speed-up in all": round(in_all, 2)}
 
 
@@ -68,9 +54,8 @@ def main() -> None:
     options = parser.parse_args()
     repeats = options.repeats or (50 if options.device == "cuda" else 3)
     rows = [measure(name, keep, options.device, repeats) for name in options.cnn for keep in options.keep]
-    result = {"kind": "cost", "command": "python benchmarks/cost.py", "machine": rows[0]["device"], "torch": torch.__version__,
-              "commit": commit(), "date": datetime.date.today().isoformat(), "rows": rows}
-    write_whole(options.out, json.dumps(result, indent=1) + "\n")
+    result = {"kind": "cost", **origin(options.device), "rows": rows}
+    write_result(options.out, result)
     print(json.dumps(result, indent=1))
 
 

@@ -8,21 +8,17 @@ Each case runs in a fresh process at 224x224 with two decoders; the memory of th
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import psutil
 import torch
+from common import ROOT, origin, write_result
 
 EXTRACT = """
 import sys, torch
@@ -79,17 +75,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=ROOT/"data"/"results"/"extraction_memory.json")
     options = parser.parse_args()
     clips = sorted(options.clips.glob("*.mp4")) or [ROOT/"data"/"example.mp4"] * 300
-    commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     with tempfile.TemporaryDirectory() as folder:
         short, long = write_video(Path(folder)/"short.mp4", 10), write_video(Path(folder)/"long.mp4", 600)
         cases = {"50 clips": peak(clips[:50]), "300 clips": peak(clips[:300]), "10 s": peak([short]), "10 min": peak([long])}
     ratio = lambda a, b: round(cases[b]["peak MB"] / cases[a]["peak MB"], 3)
-    result = {"what": "peak memory of extraction at 224x224, two decoders", "machine": platform.processor() or platform.machine(),
-              "cores": os.cpu_count(), "torch": torch.__version__, "commit": commit, "date": datetime.date.today().isoformat(),
+    result = {"what": "peak memory of extraction at 224x224, two decoders", **origin("cpu"), "cores": os.cpu_count(),
               "cases": cases, "300 clips / 50 clips": ratio("50 clips", "300 clips"), "10 min / 10 s": ratio("10 s", "10 min")}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(options.out, result)
     print(json.dumps(result, indent=1))
 
 

@@ -10,21 +10,12 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
-import json
-import os
-import platform
-import statistics
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import torch
 import torchvision
+from common import ROOT, median_ms, origin, write_result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -109,28 +100,9 @@ def half(kind: type[FastResNet], plain: ResNet) -> FastResNet:
     return net.tuned() if CUDA else net
 
 
-def seconds(function, repeats: int) -> float:
-    "Median seconds of a call."
-    times = []
-    for number in range(repeats + 2):
-        if CUDA:
-            torch.cuda.synchronize()
-        begin = time.perf_counter()
-        function()
-        if CUDA:
-            torch.cuda.synchronize()
-        if number >= 2:
-            times.append(time.perf_counter() - begin)
-    return statistics.median(times)
-
-
 def about() -> dict:
-    commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-    return {"what": f"{NAME} from uint8 frames {SIDE}x{SIDE} to features",
-            "machine": torch.cuda.get_device_name() if CUDA else platform.processor() or platform.machine(),
-            "torch": torch.__version__, "cudnn": torch.backends.cudnn.version() if CUDA else None, "commit": commit,
-            "date": datetime.date.today().isoformat(), "weights": "random"}
+    return {"what": f"{NAME} from uint8 frames {SIDE}x{SIDE} to features", **origin(),
+            "cudnn": torch.backends.cudnn.version() if CUDA else None, "weights": "random"}
 
 
 def ways(plain: ResNet) -> list[tuple[str, int, callable, dict]]:
@@ -164,10 +136,10 @@ def measure(make, batch: int, frames: Tensor, reference: Tensor, tf32: bool, rep
     start = time.perf_counter() - begin
     row = {"batch": batch, "relative error": ((found - reference).norm() / reference.norm()).item(),
            "cosine": F.cosine_similarity(found, reference).min().item(), "seconds to start": round(start, 1)}
-    row["frames/s"] = round(batch / seconds(lambda: net(here), repeats))
+    row["frames/s"] = round(1000 * batch / median_ms(lambda: net(here), DEVICE, repeats, 2))
     if CUDA:
         host = frames[:batch].pin_memory()
-        row["frames/s from pinned memory"] = round(batch / seconds(lambda: net(host), repeats))
+        row["frames/s from pinned memory"] = round(1000 * batch / median_ms(lambda: net(host), DEVICE, repeats, 2))
         row["TFLOP/s"] = round(row["frames/s"] * 23.03e9 / 1e12, 1)  # 11.51 G multiply-adds a frame
         row["peak GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
     return row
@@ -198,8 +170,7 @@ def main() -> None:
                 row = {"batch": batch, "failed": f"{type(error).__name__}: {str(error)[:300]}"}
         result["rows"].append({"way": name, **row})
         result["seconds"] = round(time.perf_counter() - begin, 1)
-        options.out.parent.mkdir(parents=True, exist_ok=True)
-        options.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(options.out, result)
         print(name, row, flush=True)
 
 

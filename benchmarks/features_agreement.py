@@ -9,19 +9,12 @@ second what the conversion is worth. Needs PyAV, and the files under data/msvd a
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import subprocess
-import sys
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 import numpy as np
 import torch
+from common import ROOT, origin, write_result
 from torch.nn import functional as F
 from tqdm import tqdm
 
@@ -76,14 +69,9 @@ def main() -> None:
         steps = torch.from_numpy(codes[number].T.copy()).float()[chosen]  # (frames, dims), the root of the feature times `scale`
         plain.add(cnn(read_plain(path, chosen)).cpu(), steps, scale)
         ours.add(cnn(read_clip(path).frames[chosen]).cpu(), steps, scale)
-    commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
     result = {"what": "ResNet-50 features beside stored ones (6 bits a number)", "cnn": cnn.name, "clips": len(places),
-              "frames of each": options.frames, "FFmpeg's default colours": plain.result(), "read_clip": ours.result(),
-              "machine": platform.processor() or platform.machine(), "torch": torch.__version__, "commit": commit,
-              "date": datetime.date.today().isoformat()}
-    options.out.parent.mkdir(parents=True, exist_ok=True)
-    options.out.write_text(json.dumps(result, indent=1) + "\n")
+              "frames of each": options.frames, "FFmpeg's default colours": plain.result(), "read_clip": ours.result(), **origin()}
+    write_result(options.out, result)
     print(json.dumps(result, indent=1))
 
 

@@ -6,43 +6,13 @@ from __future__ import annotations
 
 import argparse
 import copy
-import datetime
 import json
-import os
-import platform
-import statistics
-import subprocess
-import sys
-import time
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 import torch
+from common import ROOT, device_name, median_ms, origin, write_result
 
 from picknet_nb.pickers import Clips, centre_distances, greedy_start, frame_distances, kmeans, kmeans_shares
 from picknet_nb.policy import Policy, glance_differences, last_picks, pair_logits, path_logits, project, walk, walk_by_frame, walk_by_scan, walk_by_table
-
-
-def median_ms(work, device: str, repeats: int = 30, warm_up: int = 5) -> float:
-    "Median milliseconds of one call, waiting for the device each time."
-    for _ in range(warm_up):
-        work()
-    times = []
-    for _ in range(repeats):
-        if device == "cuda":
-            begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            begin.record()
-            work()
-            end.record()
-            end.synchronize()
-            times.append(begin.elapsed_time(end))
-        else:
-            begin = time.perf_counter()
-            work()
-            times.append(1000 * (time.perf_counter() - begin))
-    return statistics.median(times)
 
 
 def captured(step):
@@ -239,18 +209,13 @@ def time_kmeans(device: str, clips: int, k: int = 6) -> dict:
     return {"clips": clips, "k": k, "largest relative inertia difference": error, "ms": rows}
 
 
-def commit() -> str:
-    known = os.environ.get("PICKNET_COMMIT")
-    return known or subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip() or "unknown"
-
-
 def run(device: str, clips: int) -> dict:
     torch.manual_seed(0)
     glances = moving_glances(clips, 30, 3136, device)
     policy = Policy().to(device)
     policy.calibrate(glances, 6)
     return {
-        "device": torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads",
+        "device": device_name(device),
         "clips": clips, "frames": 30, "glance_dims": 3136, "hidden": 1024,
         "equality": check_equal(policy, glances),
         "sampled and greedy rollout with gradient, ms": time_rollouts(policy, glances),
@@ -266,13 +231,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--clips", type=int, default=0, help="default: 128 on CUDA, 16 on a CPU")
     options = parser.parse_args()
-    result = {"benchmark": "picker", "date": datetime.date.today().isoformat(), "torch": torch.__version__,
-              "machine": f"{platform.system()} {platform.machine()}, {os.cpu_count()} CPUs", "commit": commit(), "runs": [run("cpu", options.clips or 16)]}
+    result = {"benchmark": "picker", **origin(), "runs": [run("cpu", options.clips or 16)]}
     if options.device == "cuda":
         result["runs"].append(run("cuda", options.clips or 128))
-    out = Path(options.out)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    write_result(options.out, result)
     print(json.dumps(result, indent=1))
 
 

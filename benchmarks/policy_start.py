@@ -9,19 +9,15 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import torch
+from common import ROOT, origin, write_result
 from tqdm import tqdm
 
-from picknet_nb.config import Config, preset, write_whole
+from picknet_nb.config import Config, preset
 from picknet_nb.corpus import Corpus
 from picknet_nb.policy import walk_by_table
-from picknet_nb.reproduction import circumstances
 from picknet_nb.rewards import Reward, measure_diversity, within_limits
 from picknet_nb.training import Model, Reinforcement, Step, epoch_order, recipes
 
@@ -86,9 +82,7 @@ def main() -> None:
         found.append({"corpus": corpus.name, "glance": config.glance, "clips": {split: len(corpus.splits[split]) for split in ("train", "validation")},
                       "limits": [config.min_picks, config.final_max_picks], "threshold": best_threshold(corpus, config),
                       "starts": {name: learn(corpus, dataclasses.replace(config, **changes), options.epochs) for name, changes in STARTS.items()}})
-    result = {"kind": "policy start", "command": f"python benchmarks/policy_start.py {' '.join(map(str, options.corpora))} --epochs {options.epochs}",
-              **circumstances(), "rows": found}
-    write_whole(options.out, json.dumps(result, indent=1) + "\n")
+    write_result(options.out, {"kind": "policy start", **origin(), "rows": found})
     print(json.dumps(found, indent=1))
 
 

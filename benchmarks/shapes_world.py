@@ -9,22 +9,15 @@ Rows that are in the file already, with the same settings, are not done again.
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
-import subprocess
-import sys
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import torch
+from common import ROOT, origin, write_result
 
 from picknet_nb.cider import Cider
-from picknet_nb.config import preset, write_whole
+from picknet_nb.config import preset
 from picknet_nb.decoder import Captioner, caption_loss
 from picknet_nb.pickers import Clips, make_picker
 from picknet_nb.shapes import moments_seen, oracle_picks, prepare_shapes, rule_of_thumb
@@ -114,12 +107,9 @@ def main() -> None:
                 continue
             config = preset("small", hidden=arguments.hidden, feature_embedding=half, word_embedding=half, seed=seed)
             rows.append(measure(name, corpus, config, arguments.steps))
-            commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
-                ["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-            write_whole(out, json.dumps({
+            write_result(out, {
                 "data": f"shapes, seed {corpus.details['seed']}", "split": "test", "decoding": "greedy", "settings": settings, "rows": rows,
-                "clips": {split: len(videos) for split, videos in corpus.splits.items()}, "machine": platform.machine(),
-                "device": arguments.device, "torch": torch.__version__, "commit": commit, "date": datetime.date.today().isoformat()}, indent=1) + "\n")
+                "clips": {split: len(videos) for split, videos in corpus.splits.items()}, **origin(arguments.device), "device": arguments.device})
             print(json.dumps(rows[-1]), flush=True)
 
 

@@ -7,21 +7,17 @@ from __future__ import annotations
 import argparse
 import json
 import random
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import torch
+from common import ROOT, origin, write_result
 
-from picknet_nb.config import preset, write_whole
+from picknet_nb.config import preset
 from picknet_nb.corpus import Corpus
-from picknet_nb.reproduction import circumstances
 from picknet_nb.text import Vocabulary
-from picknet_nb.training import Model, Recipe, Trainer, recipes, reinforce, reward_for, supervise
+from picknet_nb.training import Model, Trainer, recipes, reinforce, reward_for, supervise
 
 
 def noise_corpus(videos: int, captions: int, words: int, dims: int, device: str, config) -> Corpus:
@@ -66,12 +62,12 @@ def main() -> None:
         seconds = {"supervision": timed(lambda: supervise(trainer)), "reinforcement": timed(lambda: reinforce(trainer, reward_for(config, corpus)))}
         each = {stage: sorted(line["seconds"] for line in trainer.log if line["stage"] == stage) for stage in epochs}
     steps = {"supervision": len(corpus.pairs("train")) // config.batch_size, "reinforcement": len(corpus.splits["train"]) // config.batch_size}
-    result = {"kind": "benchmark", "what": "training", **circumstances(), "shapes": size, "batch_size": config.batch_size,
+    result = {"kind": "benchmark", "what": "training", **origin(), "shapes": size, "batch_size": config.batch_size,
               "pairs": len(corpus.pairs("train")), "videos": len(corpus.splits["train"]),
               "stages": {stage: {"epochs": epochs[stage], "seconds": seconds[stage], "median_epoch_seconds": each[stage][len(each[stage]) // 2],
                                  "steps_per_epoch": steps[stage], "median_step_ms": 1000 * each[stage][len(each[stage]) // 2] / max(1, steps[stage])}
                          for stage in epochs}}
-    write_whole(options.out, json.dumps(result, indent=1) + "\n")
+    write_result(options.out, result)
     print(json.dumps(result["stages"], indent=1))
 
 

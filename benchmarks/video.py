@@ -5,23 +5,16 @@ python benchmarks/video.py [--out data/results/benchmark_video.json]     (needs 
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
-import os
-import platform
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from fractions import Fraction
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
-
 import numpy as np
 import torch
+from common import origin, write_result
 
 from picknet_nb.video import glance, read_clip, spaced
 
@@ -115,16 +108,13 @@ def main() -> None:
         version, reading = av.__version__, time_reading(arguments.frames, arguments.size, arguments.seconds, arguments.repeats)
     except ImportError:
         version, reading = None, []
-    commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True).stdout.strip()
     result = {
         "kind": "benchmark", "what": "video", "frames": arguments.frames, "size": arguments.size, "codec": "H.264 160x160, key frame every 250",
         "reading": reading, "glances": [time_glances(count, device, 9) for count in ((30, 3840) if device == "cuda" else (30, 120))],
-        "machine": torch.cuda.get_device_name() if device == "cuda" else f"{os.cpu_count()} x {platform.machine()}",
-        "torch": torch.__version__, "av": version, "commit": commit, "date": datetime.date.today().isoformat(),
+        **origin(), "av": version,
     }
     if arguments.out:
-        arguments.out.write_text(json.dumps(result, indent=1) + "\n")
+        write_result(arguments.out, result)
 
 
 if __name__ == "__main__":
