@@ -42,7 +42,7 @@ __all__ = ['LARGEST_LOSS', 'STAGES', 'Model', 'frame_choice', 'most_picks', 'fee
            'seed_of', 'grouped', 'warn_of_few', 'epoch_order', 'Progress', 'Trainer', 'process_share',
            'read_checkpoint', 'random_states', 'save_checkpoint', 'restore', 'check_finite', 'batches_of', 'agreed',
            'judge', 'run_epoch', 'run_stage', 'out_of_patience', 'supervise', 'reinforce', 'adapt', 'fingerprint',
-           'open_run', 'train', 'load_run', 'together']
+           'check_picker', 'open_run', 'train', 'load_run', 'together']
 
 # %% ../nbs/23_training.ipynb #1fb95747
 class Model(nn.Module):
@@ -646,7 +646,7 @@ def judge(trainer: Trainer, validate: Callable[[Model], dict[str, float]]) -> di
             trainer.best_weights = {name: weight.detach().clone() for name, weight in model.state_dict().items()}
     return scores
 
-# %% ../nbs/23_training.ipynb #cb22ede0
+# %% ../nbs/23_training.ipynb #5d116e28
 def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, bar: tqdm) -> None:
     "One pass: the steps that are left of it, validation, a line in the log, a checkpoint."
     progress, started, alone = trainer.progress, time.monotonic() - trainer.progress.seconds, trainer.share[1] == 1
@@ -665,10 +665,10 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
     progress.epoch, progress.step, progress.seconds = progress.epoch + 1, 0, 0.0
     if not alone or time.monotonic() - trainer.saved > trainer.save_seconds:
         save_checkpoint(trainer, step)
-    shown = {**line, "validation CIDEr": line["validation"]["CIDEr"]}
-    bar.set_postfix({name: f"{shown[name]:.3g}" for name in ("loss", "reward", "picks", "validation CIDEr") if name in shown})
+    shown = {**line, "CIDEr": line["validation"]["CIDEr"]}  # what counts comes first: a narrow terminal cuts the end
+    bar.set_postfix_str(", ".join(f"{name}={shown[name]:.3g}" for name in ("CIDEr", "picks", "loss", "reward") if name in shown))
 
-# %% ../nbs/23_training.ipynb #b6047ca8
+# %% ../nbs/23_training.ipynb #78ee3942
 def run_stage(
     trainer: Trainer,
     name: str,
@@ -691,8 +691,8 @@ def run_stage(
     trainer.model.train()
     progress, steps = trainer.progress, len(batches_of(trainer, items, seed=0))
     title = name if trainer.place is None else f"{trainer.folder.name}, {name}"
-    with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=title, unit="step", disable=not trainer.bars,
-              position=trainer.place, leave=trainer.place is None) as bar:
+    with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=title, disable=not trainer.bars, position=trainer.place,
+              leave=trainer.place is None, bar_format="{desc}: {bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]") as bar:
         while progress.epoch < epochs and not out_of_patience(progress, trainer.config.patience):
             run_epoch(trainer, step, items, validate, bar)
     if progress.best_epoch < 0:  # no epochs at all: the model as it came
@@ -747,7 +747,15 @@ def fingerprint(features: Tensor) -> str:
     some = features[:: max(1, len(features) // 64)].cpu().contiguous()
     return hashlib.sha256(some.view(torch.uint8).numpy()).hexdigest()[:12]
 
-# %% ../nbs/23_training.ipynb #42725bff
+# %% ../nbs/23_training.ipynb #d98f5b42
+def check_picker(recipe: Recipe, corpus: Corpus) -> None:
+    "Refuse a picker that cannot work on these clips before anything is trained."
+    if recipe.picker != "learned":
+        make_picker(recipe.picker)
+        if (most_picks(recipe.picker) or 1) > corpus.features.shape[1]:
+            raise TrainingError(f"{recipe.picker} wants more frames than a clip has: {corpus.features.shape[1]}")
+
+# %% ../nbs/23_training.ipynb #8563a797
 def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
     "Write what a run is, or refuse a folder that holds another one. What a kill left half-written goes."
     for leftover in folder.glob(".*.partial"):
@@ -767,9 +775,9 @@ def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> No
     stored.setdefault("features", details["features"])  # runs from before it was noted
     differing += [f"{name} {stored.get(name)} (now {value})" for name, value in details.items() if name != "details" and stored.get(name) != value]
     if differing:
-        raise RunError(folder, "holds another run: " + "; ".join(differing))
+        raise RunError(folder, f"holds another run: {'; '.join(differing)}. Was it begun with another --data, --scale, --row or --set?")
 
-# %% ../nbs/23_training.ipynb #4d8363b7
+# %% ../nbs/23_training.ipynb #aa0bd116
 def train(
     folder,                # of the run: new, or one to go on with
     corpus: Corpus,
@@ -782,6 +790,7 @@ def train(
 ) -> Model:
     "Train a row of the table, from where its folder stands to the end."
     folder, config = Path(folder), recipe.settings(config)
+    check_picker(recipe, corpus)
     with locked(folder, RunError) if process_share()[0] == 0 else nullcontext():
         if process_share()[0] == 0:
             open_run(folder, corpus, config, recipe)

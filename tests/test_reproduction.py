@@ -12,7 +12,7 @@ from picknet_nb import reproduction
 from picknet_nb.config import FileError, PickNetError, preset
 from picknet_nb.reproduction import (
     check_split, circumstances, clip_scores, commit_here, compare_rows, measure_row, rows_of_clips, train_first, train_row)
-from picknet_nb.training import RunError, recipes
+from picknet_nb.training import RunError, recipes, train
 
 RESULTS = Path(__file__).parent.parent/"data"/"results"
 CONFIG = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
@@ -31,6 +31,36 @@ def test_a_split_without_clips_is_refused_before_anything_is_captioned(corpus):
         measure_row(None, corpus, CONFIG, recipes()["Baseline"], split="foo")
     with pytest.raises(PickNetError, match="no clips in the split 'test'"):
         check_split(replace(corpus, splits={**corpus.splits, "test": torch.zeros(0, dtype=torch.int64)}), "test")
+
+
+def test_a_call_for_one_row_keeps_the_table_that_is_there(corpus, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: corpus)
+    run = lambda rows, **options: reproduction.reproduce("noise", "smoke", rows, folder=tmp_path, scores=False, bars=False, **{
+        "changes": dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1), **options})
+    run(["Baseline", "Random"], seeds=2, command="first")
+    table = run(["Uniform"], command="second")
+    assert [(row["seed"], row["row"]) for row in table["rows"]] == [(0, "Baseline"), (0, "Random"), (0, "Uniform"), (1, "Baseline"), (1, "Random")]
+    assert table["command"] == "first && second" and json.loads((tmp_path/"results.json").read_text()) == table
+    (tmp_path/"seed-1"/"supervision"/"config.json").write_text((tmp_path/"seed-1"/"supervision"/"config.json").read_text().replace('"hidden": 64', '"hidden": 48'))
+    assert {row["seed"] for row in run(["Random"])["rows"]} == {0}  # another model has no place in this table
+
+
+def test_rows_are_named_so_that_a_comma_is_no_second_row():
+    with pytest.raises(PickNetError, match="no such row: 'nope'; there are .*'Random, adapted'"):
+        reproduction.reproduce(rows=["nope"])
+
+
+def test_a_picker_that_cannot_work_is_refused_before_anything_is_trained(corpus, tmp_path):
+    for picks, reason in ((0, "1 or more"), (99, "uniform-99 wants more frames than a clip has: 30")):
+        with pytest.raises(PickNetError, match=reason):
+            train(tmp_path/"run", corpus, CONFIG, recipes(picks)["Uniform"], bars=False)
+        assert not (tmp_path/"run").exists()
+
+
+def test_a_refused_folder_hints_at_what_may_differ(corpus, tmp_path):
+    train_first(corpus, tmp_path, CONFIG, bars=False)
+    with pytest.raises(RunError, match="hidden 64 .now 48.*another --data, --scale, --row or --set"):
+        train_first(corpus, tmp_path, replace(CONFIG, hidden=48), bars=False)
 
 
 def test_other_features_under_the_same_name_are_another_run(corpus, tmp_path):
