@@ -16,8 +16,9 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.config import preset
 from picknet_nb.corpus import Corpus
+from picknet_nb.rewards import reward_for
 from picknet_nb.text import Vocabulary
-from picknet_nb.training import Model, Trainer, recipes, reinforce, reward_for, supervise
+from picknet_nb.training import Model, Trainer, recipes, reinforce, supervise
 
 
 def noise_corpus(videos: int, captions: int, words: int, dims: int, device: str, config) -> Corpus:

@@ -447,7 +447,7 @@ def test_every_function_is_named_here():
         "pickers": "Picker PickerError picks_at all_frames uniform random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct kmeans",
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
                  "running_number clipped_dot",
-        "rewards": "REWARDS Rewards make_reward", "reinforce": "",
+        "rewards": "REWARDS Rewards cider_for reward_for", "reinforce": "",
     }
     source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here))
     for module in (encoder, decoder, policy, pickers, cider, rewards, reinforce):

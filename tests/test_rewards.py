@@ -7,7 +7,7 @@ import torch
 from picknet_nb.cider import Cider
 from picknet_nb.config import preset
 from picknet_nb.corpus import Corpus
-from picknet_nb.rewards import REWARDS, Reward, diversity_reward, limits_at, make_reward, measure_diversity, within_limits
+from picknet_nb.rewards import REWARDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for, within_limits
 from picknet_nb.text import SPECIALS, Vocabulary
 
 
@@ -74,7 +74,7 @@ def test_limits_include_their_ends():
 
 def test_total_is_the_weighted_sum_or_the_penalty(corpus):
     config = preset("full", language_weight=0.5, diversity_weight=2.0, penalty=-3.0)
-    reward = make_reward(corpus, config)
+    reward = reward_for(config, corpus)
     words = corpus.vocabulary.encode(["a man sings", "a man sings", "a dog", "a dog"], 8)
     earned = reward(words, torch.tensor([0, 0, 1, 1]), corpus.features[[0, 0, 1, 1]], at_most([2, 3, 7, 8]), 7)
     assert earned.inside.tolist() == [False, True, True, False]
@@ -84,7 +84,7 @@ def test_total_is_the_weighted_sum_or_the_penalty(corpus):
 
 def test_the_three_settings(corpus):
     words, videos = corpus.vocabulary.encode(["a man sings"] * 2, 8), torch.tensor([0, 1])
-    ask = lambda name: make_reward(corpus, preset("full", **REWARDS[name]))(words, videos, corpus.features[:2], at_most([4, 5]), 7)
+    ask = lambda name: reward_for(preset("full", **REWARDS[name]), corpus)(words, videos, corpus.features[:2], at_most([4, 5]), 7)
     visual, language, both = ask("V"), ask("L"), ask("V+L")
     assert torch.equal(visual.total, visual.diversity) and torch.equal(language.total, language.language)
     torch.testing.assert_close(both.total, visual.total + language.total)
@@ -98,14 +98,14 @@ def test_diversity_alone_needs_no_captions(corpus):
 
 def test_reward_uses_the_training_clips_only(corpus):
     config = preset("full")
-    reward = make_reward(corpus, config)
+    reward = reward_for(config, corpus)
     references = [[caption.split() for caption in captions or [""]] for captions in corpus.captions]
     expected = Cider(references, corpus.vocabulary, documents=[0, 1], eos=True)
     words = corpus.vocabulary.encode(["a man sings"] * 4, 8)
     assert torch.equal(reward.cider(words, torch.arange(4)), expected(words, torch.arange(4)))
     assert reward.diversity_scale == measure_diversity(corpus.features[:2], config)
     corpus.features[2:] *= 9
-    assert make_reward(corpus, config).diversity_scale == reward.diversity_scale
+    assert reward_for(config, corpus).diversity_scale == reward.diversity_scale
 
 
 def test_unit_of_diversity():
@@ -123,7 +123,7 @@ def test_every_allowed_set_of_frames_beats_the_penalty(corpus):
     picks = torch.rand(200, 30) < torch.rand(200, 1)
     videos = torch.randint(0, 4, (200,))
     words = torch.randint(0, len(corpus.vocabulary), (200, 8))
-    earned = make_reward(corpus, config)(words, videos, corpus.features[videos], picks, 10)
+    earned = reward_for(config, corpus)(words, videos, corpus.features[videos], picks, 10)
     assert earned.total.isfinite().all() and earned.inside.any() and not earned.inside.all()
     assert earned.total[earned.inside].min() >= 0 > config.penalty
 
@@ -133,7 +133,7 @@ def test_captured_with_a_moving_limit(corpus):
     from picknet_nb.capture import Captured
 
     corpus = corpus.to("cuda")
-    reward, videos, limit = make_reward(corpus, preset("full")), torch.arange(4, device="cuda"), torch.tensor(10, device="cuda")
+    reward, videos, limit = reward_for(preset("full"), corpus), torch.arange(4, device="cuda"), torch.tensor(10, device="cuda")
     words, picks = corpus.vocabulary.encode(["a man sings"] * 4, 8).cuda(), at_most([2, 5, 8, 11]).cuda()
     step = Captured(lambda *inputs: tuple(reward(*inputs)), words, videos, corpus.features, picks, limit)
     for most in (10, 7):

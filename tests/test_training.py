@@ -17,7 +17,8 @@ from safetensors.torch import load_file
 
 from picknet_nb import training
 from picknet_nb.config import ConfigError, preset
-from picknet_nb.training import Adaptation, Model, RunError, Step, TrainingError, load_run, locked, recipes, reward_for, train
+from picknet_nb.rewards import reward_for
+from picknet_nb.training import Adaptation, Model, RunError, Step, TrainingError, load_run, locked, recipes, train
 
 HERE = Path(__file__).parent
 CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True)
