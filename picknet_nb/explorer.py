@@ -35,7 +35,7 @@ __all__ = ['LEARNED', 'DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'Library', 'Scene',
            'rewards_html', 'moment_html', 'captions_html', 'comparison_html', 'make_controls', 'Board',
            'examples_folder', 'choose_sources', 'Explorer', 'connect', 'write_page', 'page', 'server_settings', 'serve']
 
-# %% ../nbs/33_explorer.ipynb #49e10c99
+# %% ../nbs/33_explorer.ipynb #4bdeaaf3
 class Library:
     "The video files of one folder, with what people said about them where that is known."
 
@@ -44,6 +44,8 @@ class Library:
         folder,          # with video files
         captions=None,   # a JSON file, {clip: [captions]}; None: captions.json in the folder or beside it, if there is one
     ):
+        if not Path(folder).is_dir():
+            raise VideoError(folder, "no such folder" if not Path(folder).exists() else "is a file: name the folder that it is in")
         self.folder = Path(folder).resolve()
         self.names = [str(path.relative_to(self.folder)) for path in find_videos([self.folder])]
         beside = [path for path in (self.folder/"captions.json", self.folder.parent/"captions.json") if path.exists()]

@@ -157,4 +157,4 @@ def test_without_matplotlib_the_module_imports_and_a_figure_says_what_to_install
             "from picknet_nb import analysis\n"
             "try: analysis.draw_cost({})\nexcept analysis.PickNetError as error: print(error)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "pip install matplotlib" in done.stdout, done.stderr
+    assert "picknet_nb[video]" in done.stdout, done.stderr

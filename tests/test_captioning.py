@@ -17,7 +17,7 @@ av = pytest.importorskip("av")
 psutil = pytest.importorskip("psutil")
 
 from picknet_nb.captioning import (Caption, Failure, Watcher, caption_clip, caption_strip, example_run, find_run, find_videos,
-                                   lasting_frames, load_captioner, original_frames, render, timely)
+                                   lasting_frames, load_captioner, original_frames, render, save_strip, timely)
 from picknet_nb.config import FileError, PickNetError
 from picknet_nb.training import RunError
 from picknet_nb.video import VideoError
@@ -270,9 +270,21 @@ def test_a_rendering_that_fails_leaves_nothing_behind(captioner, toy, tmp_path):
     gone = replace(caption, source=str(tmp_path/"gone.mp4"))
     with pytest.raises(FileError):
         render(gone, tmp_path/"out.mp4")
-    with pytest.raises(FileError):
-        render(caption, tmp_path/"no"/"such"/"folder"/"out.gif")
-    assert list(tmp_path.iterdir()) == []
+    (tmp_path/"file").touch()
+    with pytest.raises(FileError, match="out.gif: cannot be written"):
+        render(caption, tmp_path/"file"/"out.gif")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_folders_are_made_for_what_is_drawn(captioner, toy, tmp_path):
+    caption = captioner.caption(toy/"videos"/"example.mp4")
+    assert render(caption, tmp_path/"one"/"two"/"out.gif", rate=1, largest=64).exists()
+    assert save_strip(caption, tmp_path/"three"/"strip.PDF").read_bytes().startswith(b"%PDF")
+    with pytest.raises(VideoError, match="strip.txt: the name of a strip must end in .png"):
+        save_strip(caption, tmp_path/"strip.txt")
+    (tmp_path/"file").touch()
+    with pytest.raises(FileError, match="strip.png: cannot be written"):
+        save_strip(caption, tmp_path/"file"/"strip.png")
 
 
 def test_a_slow_video_keeps_its_length(tmp_path):

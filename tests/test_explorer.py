@@ -17,7 +17,7 @@ import torch
 
 pytest.importorskip("av")
 
-from picknet_nb import explorer as module
+from picknet_nb import captioning, explorer as module
 from picknet_nb.captioning import example_run, load_captioner
 from picknet_nb.config import PickNetError
 from picknet_nb.explorer import Exploration, Explorer, Library, choose_sources, limited_threshold, threshold_sweep, write_page
@@ -44,6 +44,14 @@ def test_nothing_outside_the_folder_can_be_opened(exploration, toy, tmp_path):
         with pytest.raises(VideoError, match="is not one of the clips"):
             exploration.choose(name)
     (toy/"videos"/"link.mp4").unlink()
+
+
+def test_a_folder_that_is_not_there_is_named_as_it_was_typed(toy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(VideoError, match="^nodir: no such folder$"):
+        Library("nodir")
+    with pytest.raises(VideoError, match="example.mp4: is a file"):
+        Library(toy/"videos"/"example.mp4")
 
 
 def test_limits_are_kept_where_any_threshold_keeps_them(exploration):
@@ -92,7 +100,7 @@ def test_a_folder_without_captions_works(toy, tmp_path):
 
 def test_without_run_or_videos_a_toy_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"cache"))
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(captioning, "data_folder", lambda: tmp_path)
     monkeypatch.setattr(module, "example_run", lambda folder: example_run(folder, clips=2, epochs=1))
     run, videos = choose_sources()
     written = (run/"weights.safetensors").stat().st_mtime_ns
