@@ -1,0 +1,314 @@
+"""The `picknet` command as people type it: what it writes, what it says, and what it refuses before any work is done."""
+import json
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+pytest.importorskip("av")
+
+from conftest import noise_corpus
+from picknet_nb import analysis, captioning, cli, reproduction, training
+from picknet_nb.captioning import example_run, find_run
+from picknet_nb.config import PickNetError
+
+QUICK = [each for name in ("supervision", "reinforcement", "adaptation") for each in ("--set", f"{name}_epochs=1")]
+
+
+def picknet(*words) -> tuple[int, str, str]:
+    "Exit code, standard output and standard error of a command; a refusal comes as it would be printed."
+    found = CliRunner().invoke(cli.app, [str(word) for word in words])
+    if isinstance(found.exception, PickNetError):
+        return 1, found.stdout, found.stderr + str(found.exception)
+    if found.exception and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found.exit_code, found.stdout, found.stderr
+
+
+def refused(*words) -> str:
+    "The one line that says why a command was refused."
+    code, _, errors = picknet(*words)
+    assert code in (1, 2) and "Traceback" not in errors
+    return errors
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Path:
+    "A folder with a run and the four clips that it knows."
+    folder = tmp_path_factory.mktemp("toy")
+    example_run(folder, clips=4, epochs=5)
+    return folder
+
+
+@pytest.fixture
+def tree(toy, tmp_path) -> Path:
+    "Two videos of the same name in different folders."
+    for name in ("a", "b"):
+        (tmp_path/"videos"/name).mkdir(parents=True)
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/"videos"/name/"v.mp4")
+    return tmp_path/"videos"
+
+
+@pytest.fixture(scope="module")
+def noise(tmp_path_factory) -> Path:
+    "The folder of a small corpus."
+    return noise_corpus().save(tmp_path_factory.mktemp("corpus")/"noise")
+
+
+def drawn(folder: Path) -> list[str]:
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# one place for runs --------------------------------------------------------------------------------------------------
+
+
+def test_a_run_is_looked_for_where_reproduce_leaves_it(toy, tmp_path, monkeypatch):
+    for module in (analysis, captioning): monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(toy/"run", tmp_path/"runs"/"shapes-smoke"/"seed-0"/"picknet-v-l")
+    assert find_run().name == "picknet-v-l"
+    assert json.loads(picknet("info", "--json")[1])["runs"] == [str(find_run())] and str(find_run()) in picknet("info")[1]
+
+
+# interrupted ---------------------------------------------------------------------------------------------------------
+
+
+def test_an_interrupted_training_names_resume(noise, tmp_path, monkeypatch, capsys):
+    def interrupted(folder, *_, **__):
+        training.write_whole(folder/"run.json", "{}")
+        raise KeyboardInterrupt
+    monkeypatch.setattr(training, "train", interrupted)
+    monkeypatch.setattr(sys, "argv", ["picknet", "train", str(tmp_path/"run"), "--data", str(noise), "--scale", "smoke"])
+    with pytest.raises(SystemExit) as end:
+        cli.main()
+    assert end.value.code == 130 and "add --resume" in capsys.readouterr().err
+
+
+def test_what_cannot_go_on_does_not_promise_to(tmp_path):
+    assert cli.after_interrupt(["stream", "0"]) == cli.after_interrupt(["caption", "x.mp4"]) == cli.after_interrupt(["explore"]) == "interrupted"
+    assert cli.after_interrupt(["train", str(tmp_path)]) == "interrupted"  # before the run was begun
+    for line in (["reproduce"], ["prepare", "msvd"], ["extract", "x"], ["train", str(tmp_path), "--resume"]):
+        assert "the same command goes on" in cli.after_interrupt(line)
+
+
+# training ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
+    run = tmp_path/"run"
+    assert picknet("train", run, "--data", noise, "--scale", "smoke", "--row", "Uniform", "--picks", 4, *QUICK)[0] == 0
+    (run/"weights.safetensors").unlink()
+    assert picknet("train", run, "--resume")[0] == 0 and (run/"weights.safetensors").exists()
+    assert picknet("train", run, "--resume", "--data", noise, "--scale", "smoke", "--row", "Uniform", "--set", "hidden=64")[0] == 0
+    assert "begun with --scale smoke, not small" in refused("train", run, "--resume", "--scale", "small")
+    assert f"begun with --data {noise}, not shapes" in refused("train", run, "--resume", "--data", "shapes")
+    assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--row", "Baseline")
+    assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--picks", 5)
+    assert "holds a run already" in refused("train", run)
+    differing = refused("train", run, "--resume", "--set", "hidden=48")
+    assert "hidden 64 (now 48)" in differing and differing.count("(now") == 1 and "another --data, --scale" in differing
+
+
+def test_a_corpus_may_move_between_calls(noise, tmp_path):
+    shutil.copytree(noise, tmp_path/"here")
+    picknet("train", tmp_path/"run", "--data", tmp_path/"here", "--scale", "smoke", "--row", "Baseline", *QUICK)
+    (tmp_path/"here").rename(tmp_path/"there")
+    assert picknet("train", tmp_path/"run", "--resume", "--data", tmp_path/"there")[0] == 0
+
+
+def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_path):
+    picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    about = json.loads((tmp_path/"run"/"run.json").read_text())
+    del about["details"]["opened"]
+    (tmp_path/"run"/"run.json").write_text(json.dumps(about))
+    assert picknet("train", tmp_path/"run", "--resume", "--data", noise)[0] == 0
+
+
+def test_what_cannot_be_trained_is_refused_before_the_folder_is_taken(noise, tmp_path):
+    run, data = tmp_path/"run", ("--data", noise, "--scale", "smoke")
+    assert "holds no run to go on with" in refused("train", run, *data, "--resume")
+    assert "wants more frames than a clip has: 30" in refused("train", run, *data, "--row", "k-means", "--picks", 99)
+    assert "--picks" in refused("train", run, *data, "--row", "k-means", "--picks", 0)
+    assert "takes no such number" in refused("train", run, *data, "--picks", 5)
+    assert "no such row: 'nope'; there are 'Baseline'" in refused("train", run, *data, "--row", "nope")
+    assert not run.exists()
+
+
+def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
+    picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    assert "noise has no clips in the split 'nope'; it has train (24)" in refused("evaluate", tmp_path/"run", "--split", "nope")
+    other = noise_corpus(seed=1).save(tmp_path/"other")
+    assert "give its own --data" in refused("evaluate", tmp_path/"run", "--data", other)
+
+
+# settings ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("typed, value", [("true", True), ("Yes", True), ("on", True), ("1", True), ("false", False), ("no", False), ("OFF", False), ("0", False)])
+def test_a_switch_is_on_or_off(typed, value):
+    assert cli.settings_of([f"clock={typed}"]) == {"clock": value}
+
+
+@pytest.mark.parametrize("pair, reason", [("clock=maybe", "clock must be true or false, not 'maybe'"), ("clock=", "true or false"),
+                                          ("__doc__=1", "no such setting: '__doc__'"), ("hiden=3", "did you mean hidden?"),
+                                          ("hidden", "hidden needs a value: write hidden=…"), ("hidden=3.5", "a whole number"), ("dropout=x", "a number")])
+def test_what_is_no_setting_is_refused_by_name(pair, reason):
+    with pytest.raises(PickNetError) as error:
+        cli.settings_of([pair])
+    assert reason in str(error.value)
+
+
+def test_settings_are_listed_for_people_in_sixty_columns():
+    code, listing, _ = picknet("info", "--settings")
+    assert code == 0 and all(len(line) <= 60 for line in listing.splitlines())
+    assert [line.split()[0] for line in listing.splitlines()[1:]] == [field.name for field in cli.fields(cli.Config)]
+
+
+# data of one's own ---------------------------------------------------------------------------------------------------
+
+
+def test_from_videos_of_one_s_own_to_a_caption(toy, tmp_path):
+    out, run = tmp_path/"mine", tmp_path/"run"
+    prepare = ("prepare", "videos", "--captions", toy/"videos"/"captions.json", "--videos", toy/"videos", "--out", out, "--cnn", "tiny", "--workers", 1)
+    code, said, _ = picknet(*prepare)
+    assert code == 0 and "4 videos (2 train, 1 validation, 1 test)" in said and f"at random, 80 : 5 : 15, as written in {out/'splits.json'}" in said
+    first = (out/"splits.json").read_text()
+    assert picknet(*prepare)[0] == 0 and (out/"splits.json").read_text() == first
+    assert json.loads((out/"corpus.json").read_text())["name"] == "mine"
+    assert picknet("train", run, "--data", out, "--scale", "smoke", *QUICK)[0] == 0
+    code, said, _ = picknet("caption", toy/"videos"/"example.mp4", "--run", run)
+    assert code == 0 and said.splitlines()[0] and "picked, at" in said
+
+
+def test_splits_of_one_s_own(toy, tmp_path):
+    prepare = lambda splits: ("prepare", "videos", "--captions", toy/"videos"/"captions.json", "--videos", toy/"videos", "--out", tmp_path/"mine",
+                              "--cnn", "tiny", "--workers", 1, "--name", "four", "--splits", splits)
+    (tmp_path/"splits.json").write_text(json.dumps({"train": ["example", "clip 1"], "validation": ["clip 2"]}))
+    code, said, errors = picknet(*prepare(tmp_path/"splits.json"))
+    assert code == 0 and "2 train, 1 validation, 0 test" in said and "in no split: clip 3 (1)" in errors
+    (tmp_path/"empty.json").write_text(json.dumps({"train": ["example"]}))
+    shutil.rmtree(tmp_path/"mine")
+    assert "empty.json: leaves no video for validation" in refused(*prepare(tmp_path/"empty.json"))
+    assert not (tmp_path/"mine").exists()  # nothing was extracted
+
+
+def test_captions_of_other_videos_are_refused(toy, tmp_path):
+    (tmp_path/"captions.json").write_text(json.dumps({"example.mp4": ["a star hops"]}))
+    words = ("prepare", "videos", "--captions", tmp_path/"captions.json", "--videos", toy/"videos", "--out", tmp_path/"mine", "--cnn", "tiny")
+    assert "names no video" in refused(*words) and "without its ending, such as 'clip 1'" in refused(*words)
+    (tmp_path/"captions.json").write_text(json.dumps({"example": ["a star hops"]}))
+    assert "cannot be split in three" in refused(*words)
+
+
+def test_a_file_that_is_left_out_is_named_once(toy, tmp_path):
+    shutil.copytree(toy/"videos", tmp_path/"videos")
+    (tmp_path/"videos"/"clip 1.mp4").write_bytes(b"no film")
+    code, _, errors = picknet("prepare", "videos", "--captions", toy/"videos"/"captions.json", "--videos", tmp_path/"videos",
+                              "--out", tmp_path/"mine", "--cnn", "tiny", "--workers", 1)
+    assert code == cli.SOME_LEFT_OUT and errors.count("clip 1.mp4") == 1 and "left out: 1, named above" in errors
+
+
+def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
+    nothing = tmp_path/"nope.pth"
+    assert "the CNN tiny reads no weights" in refused("extract", toy/"videos", "--out", tmp_path/"parts", "--cnn", "tiny", "--weights", nothing)
+    assert "the CNN tiny, which reads no weights" in refused("caption", toy/"videos", "--run", toy/"run", "--weights", nothing)
+
+
+# captions ------------------------------------------------------------------------------------------------------------
+
+
+def test_nothing_is_drawn_that_nobody_asked_for(toy, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert picknet("caption", toy/"videos"/"example.mp4", "--run", toy/"run")[0] == 0
+    assert drawn(tmp_path) == []
+
+
+def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_path, monkeypatch):
+    monkeypatch.setattr(captioning, "render", lambda found, out: Path(out).touch())  # which takes its time
+    one, out = tree/"a"/"v.mp4", tmp_path/"out"
+    code, said, _ = picknet("caption", one, "--run", toy/"run", "--strip", out/"new"/"s.png", "--gif", out/"g.gif", "--mp4", out/"deep"/"m.mp4")
+    assert code == 0 and drawn(out) == ["deep/m.mp4", "g.gif", "new/s.png"] and str(out/"g.gif") in said
+    for paths, names in (([tree], ["a/v", "b/v"]), ([tree/"a"/"v.mp4", tree/"b"/"v.mp4"], ["a/v", "b/v"]), ([tree/"a"], ["v"])):
+        shutil.rmtree(out)
+        assert picknet("caption", *paths, "--run", toy/"run", "--strip", out, "--gif", out)[0] == 0
+        assert drawn(out) == sorted(f"{name}.{kind}" for name in names for kind in ("gif", "png"))
+
+
+@pytest.mark.parametrize("option, name, reason", [
+    ("--strip", "x.txt", "must end in .png"), ("--gif", "x.webm", "must end in .gif"), ("--mp4", "x.gif", "must end in .mp4"),
+    ("--strip", "file", "must end in .png"), ("--strip", "file/x.png", "cannot be written"), ("--mp4", "videos/a/v.mp4", "is one of the videos"),
+    ("--gif", "folder", "v.gif: cannot be written: is a folder")])
+def test_a_name_that_cannot_be_written_is_refused_before_anything_is_read(tree, tmp_path, monkeypatch, option, name, reason):
+    monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
+    (tmp_path/"file").touch()
+    (tmp_path/"folder"/"v.gif").mkdir(parents=True)
+    said = refused("caption", tree/"a"/"v.mp4", option, tmp_path/name)
+    assert str(tmp_path/name) in said and reason in said
+
+
+def test_several_videos_do_not_share_a_file(tree, tmp_path, monkeypatch):
+    monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
+    (tmp_path/"file").touch()
+    for option, name in (("--strip", "p.png"), ("--gif", "g.gif"), ("--mp4", "m.mp4"), ("--strip", "file")):
+        assert f"{option} of 2 videos must be a folder" in refused("caption", tree, option, tmp_path/name)
+    assert "is one of the videos" in refused("caption", tree, "--mp4", tree) and drawn(tmp_path) == ["file", "videos/a/v.mp4", "videos/b/v.mp4"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_closed_folder_is_named(tree, tmp_path):
+    (tmp_path/"closed").mkdir(mode=0o500)
+    assert f"{tmp_path/'closed'/'s.png'}: cannot be written" in refused("caption", tree/"a"/"v.mp4", "--strip", tmp_path/"closed"/"s.png")
+
+
+def test_the_best_sentences_are_printed(toy):
+    code, said, _ = picknet("caption", toy/"videos"/"example.mp4", "--run", toy/"run", "--best", 3)
+    assert code == 0 and len(set(said.splitlines())) == 4  # three sentences, and the frames
+    assert len(picknet("caption", toy/"videos", "--run", toy/"run", "--best", 2, "--beam", 3)[1].splitlines()) == 8
+    assert "--best 3 needs a --beam of 3 or more, not 2" in refused("caption", toy/"videos", "--best", 3, "--beam", 2)
+
+
+def test_failures_are_part_of_the_json(toy, tmp_path):
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
+    (tmp_path/"b.mp4").write_bytes(b"no film")
+    code, said, errors = picknet("caption", tmp_path, "--run", toy/"run", "--json")
+    first, second = map(json.loads, said.splitlines())
+    assert code == cli.SOME_LEFT_OUT and "caption" in first and second["source"] == str(tmp_path/"b.mp4") and "not a video" in second["error"]
+    assert "left out" in errors
+
+
+# the rest ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("line", ["prepare shapes --seed -1", "explore --port 99999", "explore --port 0", "reproduce --beam 0", "extract x --out y --workers 0"])
+def test_numbers_out_of_range_are_mistyped_commands(line):
+    assert picknet(*line.split())[0] == 2
+
+
+def test_a_folder_that_is_not_there_is_not_explored(toy, tmp_path):
+    assert f"{tmp_path/'nodir'}: no such folder" in refused("explore", "--run", toy/"run", "--videos", tmp_path/"nodir", "--no-browser")
+
+
+def test_benchmarks_are_listed():
+    code, said, _ = picknet("bench")
+    assert code == 0 and "captioner" in said and "common" not in said
+    assert "no benchmark 'nope'; there are captioner" in refused("bench", "nope")
+
+
+def test_the_version():
+    from picknet_nb import __version__
+    assert picknet("--version")[:2] == (0, f"picknet_nb {__version__}\n")
+
+
+def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monkeypatch):
+    row = {"row": "Baseline", "seed": 0, "picker": "all", "frames_used": 30.0, "scores": {"greedy": dict.fromkeys(analysis.METRICS, 0.5)}}
+    result = {"kind": "table", "data": "shapes", "scale": "smoke", "config": {"seed": 0}, "rows": [row]}
+    monkeypatch.setattr(reproduction, "reproduce", lambda *_, **__: result)
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    (tmp_path/"seed-0"/"supervision").mkdir(parents=True)
+    (tmp_path/"seed-0"/"supervision"/"log.jsonl").write_text(json.dumps({"stage": "supervision", "epoch": 0, "loss": 1.0, "seconds": 1.0}) + "\n")
+    code, said, errors = picknet("reproduce", "--folder", tmp_path)
+    assert code == 0 and "| Baseline | 30.0 |" in said and "no pictures: drawing needs matplotlib" in errors
+    assert (tmp_path/"table.md").exists()
