@@ -573,7 +573,7 @@ def info(
              "settings: see `picknet info --settings`", "trained runs:" + "".join(f"\n  {run}" for run in runs) if runs else "trained runs: none yet"]
     say(found, as_json, settings_table() if settings else "\n".join(lines))
 
-# %% ../nbs/35_cli.ipynb #ef09955c
+# %% ../nbs/35_cli.ipynb #fa387342
 def after_interrupt(
     arguments: list[str],  # that were typed after `picknet`
 ) -> str:
@@ -581,7 +581,7 @@ def after_interrupt(
     command = next((each for each in arguments if not each.startswith("-")), "")
     if command == "train" and "--resume" not in arguments:
         begun = any((Path(each)/"run.json").exists() for each in arguments)
-        return "interrupted; what was learned is kept: add --resume to go on from there" if begun else "interrupted"
+        return "interrupted; the last checkpoint is kept: add --resume to go on from there" if begun else "interrupted"
     if command in ("train", "reproduce", "prepare", "extract"):
         return "interrupted; what was finished is kept, and the same command goes on from there"
     return "interrupted"

@@ -33,9 +33,9 @@ def test_a_split_without_clips_is_refused_before_anything_is_captioned(corpus):
         check_split(replace(corpus, splits={**corpus.splits, "test": torch.zeros(0, dtype=torch.int64)}), "test")
 
 
-def test_a_call_for_one_row_keeps_the_table_that_is_there(corpus, tmp_path, monkeypatch):
+def test_a_call_for_one_row_keeps_the_table_that_is_there(corpus, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: corpus)
-    run = lambda rows, **options: reproduction.reproduce("noise", "smoke", rows, folder=tmp_path, scores=False, bars=False, **{
+    run = lambda rows, **options: reproduction.reproduce("noise", "smoke", rows, folder=tmp_path, scores=False, **{"bars": False,
         "changes": dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1), **options})
     run(["Baseline", "Random"], seeds=2, command="first")
     table = run(["Uniform"], command="second")
@@ -43,6 +43,9 @@ def test_a_call_for_one_row_keeps_the_table_that_is_there(corpus, tmp_path, monk
     assert table["command"] == "first && second" and json.loads((tmp_path/"results.json").read_text()) == table
     (tmp_path/"seed-1"/"supervision"/"config.json").write_text((tmp_path/"seed-1"/"supervision"/"config.json").read_text().replace('"hidden": 64', '"hidden": 48'))
     assert {row["seed"] for row in run(["Random"])["rows"]} == {0}  # another model has no place in this table
+    monkeypatch.setattr(reproduction, "frames_alike", lambda *_: 9)
+    assert [row["row"] for row in run(["Random"], bars=True)["rows"]] == ["Baseline", "Random"]
+    assert "seed-0.uniform.json was made with uniform-6, and this table needs uniform-9" in capsys.readouterr().err
 
 
 def test_rows_are_named_so_that_a_comma_is_no_second_row():
