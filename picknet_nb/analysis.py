@@ -22,8 +22,8 @@ from .config import FileError, PickNetError, read_json
 from .video import _pyplot
 
 # %% auto #0
-__all__ = ['METRICS', 'CURVES', 'PARTS', 'ResultError', 'load_results', 'data_folder', 'stored_results', 'load_paper',
-           'paper_scores', 'mean_and_spread', 'rows_by_name', 'results_table', 'draw_scores', 'read_log',
+__all__ = ['METRICS', 'CURVES', 'CURVE_UNITS', 'PARTS', 'ResultError', 'load_results', 'data_folder', 'stored_results',
+           'load_paper', 'paper_scores', 'mean_and_spread', 'rows_by_name', 'results_table', 'draw_scores', 'read_log',
            'learning_curves', 'pick_counts', 'pick_positions', 'fit_law', 'PositionFit', 'fit_positions',
            'draw_pick_counts', 'draw_pick_positions', 'draw_picks', 'show_result', 'expected_frames', 'Cell',
            'recompute_cost', 'cost_table', 'median_seconds', 'measure_cost', 'speed_up', 'draw_cost']
@@ -236,28 +236,31 @@ def _series(entry: dict, prefix: str = "") -> dict[str, float]:
             found[prefix + name] = float(value)
     return found
 
-# %% ../nbs/31_analysis.ipynb #517a2d9b
+# %% ../nbs/31_analysis.ipynb #089cb883
 CURVES = ("loss", "reward", "picks", "inside", "validation CIDEr")
+CURVE_UNITS = {"loss": "loss of a caption", "reward": "reward of a clip", "picks": "picks of a clip", "inside": "share inside the limits"}
 
 
 def learning_curves(
     paths,                            # a run's log or folder; several are drawn one after the other
     fields: Sequence[str] = CURVES,   # what to draw; a field that no epoch has gets no panel
 ):
-    "One small panel for each logged quantity, epochs counted through all stages, a line where a stage begins."
+    "One small panel for each logged quantity, epochs counted through all stages, each stage on a background of its own."
     paths = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     entries = [entry for path in paths for entry in read_log(path / "log.jsonl" if path.is_dir() else path)]
     series = [_series(entry) for entry in entries]
     fields = [field for field in fields if any(field in numbers for numbers in series)] or [fields[0]]
-    figure, axes = _pyplot().subplots(1, len(fields), figsize=(2.3 * len(fields), 2.2), squeeze=False, sharex=True, dpi=80, layout="constrained")
+    figure, axes = _pyplot().subplots(1, len(fields), figsize=(2.3 * len(fields), 2.4), squeeze=False, sharex=True, dpi=80, layout="constrained")
     stages = [entry.get("stage", "") for entry in entries]
     starts = [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
+    shades = dict(zip(dict.fromkeys(stages), ("#eef3fb", "#e9f5e9", "#fdf3e1", "#f6eafa")))
     for axis, field in zip(axes[0], fields):
         axis.plot(range(1, len(series) + 1), [numbers.get(field, math.nan) for numbers in series], "k.-", linewidth=1, markersize=3)
-        for start in starts:
-            axis.axvline(start + .5, color="0.8", linewidth=1, zorder=0)
-            axis.text(start + .7, .98, stages[start], fontsize=6, color="0.4", rotation=90, va="top", transform=axis.get_xaxis_transform())
-        axis.set(xlabel="epoch", ylabel=field, xlim=(0.5, max(len(series), 1) + 0.5))
+        for start, end in zip(starts, [*starts[1:], len(stages)]):
+            axis.axvspan(start + .5, end + .5, color=shades.get(stages[start], "white"), zorder=0, label=stages[start])
+        axis.set(xlabel="epoch", ylabel=CURVE_UNITS.get(field, field), xlim=(0.5, max(len(series), 1) + 0.5))
+    named = dict(zip(*axes[0][0].get_legend_handles_labels()[::-1]))
+    figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=max(1, len(named)), fontsize=8, frameon=False)
     _pyplot().close(figure)
     return figure
 
@@ -376,7 +379,7 @@ def draw_pick_positions(axis, positions: dict[str, Sequence[float]], fit: Positi
     axis.set(xlabel="frame", ylabel="share of clips that picked it", **({"xscale": "log", "yscale": "log"} if log else {}))
     axis.legend(fontsize=7)
 
-# %% ../nbs/31_analysis.ipynb #44b9877b
+# %% ../nbs/31_analysis.ipynb #9e2cfb53
 def draw_picks(
     rows: Sequence[dict],              # rows of a result, or dicts with `row`, `pick_counts`, `pick_positions`
     fit: PositionFit | None = None,    # drawn through the last of them
@@ -387,6 +390,7 @@ def draw_picks(
     positions = {row["row"]: row["pick_positions"] for row in rows}
     draw_pick_positions(where, positions, fit)
     draw_pick_positions(straight, positions, fit, log=True)
+    straight.get_legend().remove()  # the same as beside it
     _pyplot().close(figure)
     return figure
 
