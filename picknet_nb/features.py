@@ -466,7 +466,7 @@ def decode_files(
         for decoder in decoders:
             decoder.close()
 
-# %% ../nbs/03_features.ipynb #4ac26af9
+# %% ../nbs/03_features.ipynb #9be3859c
 _NOT_VIDEO = frozenset(".txt .csv .tsv .json .jsonl .md .npy .npz .h5 .hdf5 .srt .vtt .jpg .jpeg .png .zip .gz .py .ipynb".split())
 
 
@@ -479,7 +479,7 @@ def list_videos(
     if isinstance(videos, (str, Path)):
         folder = Path(videos)
         if not folder.is_dir():
-            raise FileError(folder, "no such folder")
+            raise FileError(folder, "is a file, not a folder of videos" if folder.exists() else "no such folder")
         videos = sorted(path for path in folder.iterdir()
                         if path.is_file() and path.name[0] != "." and path.suffix.lower() not in _NOT_VIDEO)
     files: dict[str, Path] = {}

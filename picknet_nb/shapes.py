@@ -514,8 +514,8 @@ def make_shapes(
     folder = Path(folder)
     stories = _begin_world(folder, dict(zip(SPLITS, (train, validation, test))), seed)
     missing = {name: story for name, story in stories.items() if not (folder/"videos"/f"{name}.mp4").exists()}
-    with tqdm(total=len(stories), initial=len(stories) - len(missing), unit="clip", desc="drawing", disable=not progress) as bar:
-        if missing:
+    if missing:
+        with tqdm(total=len(stories), initial=len(stories) - len(missing), unit="clip", desc="drawing", disable=not progress) as bar:
             _write_clips(missing, folder/"videos", min(workers or usable_cores(), len(missing)), bar)
     return folder
 
