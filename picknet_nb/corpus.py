@@ -457,7 +457,7 @@ def read_mapping(
     path,  # youtube_mapping.txt
 ) -> dict[str, int]:
     "Clip id -> number N from lines `clipid vidN`."
-    numbers = {}
+    numbers, taken = {}, set()
     try:
         lines = Path(path).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as reason:
@@ -467,9 +467,11 @@ def read_mapping(
             name, _, video = line.strip().rpartition(" ")
             if not name or not video.startswith("vid") or not video[3:].isdecimal() or len(video) > 12:
                 raise CorpusError(path, f"line {place} is not `clipid vidN`: {line[:80]!r}")
-            if name in numbers:
-                raise CorpusError(path, f"line {place} names {name} for the second time")
-            numbers[name] = int(video[3:])
+            number = int(video[3:])
+            if name in numbers or number in taken:
+                raise CorpusError(path, f"line {place} names {name if name in numbers else video} for the second time")
+            numbers[name] = number
+            taken.add(number)
     return numbers
 
 # %% ../nbs/04_corpus.ipynb #bc8bceb1

@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from torch.testing import assert_close
 
 from picknet_nb.config import Config, PickNetError
-from picknet_nb.corpus import (Corpus, CorpusError, Rows, SPLITS, assemble, download, download_dataset, open_features, prepare_features,
+from picknet_nb.corpus import (Corpus, CorpusError, Rows, SPLITS, assemble, download, download_dataset, open_features, prepare_features, read_mapping,
                                prepare_msrvtt, prepare_msvd, read_msrvtt, read_msvd_csv, read_splits, unpack_clips, write_tensors)
 from picknet_nb.features import load_cnn, write_part
 
@@ -445,3 +445,11 @@ def test_unpacking_stays_in_its_folder(tmp_path):
     (tmp_path/"bad.tar").write_bytes(b"x" * 2000)
     with pytest.raises(CorpusError, match="cannot be unpacked"):
         unpack_clips(tmp_path/"bad.tar", tmp_path)
+
+
+@pytest.mark.parametrize("lines, said", [("a_0_1 vid1\nb_0_1 vid2\na_0_1 vid3\n", "line 3 names a_0_1 for the second time"),
+                                         ("a_0_1 vid1\nb_0_1 vid01\n", "line 2 names vid01 for the second time")])
+def test_a_mapping_names_every_clip_and_every_number_once(tmp_path, lines, said):
+    (tmp_path/"mapping.txt").write_text(lines)
+    with pytest.raises(CorpusError, match=said):
+        read_mapping(tmp_path/"mapping.txt")
