@@ -378,12 +378,15 @@ class VideoCaptioner(FileCaptioner):
         "A remark whenever a frame of a stream is picked; options are those of `watch_source`."
         return watch_source(self, source, **options)
 
-# %% ../nbs/32_captioning.ipynb #268dc4b9
+# %% ../nbs/32_captioning.ipynb #781056ce
 def load_eye(folder: Path, model: Model, config: Config, details: dict, weights, device: str) -> Eye:
     "The eye that a run was trained with, or a sentence that says why it cannot be had."
     data = details.get("details", {})
     if weights is not None and data.get("cnn", config.cnn) == "tiny":
         raise RunError(folder, f"was trained on features of the CNN tiny, which reads no weights: leave {weights} away")
+    file, _, digest = str(data.get("weights", "")).rpartition(" ")
+    if weights is None and file.endswith((".pth", ".pt", ".safetensors")):  # the ones that the CNN is known by would be others
+        raise RunError(folder, f"was trained on features made with {file} ({digest}): give that file by --weights")
     try:
         cnn = load_cnn(str(data.get("cnn", config.cnn)), weights, device)
     except FileError:

@@ -291,3 +291,13 @@ def test_a_slow_video_keeps_its_length(tmp_path):
     path = film(tmp_path/"slow.mp4", total=6, rate=2)  # three seconds
     times = [time for time, _ in original_frames(path, rate=8, largest=96)]
     assert times == [tick / 8 for tick in range(21)]
+
+
+def test_a_run_on_weights_of_ones_own_asks_for_them_instead_of_fetching_others(toy, tmp_path, monkeypatch):
+    run = shutil.copytree(toy/"run", tmp_path/"run")
+    about = json.loads((run/"run.json").read_text())
+    about["details"] |= {"cnn": "resnet18", "weights": "my net.pth 0123456789ab"}
+    (run/"run.json").write_text(json.dumps(about))
+    monkeypatch.setattr("picknet_nb.features._download_weights", lambda name: pytest.fail("nothing should be fetched"))
+    with pytest.raises(RunError, match=r"made with my net.pth \(0123456789ab\): give that file by --weights"):
+        load_captioner(run, device="cpu")
