@@ -11,20 +11,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from dataclasses import asdict
-from pathlib import Path
-
-ROOT = Path(__file__).resolve().parents[1]
-sys.path.insert(0, str(ROOT))
 
 import torch
+from common import ROOT, origin, write_result
 from tqdm import tqdm
 
 from picknet_nb.cider import Cider
-from picknet_nb.config import Config, write_whole
+from picknet_nb.config import Config
 from picknet_nb.corpus import Corpus
-from picknet_nb.reproduction import circumstances
 from picknet_nb.training import caption_videos, frame_choice, load_run
 
 
@@ -84,10 +79,10 @@ def main() -> None:
     control = candidates(model, corpus, config, f"uniform-{options.frames}", count, judges)
     row |= {"beam candidates": count, "first candidate": control[0].mean().item()} | {f"{name}, of candidates": value for name, value in best_of(control).items() if "best" in name}
     result = {"kind": "choice", "data": corpus.name, "split": "test", "clips": len(corpus.splits["test"]), "frames": options.frames, "tries": options.tries,
-              "command": "python " + " ".join(["benchmarks/choice.py", *sys.argv[1:]]), **circumstances(),
+              **origin(),
               "metrics": "CIDEr-D as in training, half of the references at a time", "captioner": {name: value for name, value in asdict(config).items() if value != getattr(Config(), name)},
               "rows": [{name: round(value, 4) for name, value in row.items()}]}
-    write_whole(Path(options.out), json.dumps(result, indent=1) + "\n")
+    write_result(options.out, result)
     print(json.dumps(result, indent=1))
 
 

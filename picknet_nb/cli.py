@@ -22,7 +22,7 @@ from .config import Config, ConfigError, FileError, PickNetError, PRESETS, Write
 
 # %% auto #0
 __all__ = ['app', 'JSON', 'SET', 'RUN', 'SOME_LEFT_OUT', 'SWITCH', 'KINDS', 'prepare', 'OUT', 'CNN', 'WEIGHTS', 'WORKERS',
-           'SETTINGS', 'ENDINGS', 'version', 'start', 'typed', 'say', 'setting', 'settings_of', 'reproduce', 'noted',
+           'SETTINGS', 'version', 'start', 'typed', 'say', 'setting', 'settings_of', 'reproduce', 'noted',
            'same_as_noted', 'recipe_of', 'train', 'joined', 'open_cnn', 'some', 'report', 'prepare_shapes',
            'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd', 'prepare_msrvtt', 'prepare_features',
            'prepare_download', 'extract', 'evaluate', 'score', 'drawing_names', 'drawings', 'check_place', 'tell',
@@ -401,9 +401,6 @@ def score(
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
 
 # %% ../nbs/35_cli.ipynb #44898dc7
-ENDINGS = {"--strip": (".png", ".jpg", ".jpeg", ".pdf", ".svg"), "--gif": (".gif",), "--mp4": (".mp4",)}
-
-
 def drawing_names(
     paths: list[Path],  # as typed: files and folders
     files: list[Path],  # the videos in them
@@ -422,7 +419,8 @@ def drawings(
     files: list[Path],      # the videos
 ) -> list[Optional[Path]]:
     "Where the drawing of each video goes, in a folder that is there and can be written."
-    endings = ENDINGS[option]
+    from picknet_nb.captioning import STRIP_SUFFIXES
+    endings = {"--strip": STRIP_SUFFIXES, "--gif": (".gif",), "--mp4": (".mp4",)}[option]
     if given is None:
         return [None] * len(names)
     if given.is_dir() or not given.suffix and not given.exists():

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 # %% auto #0
-__all__ = ['PRESETS', 'PickNetError', 'FileError', 'WriteError', 'ConfigError', 'write_whole', 'read_json', 'locked',
+__all__ = ['PRESETS', 'PickNetError', 'FileError', 'WriteError', 'ConfigError', 'replacing', 'write_whole', 'read_json', 'locked',
            'ModelSettings', 'RewardSettings', 'Config', 'preset', 'save_config', 'settings_from', 'load_config']
 
 # %% ../nbs/00_config.ipynb #dbb60bfe
@@ -47,22 +47,24 @@ class WriteError(FileError, OSError):
 class ConfigError(PickNetError):
     "A setting that does not exist or has the wrong type or value."
 
-# %% ../nbs/00_config.ipynb #e29d6b7e
-def write_whole(
-    path,  # where the file shall stand
-    content: bytes | str,
-) -> Path:
-    "Write a file so that a reader, at any moment, finds the old content or the new, never a part."
+# %% ../nbs/00_config.ipynb #3a6d74a5
+@contextmanager
+def replacing(
+    path,        # where the file shall stand
+    stale=None,  # a file that describes what stood there before, and goes with it
+):
+    "A new file to write bytes to; it takes its place when the `with` block ends well, and leaves nothing when it does not."
     path, name = Path(path), None
     try:
-        content = content.encode() if isinstance(content, str) else content
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")  # a name of its own for each writer
         with os.fdopen(handle, "wb") as file:
-            file.write(content)
+            yield file
             file.flush()
             os.fsync(file.fileno())
         os.chmod(name, 0o644)  # mkstemp makes private files; a result is for everyone
+        if stale:
+            Path(stale).unlink(missing_ok=True)
         os.replace(name, path)
     except BaseException as reason:
         if name:
@@ -70,7 +72,16 @@ def write_whole(
         if isinstance(reason, (OSError, UnicodeEncodeError)):
             raise WriteError(path, getattr(reason, "strerror", None) or str(reason)) from reason
         raise
-    return path
+
+# %% ../nbs/00_config.ipynb #56136b38
+def write_whole(
+    path,  # where the file shall stand
+    content: bytes | str,
+) -> Path:
+    "Write a file so that a reader, at any moment, finds the old content or the new, never a part."
+    with replacing(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+    return Path(path)
 
 # %% ../nbs/00_config.ipynb #a458da8c
 def _once(pairs: list[tuple[str, object]]) -> dict:

@@ -12,7 +12,6 @@ import os
 import struct
 import sys
 import tarfile
-import tempfile
 import zipfile
 import zlib
 from collections import Counter
@@ -33,7 +32,7 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .config import Config, ConfigError, FileError, PickNetError, WriteError, locked, read_json, write_whole
+from .config import Config, ConfigError, FileError, PickNetError, locked, read_json, replacing, write_whole
 from .features import CNN, ClipShape, decode_files, extract_folder, file_digest, list_videos, part_path, rank_and_world, read_part
 from .text import Vocabulary, _row, tokenize
 
@@ -275,25 +274,9 @@ def write_tensors(
     stale=None,  # a file that describes what stood here before, and goes with it
 ) -> Path:
     "Write a safetensors file piece by piece: memory does not grow with the data set, and a kill leaves no half file."
-    path, name = Path(path), None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")  # a name of its own for each writer
-        with os.fdopen(handle, "wb") as file:
-            _write_pieces(file, path, tensors)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp makes private files
-        if stale:
-            Path(stale).unlink(missing_ok=True)
-        os.replace(name, path)
-    except BaseException as reason:
-        if name:
-            Path(name).unlink(missing_ok=True)
-        if isinstance(reason, OSError):
-            raise WriteError(path, reason.strerror or str(reason)) from reason
-        raise
-    return path
+    with replacing(path, stale) as file:
+        _write_pieces(file, Path(path), tensors)
+    return Path(path)
 
 # %% ../nbs/04_corpus.ipynb #44e9d8c6
 @contextmanager
