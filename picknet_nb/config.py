@@ -144,7 +144,7 @@ def locked(
         finally:
             _LOCKS.discard(file)
 
-# %% ../nbs/00_config.ipynb #8bf85cd9
+# %% ../nbs/00_config.ipynb #c4d55929
 @dataclass(frozen=True)
 class ModelSettings:
     "What is looked at, and what looks at it: clips, captions, captioner and policy."
@@ -166,6 +166,7 @@ class ModelSettings:
     output_gate: str = "sigmoid"      # erratum of eq. 5: "sigmoid" or the paper's "tanh"
     video_vector: str = "last"        # 3.1: the last state; "mean" averages the states of picked frames
     label_smoothing: float = 0.0      # ours
+    mention_weight: float = 0.0       # ours: weight of a loss by which the video vector alone says which words people use of its clip
     # policy
     policy_hidden: int = 1024         # 4.5
     clock: bool = False               # ours: whether the policy also knows how many frames ago it last picked
@@ -220,14 +221,14 @@ class Config(RewardSettings):
         _check_fields(self)
         _check_together(self)
 
-# %% ../nbs/00_config.ipynb #83c9c529
+# %% ../nbs/00_config.ipynb #77ca199f
 _CHOICES = {
     "glance": ("grey", "feature"), "vocabulary_from": ("train", "all"), "output_gate": ("sigmoid", "tanh"),
     "video_vector": ("last", "mean"), "baseline": ("greedy", "others"), "keep": ("best", "last"), "policy_start": ("change", "direction"),
 }
 _SHARES = ("dropout", "input_dropout", "label_smoothing", "feedback_step", "feedback_most", "average_weights", "threshold", "word_weight")
 _POSITIVE = ("supervision_rate", "reinforcement_rate", "adaptation_rate", "gradient_clip")
-_NOT_NEGATIVE = ("weight_decay", "consensus")
+_NOT_NEGATIVE = ("weight_decay", "consensus", "mention_weight")
 _FROM_ZERO = ("seed", "shrink_epochs", "supervision_picks", "patience", "supervision_epochs", "word_epochs", "reinforcement_epochs", "adaptation_epochs")
 
 # %% ../nbs/00_config.ipynb #d56cad25

@@ -5,6 +5,7 @@
 # %% ../nbs/11_decoder.ipynb #89eaa013
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -511,6 +512,9 @@ class Captioner(nn.Module):
                                config.output_gate, config.input_dropout, config.video_vector)
         self.decoder = Decoder(vocabulary_size, config.word_embedding, config.hidden, config.hidden, config.dropout)
         self.max_words = config.max_words
+        self.mentions = nn.Linear(config.hidden, vocabulary_size) if config.mention_weight else None  # used in training alone
+        if self.mentions is not None:
+            nn.init.constant_(self.mentions.bias, -math.log(vocabulary_size))  # at first no word is likely
 
     def forward(self, features: Tensor, picks: Tensor, words: Tensor, feedback: float | Tensor = 0.0, most: int | None = None) -> Tensor:
         "The logits of every word of the captions of these clips: (batch, time, vocabulary)."

@@ -12,6 +12,7 @@ from picknet_nb.config import Config, ConfigError, FileError, load_config, locke
     ({"gradient_clip": 0.0}, "gradient_clip must be more than 0"),
     ({"weight_decay": -1e-4}, "weight_decay must be 0 or more"),
     ({"consensus": -1.0}, "consensus must be 0 or more"),
+    ({"mention_weight": -1.0}, "mention_weight must be 0 or more"),
     ({"dropout": 1.0}, "dropout must be less than 1"),
     ({"frames": 2}, "min_picks must not exceed frames: 3 of 2"),
     ({"clock": 1}, "clock must be bool"),

@@ -21,7 +21,7 @@ from picknet_nb.rewards import reward_for
 from picknet_nb.training import Adaptation, Model, RunError, Step, TrainingError, load_run, locked, recipes, train
 
 HERE = Path(__file__).parent
-CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True)
+CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True, mention_weight=0.5)
 ROW = recipes()["PickNet (V+L)"]
 CHILD = """
 import sys; sys.path.insert(0, sys.argv[2])
