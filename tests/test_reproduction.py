@@ -1,7 +1,7 @@
 "The call that makes a table: what it refuses, and what its files say about themselves."
 import json
 import subprocess
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import picknet_nb
 from picknet_nb import reproduction
 from picknet_nb.config import FileError, PickNetError, preset
 from picknet_nb.reproduction import (
-    check_split, circumstances, clip_scores, commit_here, compare_rows, measure_row, rows_of_clips, train_first, train_row)
+    check_split, circumstances, clip_scores, commands_of, commit_here, compare_rows, measure_row, rows_of_clips, train_first, train_row)
 from picknet_nb.training import RunError, recipes, train
 
 RESULTS = Path(__file__).parent.parent/"data"/"results"
@@ -46,6 +46,13 @@ def test_a_call_for_one_row_keeps_the_table_that_is_there(corpus, tmp_path, monk
     monkeypatch.setattr(reproduction, "frames_alike", lambda *_: 9)
     assert [row["row"] for row in run(["Random"], bars=True)["rows"]] == ["Baseline", "Random"]
     assert "seed-0.uniform.json was made with uniform-6, and this table needs uniform-9" in capsys.readouterr().err
+
+
+def test_a_table_from_before_a_setting_was_there_keeps_its_command(tmp_path):
+    older = {name: value for name, value in asdict(CONFIG).items() if name != "clock"} | {"beam": 1}  # which is no setting any more
+    (tmp_path/"results.json").write_text(json.dumps({"command": "first", "config": older}))
+    assert commands_of(tmp_path, CONFIG, "second") == "first && second"
+    assert commands_of(tmp_path, replace(CONFIG, clock=True), "second") == "second"
 
 
 def test_rows_are_named_so_that_a_comma_is_no_second_row():
