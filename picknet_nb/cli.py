@@ -22,19 +22,19 @@ from .config import Config, ConfigError, FileError, PickNetError, PRESETS, Write
 
 # %% auto #0
 __all__ = ['app', 'JSON', 'SET', 'RUN', 'SOME_LEFT_OUT', 'SWITCH', 'KINDS', 'prepare', 'OUT', 'CNN', 'WEIGHTS', 'WORKERS',
-           'SETTINGS', 'version', 'start', 'typed', 'say', 'setting', 'settings_of', 'reproduce', 'noted',
-           'same_as_noted', 'recipe_of', 'train', 'joined', 'open_cnn', 'some', 'report', 'prepare_shapes',
+           'SETTINGS', 'version', 'start', 'typed', 'say', 'setting', 'settings_of', 'settings_table', 'reproduce',
+           'noted', 'same_as_noted', 'recipe_of', 'train', 'joined', 'open_cnn', 'some', 'report', 'prepare_shapes',
            'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd', 'prepare_msrvtt', 'prepare_features',
            'prepare_download', 'extract', 'evaluate', 'score', 'drawing_names', 'drawings', 'check_place', 'tell',
-           'caption', 'stream', 'explore', 'bench', 'settings_table', 'info', 'after_interrupt', 'main']
+           'caption', 'stream', 'explore', 'bench', 'info', 'after_interrupt', 'main']
 
-# %% ../nbs/35_cli.ipynb #89b34fe0
+# %% ../nbs/35_cli.ipynb #08689f13
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
                   help="Pick the frames that matter, and say what they show.")
 
 JSON = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 SET = Annotated[Optional[list[str]], typer.Option("--set", help="name=value, a setting that differs from the scale's; `picknet info --settings` lists them.")]
-RUN = Annotated[Optional[Path], typer.Option("--run", help="Folder of a trained run; by default the best that `picknet reproduce` left.")]
+RUN = Annotated[Optional[Path], typer.Option("--run", help="Folder of a trained run; default: the newest PickNet (V+L) in data/runs, or else the newest run.")]
 SOME_LEFT_OUT = 3
 
 
@@ -50,12 +50,12 @@ def version(asked: bool) -> None:
 def start(_: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and exit.")] = False) -> None:
     "Pick the frames that matter, and say what they show."
 
-# %% ../nbs/35_cli.ipynb #b83841e2
+# %% ../nbs/35_cli.ipynb #112b0f2a
 def typed() -> str:
     "What was typed, for result files."
     return "picknet " + shlex.join(sys.argv[1:])
 
-# %% ../nbs/35_cli.ipynb #8b367dca
+
 def say(content, as_json: bool, text: str) -> None:
     "Print for a program or for a person."
     print(json.dumps(content, ensure_ascii=False) if as_json else text, flush=True)  # a kill loses nothing that was said
@@ -84,6 +84,14 @@ def setting(pair: str) -> tuple[str, object]:
 def settings_of(pairs: Optional[list[str]]) -> dict:
     "`name=value` pairs as settings."
     return dict(map(setting, pairs or []))
+
+# %% ../nbs/35_cli.ipynb #e890c504
+def settings_table() -> str:
+    "Every setting with its value in each preset."
+    presets = {name: asdict(config) for name, config in PRESETS.items()}
+    line = lambda name, values: f"{name:<21}" + "".join(f"{str(value):<10}" for value in values)
+    lines = [line("", presets), *(line(field.name, [values[field.name] for values in presets.values()]) for field in fields(Config))]
+    return "\n".join(each.rstrip() for each in lines)
 
 # %% ../nbs/35_cli.ipynb #38fadd57
 @app.command(epilog="Example: picknet reproduce --scale smoke")
@@ -179,9 +187,15 @@ def train(
         run(folder, open_data(data, scale, device=device, config=config), config, recipe)
     print(folder/"weights.safetensors")
 
-# %% ../nbs/35_cli.ipynb #9fa7a10f
+# %% ../nbs/35_cli.ipynb #c659e444
 prepare = typer.Typer(no_args_is_help=True, rich_markup_mode=None, help="Make a corpus: of your own videos, MSVD, MSR-VTT, features you have, or the built-in world.")
 app.add_typer(prepare, name="prepare")
+
+OUT = Annotated[Path, typer.Option("--out", help="Folder of the corpus.")]
+CNN = Annotated[str, typer.Option("--cnn", help="tiny, resnet18, resnet50, resnet50-v1, resnet101 or resnet152.")]
+WEIGHTS = Annotated[Optional[Path], typer.Option(help="The CNN's weights, .pth or .safetensors; default: torchvision's.")]
+WORKERS = Annotated[Optional[int], typer.Option(min=1, help="Decoding processes; default: one for each core but one.")]
+SETTINGS = Annotated[Optional[list[str]], typer.Option("--set", help="name=value, a setting that differs from the paper's; `picknet info --settings` lists them.")]
 
 
 def joined():
@@ -197,14 +211,7 @@ def open_cnn(name: str, weights: Optional[Path], device):
         raise FileError(weights, "the CNN tiny reads no weights; choose another --cnn, or leave --weights away")
     return load_cnn(name, weights, device)
 
-# %% ../nbs/35_cli.ipynb #5386683d
-OUT = Annotated[Path, typer.Option("--out", help="Folder of the corpus.")]
-CNN = Annotated[str, typer.Option("--cnn", help="tiny, resnet18, resnet50, resnet50-v1, resnet101 or resnet152.")]
-WEIGHTS = Annotated[Optional[Path], typer.Option(help="The CNN's weights, .pth or .safetensors; default: torchvision's.")]
-WORKERS = Annotated[Optional[int], typer.Option(min=1, help="Decoding processes; default: one for each core but one.")]
-SETTINGS = Annotated[Optional[list[str]], typer.Option("--set", help="name=value, a setting that differs from the paper's; `picknet info --settings` lists them.")]
-
-
+# %% ../nbs/35_cli.ipynb #67adbc28
 def some(names: list[str]) -> str:
     "The first few names, and how many there are."
     return f"{', '.join(names[:5])}{' …' * (len(names) > 5)} ({len(names)})"
@@ -341,11 +348,11 @@ def prepare_download(
     for each in download_dataset(name, out):
         print(f"bring by hand: {each}")
 
-# %% ../nbs/35_cli.ipynb #b2117153
-@app.command(epilog="Example: picknet extract videos/ --out parts --cnn resnet50")
+# %% ../nbs/35_cli.ipynb #e85d19d5
+@app.command(epilog="Example: picknet extract videos/ --out features --cnn resnet50")
 def extract(
     videos: Annotated[Path, typer.Argument(help="Folder of videos.")],
-    out: OUT,
+    out: Annotated[Path, typer.Option("--out", help="Folder of the features; `picknet prepare videos` goes on from there if it is given the same.")],
     cnn: CNN = "resnet152", weights: WEIGHTS = None, workers: WORKERS = None,
     frames: Annotated[int, typer.Option(min=1, help="Equally spaced frames of each video.")] = 30,
     as_json: JSON = False,
@@ -400,7 +407,7 @@ def score(
     scores = measure(read_captions(captions), read_references(references))
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
 
-# %% ../nbs/35_cli.ipynb #44898dc7
+# %% ../nbs/35_cli.ipynb #ef17e216
 def drawing_names(
     paths: list[Path],  # as typed: files and folders
     files: list[Path],  # the videos in them
@@ -411,7 +418,7 @@ def drawing_names(
     alike = Counter(name.with_suffix("") for name in names)
     return [str(name.with_suffix("") if alike[name.with_suffix("")] == 1 else name) for name in names]
 
-# %% ../nbs/35_cli.ipynb #b6564132
+# %% ../nbs/35_cli.ipynb #b6060c75
 def drawings(
     option: str,            # --strip, --gif or --mp4
     given: Optional[Path],  # a file, or a folder
@@ -493,14 +500,14 @@ def caption(
     if failed:
         raise typer.Exit(SOME_LEFT_OUT if failed < len(files) else 1)
 
-# %% ../nbs/35_cli.ipynb #cc1780bb
+# %% ../nbs/35_cli.ipynb #8c5d0495
 @app.command(epilog="Example: picknet stream rtsp://camera.local/live --rate 1")
 def stream(
     source: Annotated[str, typer.Argument(help="A file, an address, or the number of a camera.")],
     run: RUN = None,
     weights: WEIGHTS = None,
     rate: Annotated[float, typer.Option(min=0.01, help="Frames looked at in a second.")] = 1.0,
-    threshold: Annotated[Optional[float], typer.Option(min=0, max=1)] = None,
+    threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")] = None,
     window: Annotated[int, typer.Option(min=0, help="Describe the last so many picked frames; 0: all of them.")] = 0,
     as_json: JSON = False,
 ) -> None:
@@ -508,7 +515,6 @@ def stream(
     from picknet_nb.captioning import load_captioner
     for remark in load_captioner(run, weights=weights).stream(int(source) if source.isdigit() else source, rate=rate, threshold=threshold, window=window):
         say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {remark.text}")
-        sys.stdout.flush()
 
 # %% ../nbs/35_cli.ipynb #e6ad7732
 @app.command(epilog="Example: picknet explore --port 8866")
@@ -541,14 +547,6 @@ def bench(
     if what not in known:
         raise PickNetError(f"no benchmark {what!r}; there are {there}")
     raise typer.Exit(subprocess.run([sys.executable, folder/f"{what}.py", *(["--out", str(out)] if out else [])]).returncode)
-
-# %% ../nbs/35_cli.ipynb #e890c504
-def settings_table() -> str:
-    "Every setting with its value in each preset."
-    presets = {name: asdict(config) for name, config in PRESETS.items()}
-    line = lambda name, values: f"{name:<21}" + "".join(f"{str(value):<10}" for value in values)
-    lines = [line("", presets), *(line(field.name, [values[field.name] for values in presets.values()]) for field in fields(Config))]
-    return "\n".join(each.rstrip() for each in lines)
 
 # %% ../nbs/35_cli.ipynb #50e8ce0f
 @app.command(epilog="Example: picknet info --settings")
