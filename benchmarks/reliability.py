@@ -1,7 +1,7 @@
 """The longer run by hand: many more wrong inputs than `make test` tries, every fault, and loads of the size of the paper's data.
 
     python benchmarks/reliability.py                     # everything, into data/results/reliability.json
-    python benchmarks/reliability.py --only suite        # or: clips captions stream corpus
+    python benchmarks/reliability.py --only suite        # or: clips captions stream corpus; nothing: only the list of what was found
     python benchmarks/reliability.py --fuzz 1            # as many inputs as `make test`
 
 Counts come from the tests themselves (tests/reliability.py), one line for each batch of inputs. Each load runs in a process of its own;
@@ -10,10 +10,8 @@ its peak is the largest resident memory of that process, and for extraction also
 from __future__ import annotations
 
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
 import subprocess
 import sys
@@ -29,33 +27,66 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 OUT = ROOT/"data"/"results"/"reliability.json"
 SUITE = ("test_fuzzing", "test_faults", "test_properties", "test_security")
-FOUND = (  # what these tests, and the work of writing them, have found so far: where, what happened, what happens now
+FOUND = (  # what these tests, and the work that they led to, have found so far: where, what happened, what happens now
     ("video", "a transport stream whose streams come and go raised PyAV's IndexError", "refused with the file's name"),
     ("config", "a JSON number of more than 4,300 digits raised ValueError", "refused with the file's name"),
     ("config", "a name that stands twice in a JSON file lost what it said first, in silence", "refused with the name"),
     ("config", "a full disk or a closed folder raised an OSError without the file's name", "WriteError with the file's name"),
     ("config", "a setting of 2^70 was accepted and failed later", "refused by name"),
+    ("config", "settings that cannot work, such as a negative rate or a dropout of 1, were accepted", "refused by name"),
+    ("config", "a folder on a file system without locks was said to be in use by another process", "said to have no locks"),
     ("features", "a video id with slashes, out of a captions file, led the features out of their folder", "stored under its hash, inside"),
     ("features", "a file name of 250 letters ended a whole extraction", "stored under its hash"),
     ("features", "two extractions into one folder did everything twice", "the second is told who is there"),
     ("features", "a decoder stuck inside a library outlived a killed parent", "ends with its parent"),
     ("features", "made_with.json that is no object raised AttributeError", "refused with the file's name"),
+    ("features", "the folded network kept the one that it was made from in memory", "lets it go"),
     ("corpus", "damaged .npz, .npy, HDF5 and zip files raised BadZipFile, zlib.error, NotImplementedError, RuntimeError and others", "refused with the file's name"),
     ("corpus", "an .npz that is a plain array raised AttributeError; wrong arrays inside raised TypeError and IndexError", "refused with the file's name"),
     ("corpus", "refused features left a partial file of any size behind", "removed"),
     ("corpus", "refused features destroyed the finished corpus in the same folder", "the old corpus stays"),
+    ("corpus", "two processes that wrote one file of features wrote into the same partial file", "each has its own"),
+    ("corpus", "what a kill had left half-written stayed", "goes with the next writer"),
     ("corpus", "a video in two splits was moved to the last one in silence", "refused with the video's name"),
     ("corpus", "a clip that comes twice in youtube_mapping.txt kept the last number in silence", "refused with the line"),
+    ("corpus", "two clips with the same number in youtube_mapping.txt were merged", "refused with the line"),
+    ("corpus", "of two files of one MSVD clip, named by its id and by its number, one was dropped in silence", "refused with both names"),
     ("corpus", "numbers that are digits but not decimal, such as \u00b2, raised ValueError", "refused with the line, or not counted as digits"),
     ("corpus", "ids and splits that are not texts raised TypeError", "refused with the file's name"),
     ("corpus", "settings in corpus.json that cannot be raised an error without the file's name", "refused with the file's name"),
     ("corpus", "words.json that does not fit its captions was believed", "cut again"),
+    ("corpus", "glances that are no grey levels were rounded down in silence, those between 0 and 1 to zero", "refused with the type"),
+    ("corpus", "features too large for half precision became infinite", "refused with the video's name"),
+    ("corpus", "a video with features but without a glance was left out and not reported", "reported as missing"),
     ("corpus", "a caption with half a surrogate pair could be read and never written", "refused with the video's name"),
     ("corpus", "a zip or tar that unpacks to any size was unpacked into memory", "refused above a size"),
     ("corpus", "a download without a published checksum was believed at any time and over any line", "https only, and held to its first checksum"),
     ("shapes", "two processes that prepared one world spoilt each other's files", "the second waits and finds it done"),
     ("shapes", "a finished world in a closed folder could not be opened", "reading is enough"),
+    ("shapes", "processes of torchrun that prepared one world waited for each other for ever", "one makes it, the others load it"),
     ("cider", "a video with very many captions asked for tables larger than any memory", "refused with the number"),
+    ("training", "a run.json with sizes that cannot be, or with lists for objects, raised RuntimeError and AttributeError", "refused with the file's name"),
+    ("training", "an epoch that was killed between its last step and its end had no loss in the log", "the checkpoint keeps what the log needs"),
+    ("training", "a kill between the last checkpoint and the log left the log short", "the checkpoint is written last"),
+    ("training", "the time before a kill was missing from the log", "counted"),
+    ("training", "what a kill had left half-written stayed", "goes when the run goes on"),
+    ("training", "a gradient that is no number was noticed by the loss of the next step, and after the last step not at all", "ends the run and names its step"),
+    ("training", "the error of a run that went wrong could name a checkpoint that had not been written", "names the one that is there"),
+    ("training", "processes that measured different scores lost patience at different epochs, and one waited for the other for ever", "all go by the scores of the first"),
+    ("training", "a run went on with other features if they had the same name", "refused"),
+    ("training", "clips with fewer captions than go together were left out of training in silence", "said, with their number"),
+    ("metrics", "Ctrl-C that reached Java first was called an error of the scorer", "it is Ctrl-C"),
+    ("captioning", "a run on weights of one's own fetched others first, and then refused them", "asks for the file by name"),
+    ("reproduction", "a row made with another number of frames was taken for the one that the table needs", "refused with both numbers"),
+    ("reproduction", "a call for one row took the others out of the result file", "they stay"),
+    ("reproduction", "a table from before a setting was there forgot the commands that had made it", "keeps them"),
+    ("reproduction", "a test split without clips was noticed after a row had been trained", "refused before"),
+    ("reproduction", "a machine without git could not finish a row that it had trained", "the commit is noted as unknown"),
+    ("cli", "Ctrl-C did not say what was kept", "says how to go on, where that is possible"),
+    ("cli", "a switch that is neither on nor off, such as clock=maybe, was off", "refused"),
+    ("cli", "--mp4 with the name of the video itself replaced the video", "refused"),
+    ("cli", "of several videos, one drawing was written over the other", "each has a path of its own in a folder"),
+    ("cli", "names of drawings that cannot be written were noticed after the video had been captioned", "refused before anything is read"),
 )
 
 
@@ -256,20 +287,19 @@ def main() -> None:
     options = parser.parse_args()
     if options.load:
         return load_here(options.load)
+    from common import origin
     from picknet_nb.config import write_whole
-    import torch
 
     result = json.loads(options.out.read_text()) if options.out.exists() else {}
+    write = lambda: write_whole(options.out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    result["found_and_fixed"] = [{"room": room, "was": was, "is": now} for room, was, now in FOUND]
+    write()
     for part in options.only:
-        commit = os.environ.get("PICKNET_COMMIT") or subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True, cwd=ROOT).stdout.strip()
-        made = {"commit": commit, "date": datetime.date.today().isoformat(), "machine": f"{os.cpu_count()} x {platform.machine()} CPU cores",
-                "torch": torch.__version__, "python": platform.python_version()}
         if part == "suite":
-            result["suite"] = {**run_suite(options.fuzz), **made}
+            result["suite"] = {**run_suite(options.fuzz), **origin()}
         else:
-            result.setdefault("loads", {})[part] = {**run_load(part), **made}
-        result["found_and_fixed"] = [{"room": room, "was": was, "is": now} for room, was, now in FOUND]
-        write_whole(options.out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+            result.setdefault("loads", {})[part] = {**run_load(part), **origin()}
+        write()
         print(f"{part} done", flush=True)
 
 
