@@ -332,11 +332,12 @@ class Recipe:
         return Config(**{**asdict(config), "language_weight": config.language_weight * self.language,
                          "diversity_weight": config.diversity_weight * self.diversity})
 
-# %% ../nbs/23_training.ipynb #5c117c50
+# %% ../nbs/23_training.ipynb #48f83244
 def recipes(picks: int = 6) -> dict[str, Recipe]:  # frames that uniform, random and k-means pick
     "Every row of the table by name."
     return {
         "Baseline": Recipe("all", adapted=False),
+        "Baseline, adapted": Recipe("all"),
         "Random": Recipe("random-0.5", adapted=False),
         "k-means": Recipe(f"kmeans-{picks}"),
         "Uniform": Recipe(f"uniform-{picks}"),
