@@ -296,11 +296,11 @@ def open_data(data: str, scale: str, seed: int = 0, device: str = "cpu", config:
     opened = {"data": data if data == "shapes" else str(Path(data).resolve()), "scale": scale}
     return replace(corpus, details={**corpus.details, "opened": opened})  # a run notes it, and can be gone on with
 
-# %% ../nbs/34_reproduction.ipynb #5cd63cd7
+# %% ../nbs/34_reproduction.ipynb #f79e9305
 def check_rows(rows: Iterable[str]) -> None:
     "Refuse rows that no table has."
     if unknown := sorted(set(rows) - recipes().keys()):
-        quoted = lambda names: ", ".join(f"'{name}'" for name in names)  # one of them has a comma in its name
+        quoted = lambda names: ", ".join(f"'{name}'" for name in names)  # some of them have a comma in them
         raise PickNetError(f"no such row: {quoted(unknown)}; there are {quoted(recipes())}")
 
 # %% ../nbs/34_reproduction.ipynb #5d1a6580
