@@ -271,13 +271,13 @@ def _check_together(config: Config) -> None:
     if config.baseline == "others" and config.rollouts < 2:
         raise ConfigError("baseline 'others' compares samples of one clip: rollouts must be 2 or more")
 
-# %% ../nbs/00_config.ipynb #6f2efb56
+# %% ../nbs/00_config.ipynb #0b179a6d
 PRESETS = {
     "full": Config(),
     "improved": Config(
         supervision_picks=7, captions_together=4, consensus=1.0, video_vector="mean", input_dropout=0.3, weight_decay=1e-3, label_smoothing=0.1,
-        average_weights=0.999, keep="last", clock=True, min_picks=4, final_max_picks=9, reinforcement_rate=3e-5,
-        supervision_epochs=20, word_epochs=10, reinforcement_epochs=60, adaptation_epochs=0, shrink_epochs=10,
+        mention_weight=0.5, average_weights=0.999, keep="last", clock=True, min_picks=4, final_max_picks=9, reinforcement_rate=3e-5,
+        supervision_epochs=20, word_epochs=25, reinforcement_epochs=60, adaptation_epochs=0, shrink_epochs=10,
     ),
     "small": Config(
         cnn="tiny", min_word_count=2, max_words=16,
