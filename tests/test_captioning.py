@@ -6,7 +6,7 @@ import os
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,10 +16,11 @@ import torch
 av = pytest.importorskip("av")
 psutil = pytest.importorskip("psutil")
 
+from picknet_nb import captioning
 from picknet_nb.captioning import (Caption, Failure, Watcher, caption_clip, caption_strip, example_run, find_run, find_videos,
                                    lasting_frames, load_captioner, original_frames, render, save_strip, timely)
 from picknet_nb.config import FileError, PickNetError
-from picknet_nb.training import RunError
+from picknet_nb.training import RunError, recipes
 from picknet_nb.video import VideoError
 
 
@@ -66,7 +67,9 @@ def film(path, width=96, height=96, total=20, rate=10):
 def test_every_shape_of_video_gets_a_caption_a_strip_and_a_rendering(captioner, tmp_path, shape):
     caption = captioner.caption(film(tmp_path/"film.mp4", **shape), beam=2, best=2)
     assert caption.text and len(caption.n_best) == 2 and caption.picked[0] == 0 and len(caption.probabilities) == 30
-    assert caption_strip(caption).axes
+    images = caption_strip(caption).axes[0].images
+    left, right, bottom, top = images[0].get_extent()
+    assert len(images) == 30 and abs((right - left) / (bottom - top) - shape.get("width", 96) / shape.get("height", 96)) < 0.02
     for kind in ("gif", "mp4"):
         made = render(caption, tmp_path/f"out.{kind}", rate=4)
         with av.open(str(made)) as container:
@@ -120,13 +123,44 @@ def test_run_folders_that_cannot_be_used(toy, tmp_path):
         load_captioner(other, weights="random")
 
 
+def copy_run(run: Path, to: Path, age: int, row: str | None = None) -> Path:
+    "A run of another age, and of another row of the table."
+    shutil.copytree(run, to)
+    os.utime(to/"weights.safetensors", (10**9 - age,) * 2)
+    about = json.loads((to/"run.json").read_text())
+    (to/"run.json").write_text(json.dumps(about | ({"recipe": asdict(recipes()[row])} if row else {})))
+    return to
+
+
 def test_the_paper_s_method_is_found_before_newer_runs(toy, tmp_path):
-    for number, name in enumerate(("baseline", "picknet-v-l", "uniform")):
-        shutil.copytree(toy/"run", tmp_path/"runs"/name)
-        os.utime(tmp_path/"runs"/name/"weights.safetensors", (number, number))
-    assert find_run(tmp_path/"runs").name == "picknet-v-l"
-    shutil.rmtree(tmp_path/"runs"/"picknet-v-l")
-    assert find_run(tmp_path).name == "uniform"
+    for age, name in enumerate(("Uniform", "PickNet (V+L)", "Baseline")):
+        copy_run(toy/"run", tmp_path/"runs"/name, age, name)
+    assert find_run(tmp_path/"runs").name == "PickNet (V+L)"
+    shutil.rmtree(tmp_path/"runs"/"PickNet (V+L)")
+    assert find_run(tmp_path).name == "Uniform"
+
+
+def test_runs_of_ones_own_are_found_beside_those_of_reproduce(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(captioning, "data_folder", lambda: tmp_path/"data")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(RunError, match="data/runs: no such folder"):
+        find_run()
+    copy_run(toy/"run", tmp_path/"data"/"runs"/"a", 0)
+    copy_run(toy/"run", tmp_path/"data"/"runs"/"picknet-v-l", 9, "PickNet (V+L)")
+    mine = copy_run(toy/"run", tmp_path/"runs"/"mine", 5, "PickNet (V+L)")
+    assert find_run().resolve() == mine
+    (mine/"run.json").write_text("[]")  # whoever asks for it hears what is wrong
+    assert find_run().name == "picknet-v-l"
+
+
+def test_hidden_files_are_no_videos_and_links_to_nothing_are_left_out(captioner, toy, tmp_path):
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
+    for hidden in ("._a.mp4", ".trash/b.mp4"):
+        (tmp_path/hidden).parent.mkdir(exist_ok=True)
+        (tmp_path/hidden).write_bytes(b"no film")
+    (tmp_path/"gone.mp4").symlink_to(tmp_path/"nowhere.mp4")
+    caption, failure = captioner.caption_many(find_videos([tmp_path]))
+    assert caption.source == str(tmp_path/"a.mp4") and failure == Failure(str(tmp_path/"gone.mp4"), "no such file")
 
 
 def test_a_folder_of_fifty_goes_on_past_a_broken_file(captioner, toy, tmp_path):
