@@ -35,7 +35,7 @@ __all__ = ['LEARNED', 'DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'Library', 'Scene',
            'rewards_html', 'moment_html', 'captions_html', 'comparison_html', 'make_controls', 'Board',
            'examples_folder', 'choose_sources', 'Explorer', 'connect', 'write_page', 'page', 'server_settings', 'serve']
 
-# %% ../nbs/33_explorer.ipynb #4bdeaaf3
+# %% ../nbs/33_explorer.ipynb #21006e3f
 class Library:
     "The video files of one folder, with what people said about them where that is known."
 
@@ -47,7 +47,9 @@ class Library:
         if not Path(folder).is_dir():
             raise VideoError(folder, "no such folder" if not Path(folder).exists() else "is a file: name the folder that it is in")
         self.folder = Path(folder).resolve()
-        self.names = [str(path.relative_to(self.folder)) for path in find_videos([self.folder])]
+        self.names = [str(path.relative_to(self.folder)) for path in find_videos([self.folder]) if path.is_file()]
+        if not self.names:
+            raise VideoError(folder, "has only links to videos that are gone")
         beside = [path for path in (self.folder/"captions.json", self.folder.parent/"captions.json") if path.exists()]
         self.captions: dict[str, list[str]] = read_captions(captions or beside[0]) if captions or beside else {}
 
@@ -483,13 +485,13 @@ def choose_sources(run=None, videos=None) -> tuple[Path, Path]:
             write_examples(videos, clips=16, seed=UNSEEN)
     return run, Path(videos)
 
-# %% ../nbs/33_explorer.ipynb #4dcfbf7b
+# %% ../nbs/33_explorer.ipynb #8e90d0b3
 class Explorer:
     "The page: shown by JupyterLab when it is the last value of a cell, and by Voilà as a page of its own."
 
-    def __init__(self, run=None, videos=None, captions=None, device=None):
+    def __init__(self, run=None, videos=None, captions=None, device=None, weights=None):
         run, videos = choose_sources(run, videos)
-        self.exploration = Exploration(load_captioner(run, device), Library(videos, captions))
+        self.exploration = Exploration(load_captioner(run, device, weights), Library(videos, captions))
         self.board, self.controls, widgets = Board(self.exploration), make_controls(self.exploration), _import_widgets()
         rows = (("clip", "upload", "picker"), ("threshold", "limits"), ("play", "frame"))
         lines = [widgets.HBox([self.controls[name] for name in row]) for row in rows]
@@ -562,13 +564,14 @@ def server_settings(port: int, browser: bool) -> dict:
             "MappingKernelManager": {"cull_idle_timeout": 600, "cull_interval": 60},
             "VoilaConfiguration": {"file_allowlist": ["nothing"], "show_tracebacks": True}}
 
-# %% ../nbs/33_explorer.ipynb #604ce5fa
+# %% ../nbs/33_explorer.ipynb #bfdd02e1
 def serve(
-    run=None,              # folder of a run; None: what `make reproduce` left, or the toy
+    run=None,              # folder of a run; None: the one that `find_run` finds, or the toy
     videos=None,           # folder with videos; None: clips of the built-in world
     captions=None,         # JSON file, {clip: [captions]}
     port: int = 8866,
     browser: bool = True,  # open one
+    weights=None,          # of the CNN: a file; None: those it is known by
 ) -> None:
     "Serve the explorer as a page of its own on this machine, until it is interrupted."
     try:
@@ -577,8 +580,8 @@ def serve(
     except ImportError as reason:
         raise PickNetError('a page of its own needs Voilà: pip install "picknet_nb[notebook]"') from reason
     run, videos = choose_sources(run, videos)
-    Exploration(load_captioner(run), Library(videos, captions))  # what is wrong is said here, not in a page
-    sources = {"run": str(run.resolve()), "videos": str(videos.resolve()), "captions": captions and str(Path(captions).resolve())}
-    os.environ[_SOURCES] = json.dumps(sources)
+    Exploration(load_captioner(run, weights=weights), Library(videos, captions))  # what is wrong is said here, not in a page
+    sources = {"run": run, "videos": videos, "captions": captions, "weights": weights}
+    os.environ[_SOURCES] = json.dumps({name: source and str(Path(source).resolve()) for name, source in sources.items()})
     with tempfile.TemporaryDirectory() as folder:
         Voila.launch_instance([str(write_page(folder))], config=Config(server_settings(port, browser)))

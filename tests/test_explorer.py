@@ -54,6 +54,24 @@ def test_a_folder_that_is_not_there_is_named_as_it_was_typed(toy, tmp_path, monk
         Library(toy/"videos"/"example.mp4")
 
 
+def test_links_to_nothing_are_not_shown(toy, tmp_path):
+    (tmp_path/"a.mp4").symlink_to(tmp_path/"nowhere.mp4")
+    with pytest.raises(VideoError, match="only links to videos that are gone"):
+        Library(tmp_path)
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"b.mp4")
+    assert Library(tmp_path).names == ["b.mp4"]
+
+
+def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
+    launched = []
+    monkeypatch.setattr(pytest.importorskip("voila.app").Voila, "launch_instance", lambda *_, **__: launched.append(os.environ[module._SOURCES]))
+    monkeypatch.setattr(module, "load_captioner", lambda run, device=None, weights=None: load_captioner(run, "cpu") if weights else pytest.fail("no weights"))
+    monkeypatch.setenv(module._SOURCES, "{}")
+    module.serve(toy/"run", toy/"videos", browser=False, weights="mine.pth")
+    assert json.loads(launched[0])["weights"] == str(Path("mine.pth").resolve())
+    assert module.page().exploration.scene
+
+
 def test_limits_are_kept_where_any_threshold_keeps_them(exploration):
     policy, glances = exploration.captioner.eye.policy, exploration.scene.glances
     counts = set(threshold_sweep(policy, glances, torch.linspace(-8, 8, 161).sigmoid()).sum(1).tolist())
@@ -101,6 +119,7 @@ def test_a_folder_without_captions_works(toy, tmp_path):
 def test_without_run_or_videos_a_toy_is_made_once(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"cache"))
     monkeypatch.setattr(captioning, "data_folder", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(module, "example_run", lambda folder: example_run(folder, clips=2, epochs=1))
     run, videos = choose_sources()
     written = (run/"weights.safetensors").stat().st_mtime_ns
