@@ -1,8 +1,10 @@
 """The `picknet` command as people type it: what it writes, what it says, and what it refuses before any work is done."""
+import io
 import json
 import os
 import shutil
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
@@ -84,7 +86,9 @@ def test_an_interrupted_training_names_resume(noise, tmp_path, monkeypatch, caps
     monkeypatch.setattr(sys, "argv", ["picknet", "train", str(tmp_path/"run"), "--data", str(noise), "--scale", "smoke"])
     with pytest.raises(SystemExit) as end:
         cli.main()
-    assert end.value.code == 130 and "add --resume" in capsys.readouterr().err
+    assert end.value.code == 130 and "no checkpoint yet: add --resume to begin again" in capsys.readouterr().err
+    (tmp_path/"run"/"checkpoint.pt").touch()
+    assert "the last checkpoint is kept: add --resume" in cli.after_interrupt(sys.argv[1:])
 
 
 def test_what_cannot_go_on_does_not_promise_to(tmp_path):
@@ -165,6 +169,19 @@ def test_settings_are_listed_for_people_in_sixty_columns():
     code, listing, _ = picknet("info", "--settings")
     assert code == 0 and all(len(line) <= 60 for line in listing.splitlines())
     assert [line.split()[0] for line in listing.splitlines()[1:]] == [field.name for field in cli.fields(cli.Config)]
+
+
+def test_settings_that_a_corpus_does_not_depend_on_are_refused(tmp_path):
+    words = ("--captions", tmp_path/"c.json", "--videos", tmp_path, "--out", tmp_path/"out", "--set", "frames=8", "--set", "hidden=3", "--set", "clock=on")
+    assert "preparing does not read hidden, clock; a corpus depends on frames, glance_size" in refused("prepare", "videos", *words)
+    features = ("--features", tmp_path, "--captions", tmp_path, "--splits", tmp_path, "--out", tmp_path/"out", "--set", "glance_size=28")
+    assert "does not read glance_size" in refused("prepare", "features", *features)
+
+
+def test_every_cnn_is_offered():
+    from picknet_nb.features import RESNETS
+    offered = " ".join(picknet("extract", "--help")[1].split())
+    assert all(name in offered for name in (*RESNETS, "tiny", "resnet50-v1", "resnet101-v1", "resnet152-v1"))
 
 
 # data of one's own ---------------------------------------------------------------------------------------------------
@@ -279,12 +296,94 @@ def test_failures_are_part_of_the_json(toy, tmp_path):
     assert "left out" in errors
 
 
+def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
+    for module in (analysis, captioning): monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
+    monkeypatch.chdir(tmp_path)
+    video, run = toy/"videos"/"example.mp4", tmp_path/"runs"/"mine"
+    shutil.copytree(toy/"run", run)
+    for command in ("caption", "stream"):
+        code, _, errors = picknet(command, video)
+        assert code == 0 and errors == f"with {run}, trained on examples\n"
+        assert picknet(command, video, "--run", run)[2] == ""
+    assert json.loads(picknet("caption", video, "--json")[1])["run"] == str(run)
+
+
+def test_a_drawing_does_not_go_to_standard_output(tree, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--strip", "-") and not (tmp_path/"-").exists()
+
+
+# the whole command ---------------------------------------------------------------------------------------------------
+
+
+def typed(monkeypatch, *words) -> int:
+    "The exit code of the command with all that surrounds it."
+    monkeypatch.setattr(sys, "argv", ["picknet", *map(str, words)])
+    try:
+        cli.main()
+    except SystemExit as end:
+        return end.code
+    return 0
+
+
+def test_letters_that_the_terminal_lacks_do_not_end_the_work(toy, tmp_path, monkeypatch):
+    for name in ("Käse.mp4", "z.mp4"):
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/name)
+    terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", terminal)
+    assert typed(monkeypatch, "caption", tmp_path, "--run", toy/"run") == 0
+    first, second = terminal.buffer.getvalue().splitlines()
+    assert b"K\\xe4se.mp4: " in first and b"z.mp4: " in second
+
+
+def test_a_name_that_begins_with_a_dash_is_explained(toy, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(toy/"videos"/"example.mp4", "-8y1Q.mp4")
+    assert typed(monkeypatch, "caption", "-8y1Q.mp4") == 2 and "write ./-8y1Q.mp4" in capsys.readouterr().err
+    assert typed(monkeypatch, "caption", "-nope.mp4") == 2 and "./" not in capsys.readouterr().err
+    assert typed(monkeypatch, "caption", "./-8y1Q.mp4", "--run", toy/"run") == 0
+
+
+def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(training, "train", lambda *_, **__: warnings.warn("7 clips are left out", stacklevel=2))
+    assert typed(monkeypatch, "train", tmp_path/"run", "--data", noise, "--scale", "smoke") == 0
+    assert capsys.readouterr().err == "picknet: 7 clips are left out\n"
+    cli.show_warning("theirs", DeprecationWarning, "torch/x.py", 3)
+    assert "x.py:3: DeprecationWarning: theirs" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("group", [[], ["prepare"]])
+def test_nothing_is_cut_off_in_the_list_of_commands(group):
+    listing = CliRunner().invoke(cli.app, [*group, "--help"], terminal_width=80).stdout
+    assert "..." not in listing.partition("Commands:")[2]
+
+
 # the rest ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("line", ["prepare shapes --seed -1", "explore --port 99999", "explore --port 0", "reproduce --beam 0", "extract x --out y --workers 0"])
 def test_numbers_out_of_range_are_mistyped_commands(line):
     assert picknet(*line.split())[0] == 2
+
+
+def test_one_s_own_weights_can_be_explored(toy, tmp_path):
+    explore = ("explore", "--run", toy/"run", "--videos", toy/"videos", "--no-browser")
+    assert "the CNN tiny, which reads no weights" in refused(*explore, "--weights", tmp_path/"mine.pth")
+
+
+def test_missing_parts_are_named_with_what_brings_them():
+    there = {name: True for names in cli.PARTS.values() for name in names}
+    assert cli.missing_parts({**there, "voila": False}) == 'voila (pip install "picknet_nb[notebook]")'
+    assert "voila" in json.loads(picknet("info", "--json")[1])["optional"]
+
+
+def test_the_cider_of_one_clip_is_explained(tmp_path, monkeypatch):
+    from picknet_nb import metrics
+    monkeypatch.setattr(metrics, "score", lambda *_, **__: metrics.Scores({"CIDEr": 0.0}, ""))
+    for count, told in ((1, True), (2, False)):
+        (tmp_path/"c.json").write_text(json.dumps({str(number): "a dog runs" for number in range(count)}))
+        (tmp_path/"r.json").write_text(json.dumps({str(number): ["a dog runs"] for number in range(count)}))
+        assert ("only one clip" in picknet("score", tmp_path/"c.json", "--references", tmp_path/"r.json")[2]) is told
 
 
 def test_a_folder_that_is_not_there_is_not_explored(toy, tmp_path):
