@@ -136,20 +136,20 @@ def _stride_first(net: nn.Module) -> None:
     for stage in (net.layer2, net.layer3, net.layer4):
         stage[0].conv1.stride, stage[0].conv2.stride = stage[0].conv2.stride, stage[0].conv1.stride
 
-# %% ../nbs/03_features.ipynb #6dd85658
+# %% ../nbs/03_features.ipynb #04d115d5
 def _fit_weights(net: nn.Module, state: dict[str, Tensor], path) -> None:
     "Load weights into a network; what does not fit is said by name."
     wanted = {name: tensor for name, tensor in net.state_dict().items()
               if not name.startswith("fc.") and not name.endswith("num_batches_tracked")}
     missing = [name for name in wanted if name not in state]
     if missing:
-        raise WeightsError(path, f"has no {', '.join(missing[:3])} ({len(missing)} of {len(wanted)} tensors are missing)")
+        raise WeightsError(path, f"has no {', '.join(missing[:3])} ({len(missing)} of {len(wanted)} tensors are missing): is it another network? See --cnn")
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
-            raise WeightsError(path, f"{name} is {tuple(state[name].shape)}, should be {tuple(tensor.shape)}")
+            raise WeightsError(path, f"{name} is {tuple(state[name].shape)}, should be {tuple(tensor.shape)}: is it another network? See --cnn")
     net.load_state_dict({name: state[name] for name in wanted}, strict=False)
 
-# %% ../nbs/03_features.ipynb #dd55e96e
+# %% ../nbs/03_features.ipynb #15b4113f
 def _download_weights(name: str) -> dict[str, Tensor]:
     "torchvision's ImageNet weights, from its cache or from the net."
     import torchvision
@@ -159,8 +159,8 @@ def _download_weights(name: str) -> dict[str, Tensor]:
         return weights.get_state_dict(progress=True, check_hash=True)
     except (OSError, RuntimeError) as reason:
         raise WeightsError(
-            weights.url, f"cannot be fetched ({reason}). Fetch it where there is a network, then either pass its path as "
-            f"`weights` or put it into {Path(torch.hub.get_dir())/'checkpoints'}") from reason
+            weights.url, f"cannot be fetched ({reason}). Fetch it where there is a network, then either give its path (`weights`, "
+            f"on the command line --weights) or put it into {Path(torch.hub.get_dir())/'checkpoints'}") from reason
 
 # %% ../nbs/03_features.ipynb #13ed602b
 class Folded(nn.Module):

@@ -19,8 +19,9 @@ from torch.testing import assert_close
 
 from picknet_nb.config import Config, PickNetError
 from picknet_nb.corpus import (Corpus, CorpusError, Rows, SPLITS, assemble, download, download_dataset, open_features, prepare_features, read_mapping,
-                               prepare_msrvtt, prepare_msvd, read_msrvtt, read_msvd_csv, read_splits, unpack_clips, write_tensors)
+                               prepare_msrvtt, prepare_msvd, prepare_videos, read_msrvtt, read_msvd_csv, read_splits, unpack_clips, write_tensors)
 from picknet_nb.features import load_cnn, write_part
+from picknet_nb.text import _nltk_words
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
@@ -240,6 +241,15 @@ def test_msvd_in_its_official_layout(tmp_path):
     assert made.missing == ["ddd_0_4"] and "the file is empty" in made.failed["empty"]
     with pytest.raises(CorpusError, match="names 4 of MSVD's 1,970 clips"):
         prepare_msvd(tmp_path/"other", tmp_path/"video_corpus.csv", clips, load_cnn("tiny"), None, ONE, 1, False)
+
+
+def test_what_cutting_captions_needs_is_asked_for_before_extraction(tmp_path, monkeypatch):
+    _nltk_words.cache_clear()
+    monkeypatch.setitem(sys.modules, "nltk.tokenize", None)  # as if it were not installed
+    shutil.copy(EXAMPLE, tmp_path/"clip.avi")
+    with pytest.raises(PickNetError, match="tokenising needs NLTK"):
+        prepare_videos(tmp_path/"out", "mine", {"clip": tmp_path/"clip.avi"}, {"clip": ["a man, his dog"]}, None, "captions.json", load_cnn("tiny"), ONE, 1, False)
+    assert not (tmp_path/"out").exists()
 
 
 def test_msvd_with_one_clip_under_two_names(tmp_path):
