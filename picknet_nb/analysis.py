@@ -152,10 +152,16 @@ def _table_line(name: str, seeds: Sequence[dict], decoding: str, printed: dict |
             line.append("" if printed is None else "–" if value is None else f"{value:.1f}")
     return line
 
-# %% ../nbs/31_analysis.ipynb #990d9c23
+# %% ../nbs/31_analysis.ipynb #329863d0
+def _version_name(commit: str) -> str:
+    "A commit with the hash cut short, or the version of a package that was installed."
+    short = re.sub(r"^([0-9a-f]{10})[0-9a-f]{30}\b", r"\1", commit)  # what follows says whether the code differed from it
+    return short if short.startswith("version ") else f"commit {short}"
+
+# %% ../nbs/31_analysis.ipynb #3e4e8cfd
 def _provenance(result: dict, decoding: str) -> str:
     "One sentence a result file: the command that made it and what it ran on."
-    details = [f"commit {str(result['commit'])[:10]}" if result.get("commit") else None, result.get("machine"),
+    details = [_version_name(str(result["commit"])) if result.get("commit") else None, result.get("machine"),
                f"torch {result['torch']}" if result.get("torch") else None, result.get("date"),
                f"{result['minutes']:.1f} min" if _is_number(result.get("minutes")) else None]
     text = f"`{result.get('command', 'command not recorded')}` ({', '.join(str(d) for d in details if d)})"

