@@ -34,6 +34,7 @@ lab: $(READY) ## JupyterLab on the notebooks
 
 docs: $(READY) ## the web site, into site/
 	$(BIN)/python tools/site.py
+	@echo "the site is there: open site/index.html"
 
 readme: $(READY) ## README.md from nbs/index.ipynb
 	$(BIN)/python tools/readme.py

@@ -10,7 +10,7 @@ import xml.etree.ElementTree as xml
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-SINGLE = {**os.environ, "OMP_NUM_THREADS": "1", "MPLBACKEND": "agg", "CI": os.environ.get("CI", "true")}
+SINGLE = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MPLBACKEND": "agg", "CI": os.environ.get("CI", "true")}
 
 
 def call(*command, **options) -> None:
@@ -51,7 +51,7 @@ def compare(copy: Path, folder: str, pattern: str, complaint: str):
 
 def notebooks() -> str:
     "Every notebook, two at a time."
-    call(BIN/"nbdev_test", "--path", "nbs", "--n_workers", "2", "--pause", "0.1", env=SINGLE)
+    call(BIN/"nbdev_test", "--path", "nbs", "--n_workers", "2", "--pause", "0.1", "--do_print", env=SINGLE)
     return f"{len(list(Path('nbs').glob('[!.]*.ipynb')))} notebooks ran"
 
 
@@ -92,6 +92,9 @@ STEPS = {step.__name__: step for step in (sync, notebooks, pytest, wheel)}
 def main(names) -> None:
     "Run the named steps and say what they found."
     summary = []
+    for name in names:
+        if name not in STEPS:
+            raise SystemExit(f"no step {name!r}: {', '.join(STEPS)}")
     for name in names:
         print(f"── {name}: {STEPS[name].__doc__}", flush=True)
         start = time.monotonic()
