@@ -35,7 +35,7 @@ __all__ = ['LEARNED', 'DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'Library', 'Scene',
            'rewards_html', 'moment_html', 'captions_html', 'comparison_html', 'make_controls', 'Board',
            'examples_folder', 'choose_sources', 'Explorer', 'connect', 'write_page', 'page', 'server_settings', 'serve']
 
-# %% ../nbs/33_explorer.ipynb #21006e3f
+# %% ../nbs/33_explorer.ipynb #93bdb45e
 class Library:
     "The video files of one folder, with what people said about them where that is known."
 
@@ -54,13 +54,9 @@ class Library:
         self.captions: dict[str, list[str]] = read_captions(captions or beside[0]) if captions or beside else {}
 
     def path(self, name: str) -> Path:
-        "Where a clip lies; what is not in the folder is refused."
-        try:
-            path = (self.folder/name).resolve()
-            if path.is_relative_to(self.folder) and path.is_file():
-                return path
-        except (OSError, ValueError):  # a name that no file can have
-            pass
+        "Where a clip lies; only what was found in the folder can be opened."
+        if name in self.names and (path := self.folder/name).is_file():
+            return path
         raise VideoError(name, f"is not one of the clips in {self.folder}")
 
     def references(self, name: str) -> list[str]:

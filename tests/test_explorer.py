@@ -62,6 +62,11 @@ def test_links_to_nothing_are_not_shown(toy, tmp_path):
     assert Library(tmp_path).names == ["b.mp4"]
 
 
+def test_a_folder_of_links_to_videos_can_be_opened(toy, tmp_path):
+    (tmp_path/"a.mp4").symlink_to(toy/"videos"/"example.mp4")
+    assert Library(tmp_path).path("a.mp4").is_file()
+
+
 def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
     launched = []
     monkeypatch.setattr(pytest.importorskip("voila.app").Voila, "launch_instance", lambda *_, **__: launched.append(os.environ[module._SOURCES]))
