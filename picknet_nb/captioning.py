@@ -41,7 +41,7 @@ from .video import PICK_GREEN, Clip, VideoError, _draw_bar, _draw_frame, _pyplot
 
 # %% auto #0
 __all__ = ['VIDEO_SUFFIXES', 'STRIP_SUFFIXES', 'write_examples', 'examples_corpus', 'learn_by_heart', 'example_run',
-           'run_folders', 'finished_runs', 'is_paper_s', 'find_run', 'Eye', 'decide', 'growing_vectors', 'Voice',
+           'run_folders', 'finished_runs', 'has_both_rewards', 'find_run', 'Eye', 'decide', 'growing_vectors', 'Voice',
            'Caption', 'Stopwatch', 'caption_clip', 'refuse_address', 'check_threshold', 'FileCaptioner', 'read_ahead',
            'find_videos', 'Failure', 'VideoCaptioner', 'load_eye', 'load_captioner', 'place_captions',
            'original_frames', 'height_to_width', 'caption_strip', 'save_strip', 'Memory', 'Remark', 'Watcher', 'timely',
@@ -114,7 +114,7 @@ def finished_runs(folders: Iterable[Path]) -> list[Path]:
     return sorted({path.parent for folder in folders for path in folder.glob("**/weights.safetensors") if (path.parent/"run.json").exists()})
 
 
-def is_paper_s(run: Path) -> bool:
+def has_both_rewards(run: Path) -> bool:
     "Whether a run is the paper's method, PickNet (V+L)."
     try:
         return Recipe(**read_json(run/"run.json")["recipe"]) == recipes()["PickNet (V+L)"]
@@ -134,7 +134,7 @@ def find_run(
     found = finished_runs(folders)
     if not found:
         raise RunError(folders[-1], "holds no trained run: it has no run.json and weights.safetensors, nor has any folder inside it")
-    return max(found, key=lambda run: (is_paper_s(run), (run/"weights.safetensors").stat().st_mtime))
+    return max(found, key=lambda run: (has_both_rewards(run), (run/"weights.safetensors").stat().st_mtime))
 
 # %% ../nbs/32_captioning.ipynb #9c10f4bb
 @dataclass
