@@ -276,7 +276,7 @@ def caption_videos(
              for some, chosen in zip(videos.split(batch_size), picks.split(batch_size))]
     return torch.cat(words), picks
 
-# %% ../nbs/23_training.ipynb #8248a011
+# %% ../nbs/23_training.ipynb #c6317d37
 class Validation:
     "CIDEr on one split, computed where the model lives."
 
@@ -284,7 +284,7 @@ class Validation:
         self.corpus, self.config, self.choose, self.videos = corpus, config, choose, corpus.splits[split]
         if len(self.videos) < 2:
             warnings.warn(f"the {split} split has fewer than two clips: CIDEr, which asks what is said of one clip and not of others, is always 0 there, "
-                          "and no epoch is better than another", stacklevel=2)
+                          "and no epoch is better than another")
         tokens = corpus.tokens
         self.cider = Cider([tokens[video] for video in self.videos.tolist()], corpus.vocabulary, device=corpus.device)
 
