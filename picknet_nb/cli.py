@@ -264,13 +264,14 @@ def prepare_shapes(
     corpus = make(out, scale=scale, seed=seed)
     print(f"{out}: {', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, {len(corpus.vocabulary)} words")
 
-# %% ../nbs/35_cli.ipynb #dc29e750
+# %% ../nbs/35_cli.ipynb #381cbe12
 def draw_splits(ids: list[str], path: Path) -> Path:
-    "Write down a random split, 80 : 5 : 15 and no part empty; the same videos are split the same way each time."
+    "Write down a random split, 80 : 5 : 15, but no part too small to be scored; the same videos are split the same way each time."
     ids = random.Random(0).sample(sorted(ids), len(ids))
     if len(ids) < 3:
         raise PickNetError(f"{len(ids)} videos with captions cannot be split in three: train, validation and test need one each")
-    test, validation = max(1, round(0.15 * len(ids))), max(1, round(0.05 * len(ids)))
+    least = 2 if len(ids) >= 8 else 1  # the CIDEr of a single clip is always 0
+    test, validation = (max(least, round(share * len(ids))) for share in (0.15, 0.05))
     parts = {"train": ids[test + validation:], "validation": ids[test:test + validation], "test": ids[:test]}
     return write_whole(path, json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
 

@@ -35,7 +35,7 @@ __all__ = ['LEARNED', 'DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'Library', 'Scene',
            'rewards_html', 'moment_html', 'captions_html', 'comparison_html', 'make_controls', 'Board',
            'examples_folder', 'choose_sources', 'Explorer', 'connect', 'write_page', 'page', 'server_settings', 'serve']
 
-# %% ../nbs/33_explorer.ipynb #93bdb45e
+# %% ../nbs/33_explorer.ipynb #ad07e04f
 class Library:
     "The video files of one folder, with what people said about them where that is known."
 
@@ -47,15 +47,19 @@ class Library:
         if not Path(folder).is_dir():
             raise VideoError(folder, "no such folder" if not Path(folder).exists() else "is a file: name the folder that it is in")
         self.folder = Path(folder).resolve()
-        self.names = [str(path.relative_to(self.folder)) for path in find_videos([self.folder]) if path.is_file()]
+        self.names = [str(path.relative_to(self.folder)) for path in find_videos([self.folder]) if self.holds(path)]
         if not self.names:
-            raise VideoError(folder, "has only links to videos that are gone")
+            raise VideoError(folder, "has only links, to videos that are gone or lie outside it")
         beside = [path for path in (self.folder/"captions.json", self.folder.parent/"captions.json") if path.exists()]
         self.captions: dict[str, list[str]] = read_captions(captions or beside[0]) if captions or beside else {}
 
+    def holds(self, path: Path) -> bool:
+        "Whether a file lies in the folder, links followed."
+        return path.resolve().is_relative_to(self.folder) and path.is_file()
+
     def path(self, name: str) -> Path:
-        "Where a clip lies; only what was found in the folder can be opened."
-        if name in self.names and (path := self.folder/name).is_file():
+        "Where a clip lies; only what was found in the folder can be opened, and a link must still lead into it."
+        if name in self.names and self.holds(path := self.folder/name):
             return path
         raise VideoError(name, f"is not one of the clips in {self.folder}")
 
