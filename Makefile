@@ -7,26 +7,29 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test audit reproduce lab docs readme export clean-notebooks constraints
+.PHONY: help setup test mutants audit reproduce lab docs readme export clean-notebooks constraints
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(READY) ## a .venv with everything, from constraints.txt (quick when nothing changed)
 
-$(READY): constraints.txt settings.ini setup.py
+$(READY): constraints.txt settings.ini setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "picknet_nb needs Python 3.10 or newer; choose one with PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
 
-test: $(READY) ## notebooks and package in sync, every notebook run, pytest, a wheel in a clean environment
+test: $(READY) ## notebooks and package in sync, every notebook run, pytest, wheel and source distribution in a clean environment
 	$(BIN)/python tools/check.py $(STEPS)
+
+mutants: $(READY) ## apply each listed fault to a copy, say which test catches it
+	$(BIN)/python tools/mutants.py
 
 audit: $(READY) ## licences of the dependencies, and their known vulnerabilities where the network allows
 	$(BIN)/python tools/audit.py
 
-reproduce: $(READY) ## train every row on the built-in world and print the table (SCALE=smoke|small|full SEEDS=n)
+reproduce: $(READY) ## train every row on the built-in world and print the table (SCALE=smoke|small|paper SEEDS=n)
 	$(BIN)/picknet reproduce --data shapes --scale $(SCALE) --seeds $(SEEDS)
 
 lab: $(READY) ## JupyterLab on the notebooks

@@ -9,30 +9,25 @@ parser.read("settings.ini", encoding="utf-8")
 settings = parser["DEFAULT"]
 
 extras = {key.removesuffix("_requirements"): settings[key].split() for key in settings if key.endswith("_requirements")}
-extras["dev"] += [each for name in ("video", "metrics", "notebook") for each in extras[name]]
+extras["dev"] += [each for name in ("video", "metrics", "cnn", "notebook") for each in extras[name]]
 
 setup(
-    name=settings["lib_name"],
     version=settings["version"],
     description=settings["description"],
-    long_description=Path("README.md").read_text(encoding="utf-8") if Path("README.md").exists() else "",
+    long_description=Path("README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     author=settings["author"],
     author_email=settings["author_email"],
-    url=settings["git_url"],
-    license="Apache-2.0",
+    project_urls={"Source": settings["git_url"], "Documentation": settings["doc_host"] + settings["doc_baseurl"]},
     keywords=settings["keywords"].split(),
     packages=find_packages(include=["picknet_nb", "picknet_nb.*"]),
     package_data={"picknet_nb": ["paper.json"]},
-    python_requires=">=" + settings["min_python"],
     install_requires=settings["requirements"].split(),
     extras_require=extras,
     entry_points={"console_scripts": settings["console_scripts"].split()},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",
-        "License :: OSI Approved :: Apache Software License",
         "Programming Language :: Python :: 3",
     ],
-    zip_safe=False,
 )

@@ -18,9 +18,11 @@ import torch
 from common import ROOT, origin, times_ms, write_result
 from torch import Tensor, nn
 
-from picknet_nb.capture import Captured, make_adam
+from picknet_nb.captioner import PaperCaptioner, caption, make_captioner, teach
 from picknet_nb.config import preset
-from picknet_nb.decoder import Captioner, caption_loss, draw, plain_logits
+from picknet_nb.decoder import caption_loss, draw_chances, plain_logits
+from picknet_nb.encoder import pick_frames
+from picknet_nb.fast import Captured, make_adam
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -76,8 +78,8 @@ class Task:
         place = torch.arange(s["time"])
         self.words = torch.where(place < length - 1, words, torch.where(place == length - 1, 2, 0)).to(DEVICE)
         self.video = torch.arange(len(length), device=DEVICE) % s["videos"]
-        config = preset("full", feature_embedding=s["embedding"], word_embedding=s["embedding"], hidden=s["hidden"], max_words=s["time"])
-        self.captioner = Captioner(config, s["dims"], s["words"]).to(DEVICE)
+        config = preset("paper", feature_embedding=s["embedding"], word_embedding=s["embedding"], hidden=s["hidden"])
+        self.captioner = make_captioner(config.captioner, s["dims"], s["words"]).to(DEVICE)
         self.picks = torch.ones(s["batch"], s["frames"], dtype=torch.bool, device=DEVICE)
         self.total = torch.zeros((), device=DEVICE)
 
@@ -93,10 +95,10 @@ class Task:
             picks = torch.rand(picks.shape, device=DEVICE).argsort(1) < most
 
         def logits(features, words, probability):
+            memory, probability = captioner.encode(pick_frames(features, picks, most)), probability if feedback else 0.0
             if not plain:
-                return captioner(features, picks, words, probability if feedback else 0.0, most)
-            video = captioner.encoder(features, picks)
-            return plain_logits(captioner.decoder, video, words, draw(captioner.decoder, *words.shape, probability if feedback else 0.0))
+                return teach(captioner, memory, words, probability)
+            return plain_logits(captioner.decoder, memory.video, words, draw_chances(captioner.decoder, *words.shape, probability))
 
         def run(captions: Tensor, probability: Tensor) -> Tensor:
             words, features = self.words[captions], self.features[self.video[captions]]
@@ -118,12 +120,12 @@ def relative(got: Tensor, want: Tensor) -> float:
     return float((got - want).norm() / want.norm().clamp(min=1e-30))
 
 
-def gradients(captioner: Captioner, clips, words, draws, plain: bool, half: bool = False) -> dict[str, Tensor]:
+def gradients(captioner: PaperCaptioner, clips, words, draws, plain: bool, half: bool = False) -> dict[str, Tensor]:
     "Logits, loss and every gradient of one pass."
     captioner.zero_grad(set_to_none=True)
     device = words.device.type
     with torch.autocast(device, torch.bfloat16) if half else nullcontext():
-        video = captioner.encoder(*clips)
+        video = captioner.encode(pick_frames(*clips)).video
         logits = plain_logits(captioner.decoder, video, words, draws) if plain else captioner.decoder(video, words, draws=draws)
         loss = caption_loss(logits, words)
     loss.backward()
@@ -139,7 +141,7 @@ def equality(s: dict) -> dict:
     captioner.encoder.dropout = 0.0  # the decoder's dropout is drawn once and shared
     picks = torch.rand(8, s["frames"], device=DEVICE) < 0.3
     picks[:, 0], picks[0, 1:], picks[1] = True, False, True  # one frame, all frames, some
-    draws = draw(captioner.decoder, 8, s["time"], 0.25)
+    draws = draw_chances(captioner.decoder, 8, s["time"], 0.25)
     on_cpu = lambda each: each.cpu() if each is not None else None
     report = {}
     for gate in ("sigmoid", "tanh"):
@@ -225,7 +227,7 @@ def time_generation(s: dict, beams: int, record: bool) -> dict:
 
     def run(features):
         with torch.autocast(DEVICE, torch.bfloat16) if CUDA else nullcontext():
-            return captioner.caption(features, picks, s["time"], beam=beams)
+            return caption(captioner, features, picks, s["time"], beams)
     if record: run = Captured(run, task.features)
     ms, spread = median_and_spread(lambda: run(task.features), 10 if CUDA else 3)
     return {"ms": ms, "spread_ms": spread}

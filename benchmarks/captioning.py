@@ -24,22 +24,26 @@ import psutil
 import torch
 from common import ROOT, origin, write_result
 
-from picknet_nb.captioning import Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, lasting_frames, write_examples
+from picknet_nb.captioner import caption
+from picknet_nb.captioning import Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, look_closely, look_over, write_examples
+from picknet_nb.cnn import load_cnn
 from picknet_nb.config import preset
-from picknet_nb.features import load_cnn
+from picknet_nb.pickers import make_picker
+from picknet_nb.stages import Model
+from picknet_nb.streaming import lasting_frames
 from picknet_nb.text import SPECIALS, Vocabulary
-from picknet_nb.training import Model
 
 WORDS = 5491  # as many as the paper's MSVD vocabulary
 
 
-def make_captioner(cnn: str, frames: int = 30) -> VideoCaptioner:
+def paper_sized(cnn: str) -> VideoCaptioner:
     "Everything in the paper's sizes, with random weights."
     torch.manual_seed(0)
-    config, eye = preset("full", cnn=cnn), load_cnn(cnn, "random")
+    config, network = preset("paper", cnn=cnn), load_cnn(cnn, "random")
     vocabulary = Vocabulary(SPECIALS + tuple(f"word{number}" for number in range(WORDS - len(SPECIALS))))
-    model = Model(config, eye.dims, config.glance_size**2, WORDS).eval()
-    return VideoCaptioner(Eye(eye, model.policy, config.glance_size), Voice(model.captioner, vocabulary, config.max_words), config, frames)
+    model = Model(config, network.dims, config.clip.glance_size**2, WORDS).eval()
+    eye = Eye(network, make_picker("learned", policy=model.policy), glance_size=config.clip.glance_size)
+    return VideoCaptioner(eye, Voice(model.captioner, vocabulary, config.clip.max_words), config)
 
 
 def choose_clips(folder: Path, count: int) -> tuple[list[Path], str]:
@@ -54,11 +58,12 @@ def choose_clips(folder: Path, count: int) -> tuple[list[Path], str]:
 def time_files(cnn: str, count: int, threads: int) -> dict:
     "The same clips with picked frames and with all of them, in turns."
     torch.set_num_threads(threads)
-    captioner = make_captioner(cnn)
+    captioner = paper_sized(cnn)
     with tempfile.TemporaryDirectory() as folder:
         paths, source = choose_clips(Path(folder), count)
-        captioner.eye.policy.calibrate(torch.stack([captioner.eye.glances(captioner.read(path)[0].frames) for path in paths]), wanted=6)
-        everything = replace(captioner, eye=replace(captioner.eye, picker="all"))
+        glances = torch.stack([captioner.eye.glances(captioner.read(path)[0].frames) for path in paths])
+        captioner.eye.picker.policy.calibrate(glances, wanted=6)
+        everything = replace(captioner, eye=replace(captioner.eye, picker=make_picker("all")))
         check_features(captioner, paths[0])
         captioner.caption(paths[0], running=False)  # warms up
         rows = {"picked": [], "all": []}
@@ -78,9 +83,10 @@ def check_features(captioner: VideoCaptioner, path: Path) -> None:
     "Features of picked frames are those that captioning of all frames sees."
     clip, _ = captioner.read(path)
     eye = captioner.eye
-    glances = eye.glances(clip.frames)
-    picks, _ = decide(eye, clip.frames, glances)
-    torch.testing.assert_close(eye.picked_features(clip.frames, glances, picks).float(), eye.features(clip.frames)[picks].float(), rtol=1e-2, atol=1e-2)
+    clips = look_over(eye, clip.frames)
+    picks, _ = decide(eye, clips)
+    seen, wanted = look_closely(eye, clip.frames, clips, picks), eye.features(clip.frames)[picks]
+    torch.testing.assert_close(seen.float(), wanted.float(), rtol=1e-2, atol=1e-2)
 
 
 def hour(size: int = 224, scenes: int = 97):
@@ -96,9 +102,9 @@ def hour(size: int = 224, scenes: int = 97):
 def time_stream(frames: int) -> dict:
     "Every frame timed by itself; memory weighed as the hour goes by; captions compared with the offline ones."
     torch.set_num_threads(1)
-    captioner, process = make_captioner("resnet18"), psutil.Process()
+    captioner, process = paper_sized("resnet18"), psutil.Process()
     some = torch.stack(list(itertools.islice(hour(), 0, 690, 23)))
-    captioner.eye.policy.calibrate(captioner.eye.glances(some)[None], wanted=15)
+    captioner.eye.picker.policy.calibrate(captioner.eye.glances(some)[None], wanted=15)
     watcher, remarks, wall, busy, weights = Watcher(captioner.eye, captioner.voice), [], [], [], []
     started = time.perf_counter()
     for number, (moment, frame) in enumerate(lasting_frames(itertools.islice(hour(), frames), size=224)):
@@ -127,10 +133,10 @@ def compare_offline(captioner: VideoCaptioner, remarks: list) -> bool:
     for number, frame in zip(range(remarks[-1].frame + 1), hour()):
         if number in wanted:
             found.append(captioner.eye.features(frame[None]))
-    features, speak = torch.cat(found)[None], captioner.voice.captioner.caption
+    features, voice = torch.cat(found)[None], captioner.voice
     checked = sorted({1, 2, 3, len(remarks) // 2, len(remarks)})
-    words = torch.cat([speak(features[:, :k], torch.ones(1, k, dtype=torch.bool), captioner.voice.max_words) for k in checked])
-    return captioner.voice.vocabulary.decode(words) == [remarks[k - 1].text for k in checked]
+    words = torch.cat([caption(voice.captioner, features[:, :k], torch.ones(1, k, dtype=torch.bool), voice.max_words) for k in checked])
+    return voice.vocabulary.decode(words) == [remarks[k - 1].text for k in checked]
 
 
 def main() -> None:

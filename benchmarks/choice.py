@@ -11,16 +11,19 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import asdict
 
 import torch
 from common import ROOT, origin, write_result
 from tqdm import tqdm
 
+from picknet_nb.captioner import beam
 from picknet_nb.cider import Cider
 from picknet_nb.config import Config
 from picknet_nb.corpus import Corpus
-from picknet_nb.training import caption_videos, frame_choice, load_run
+from picknet_nb.encoder import pick_frames
+from picknet_nb.pickers import Picker, make_picker
+from picknet_nb.runs import load_run
+from picknet_nb.stages import caption_videos, frame_choice
 
 
 def halves(corpus: Corpus, videos: list[int]) -> tuple[Cider, Cider]:
@@ -30,10 +33,10 @@ def halves(corpus: Corpus, videos: list[int]) -> tuple[Cider, Cider]:
 
 
 @torch.no_grad()
-def judged(model, corpus: Corpus, config, picker: str, judges: tuple[Cider, Cider]) -> tuple[torch.Tensor, torch.Tensor]:
+def judged(model, corpus: Corpus, picker: Picker, judges: tuple[Cider, Cider]) -> tuple[torch.Tensor, torch.Tensor]:
     "Scores (2, clips) of the captions from a picker's frames, by both halves, and the captions."
     videos = corpus.splits["test"]
-    words, _ = caption_videos(model, corpus, videos, config, frame_choice(picker, corpus))
+    words, _ = caption_videos(model, corpus, videos, frame_choice(picker, corpus))
     return torch.stack([judge(words, torch.arange(len(videos), device=words.device)).float() for judge in judges]), words
 
 
@@ -46,13 +49,13 @@ def best_of(scores: torch.Tensor) -> dict[str, float]:
 
 
 @torch.no_grad()
-def candidates(model, corpus: Corpus, config, picker: str, count: int, judges: tuple[Cider, Cider]) -> torch.Tensor:
+def candidates(model, corpus: Corpus, picker: Picker, count: int, judges: tuple[Cider, Cider]) -> torch.Tensor:
     "Scores (candidates, 2, clips) of the first candidates of a beam search about the same frames, by both halves."
     videos, scores = corpus.splits["test"], []
     choose = frame_choice(picker, corpus)
     for some in videos.split(64):
-        video = model.captioner.encoder(corpus.features[some], choose(some))
-        words, _ = model.captioner.decoder.beam(video, count, config.max_words, best=count)
+        memory = model.captioner.encode(pick_frames(corpus.features[some], choose(some)))
+        words, _ = beam(model.captioner, memory, count, corpus.settings.max_words, best=count)
         place = torch.searchsorted(videos, some)
         scores.append(torch.stack([torch.stack([judge(words[:, each], place).float() for judge in judges]) for each in range(count)]))
     return torch.cat(scores, -1)
@@ -68,19 +71,20 @@ def main() -> None:
     options = parser.parse_args()
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model, config, _, _ = load_run(options.run, device)
-    corpus = Corpus.load(options.corpus, device, config)
+    corpus, frames = Corpus.load(options.corpus, device, config.clip), options.frames
     judges = halves(corpus, corpus.splits["test"].tolist())
     torch.manual_seed(0)
-    tries = [judged(model, corpus, config, f"random-{options.frames}", judges) for _ in tqdm(range(options.tries), "random choices")]
+    tries = [judged(model, corpus, make_picker("random", frames), judges) for _ in tqdm(range(options.tries), "random choices")]
     distinct = torch.tensor([len({tuple(words[clip].tolist()) for _, words in tries}) for clip in range(len(tries[0][1]))]).float().mean().item()
-    fixed = {name: judged(model, corpus, config, name, judges)[0].mean().item() for name in ("all", f"uniform-{options.frames}", f"kmeans-{options.frames}")}
+    pickers = make_picker("all"), make_picker("uniform", frames), make_picker("kmeans", frames)
+    fixed = {picker.label: judged(model, corpus, picker, judges)[0].mean().item() for picker in pickers}
     row = {**fixed, **best_of(torch.stack([scores for scores, _ in tries])), "different captions of a clip": distinct}
     count = max(2, round(distinct))
-    control = candidates(model, corpus, config, f"uniform-{options.frames}", count, judges)
+    control = candidates(model, corpus, make_picker("uniform", frames), count, judges)
     row |= {"beam candidates": count, "first candidate": control[0].mean().item()} | {f"{name}, of candidates": value for name, value in best_of(control).items() if "best" in name}
-    result = {"kind": "choice", "data": corpus.name, "split": "test", "clips": len(corpus.splits["test"]), "frames": options.frames, "tries": options.tries,
+    result = {"kind": "choice", "data": corpus.name, "split": "test", "clips": len(corpus.splits["test"]), "frames": frames, "tries": options.tries,
               **origin(),
-              "metrics": "CIDEr-D as in training, half of the references at a time", "captioner": {name: value for name, value in asdict(config).items() if value != getattr(Config(), name)},
+              "metrics": "CIDEr-D as in training, half of the references at a time", "captioner": {name: value for name, value in config.flat().items() if value != Config().flat()[name]},
               "rows": [{name: round(value, 4) for name, value in row.items()}]}
     write_result(options.out, result)
     print(json.dumps(result, indent=1))

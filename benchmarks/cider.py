@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from common import ROOT, median_ms, origin, write_result
 
-from picknet_nb.capture import Captured
+from picknet_nb.fast import Captured
 from picknet_nb.cider import Cider, document_frequencies, plain_cider
 from picknet_nb.text import EOS, SPECIALS, UNK, Vocabulary, tokenize
 

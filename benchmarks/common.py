@@ -14,7 +14,7 @@ sys.path.insert(0, str(ROOT))  # a checkout needs no installation
 
 import torch
 
-from picknet_nb.config import write_whole
+from picknet_nb.files import write_whole
 from picknet_nb.reproduction import circumstances
 
 

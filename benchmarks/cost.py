@@ -11,34 +11,35 @@ from importlib.util import find_spec
 import torch
 from common import ROOT, device_name, origin, write_result
 
-from picknet_nb.analysis import measure_cost, speed_up
+from picknet_nb.captioner import caption, make_captioner
+from picknet_nb.cnn import load_cnn
 from picknet_nb.config import preset
-from picknet_nb.decoder import Captioner
-from picknet_nb.features import load_cnn
-from picknet_nb.pickers import Clips, uniform
+from picknet_nb.cost import measure_cost, speed_up
+from picknet_nb.pickers import Clips, make_picker
 from picknet_nb.policy import Policy
 
 
-def check_equal(captioner: Captioner, picks: torch.Tensor, dims: int, device: str) -> bool:
+def check_equal(captioner, picks: torch.Tensor, dims: int, device: str) -> bool:
     "A caption from the picked frames alone must be the caption from all frames with the picks as a mask."
     features = torch.randn(8, len(picks), dims, device=device)
-    masked = captioner.caption(features, picks.to(device).expand(8, -1), 20)
+    masked = caption(captioner, features, picks.to(device).expand(8, -1), 20)
     alone = features[:, picks.to(device)]
-    return torch.equal(masked, captioner.caption(alone, torch.ones(alone.shape[:2], dtype=torch.bool, device=device), 20))
+    return torch.equal(masked, caption(captioner, alone, torch.ones(alone.shape[:2], dtype=torch.bool, device=device), 20))
 
 
 def measure(cnn_name: str, keep: int, device: str, repeats: int) -> dict:
     torch.manual_seed(0)
     cnn = load_cnn(cnn_name, weights="random", device=device)
     # weights do not change what is computed, only what is said; MSVD's vocabulary size
-    captioner = Captioner(preset("full"), feature_dims=cnn.dims, vocabulary_size=5491).to(device).eval()
-    policy = Policy().to(device)
-    picks = uniform(keep)(Clips(torch.zeros(1, 30, 1), torch.zeros(1, 30, 1)))[0]
+    captioner = make_captioner(preset("paper").captioner, feature_dims=cnn.dims, vocabulary_size=5491).to(device).eval()
+    picker = make_picker("learned", policy=Policy().to(device))
+    nothing = torch.zeros(1, 30, 1)
+    picks = make_picker("uniform", keep)(Clips(nothing, nothing))[0]
     with torch.no_grad():
         equal = check_equal(captioner, picks, cnn.dims, device)
     decoded = find_spec("av") is not None
     clip = ROOT / "data/example.mp4" if decoded else torch.randint(0, 256, (30, 3, cnn.image_size, cnn.image_size), dtype=torch.uint8)
-    cost = measure_cost(clip, cnn, policy, captioner, picks=picks, repeats=repeats)
+    cost = measure_cost(clip, cnn, picker, captioner, picks=picks, repeats=repeats)
     counted, in_all = speed_up(cost)
     return {"cnn": cnn_name, "device": device_name(device), "decoded": decoded, "same caption": equal, "cost": cost,
             "speed-up of the CNN": round(counted, 2), "speed-up in all": round(in_all, 2)}

@@ -23,7 +23,8 @@ from common import ROOT, origin, write_result
 EXTRACT = """
 import sys, torch
 from pathlib import Path
-from picknet_nb.features import CNN, Tiny, extract_folder
+from picknet_nb.cnn import CNN, Tiny
+from picknet_nb.extraction import extract_folder
 torch.set_num_threads(1)
 files = {str(number): path for number, path in enumerate(map(Path, sys.stdin.read().split("\\n")))}
 done = extract_folder(files, sys.argv[1], CNN("tiny", Tiny(), Tiny.dims, 224), workers=2, progress=False)

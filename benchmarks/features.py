@@ -1,8 +1,10 @@
-"""ResNet-152 from decoded frames to features: plain eager float32 beside faster ways, in one run.
+"""A CNN from decoded frames to features: plain eager float32 beside faster ways, in one run.
 
     python benchmarks/features.py --out data/results/benchmark_features.json
+    python benchmarks/features.py --cnn efficientnet-lite0 --out data/results/benchmark_lite0.json
 
 With a GPU: ResNet-152 at 224x224, several batch sizes. Without one: ResNet-18 at a small size, only to see that it runs.
+EfficientNet-Lite0 is made for CPUs: the thirty frames of a clip, on as many threads as OMP_NUM_THREADS says.
 Every way is held against strict float32 before it is timed. Weights are random: a product of matrices takes as long whatever it computes.
 The result is written after every row, so that a run that is cut short keeps what it measured.
 """
@@ -19,7 +21,7 @@ from common import ROOT, median_ms, origin, write_result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from picknet_nb.features import CNN, FastResNet, Folded, ResNet
+from picknet_nb.cnn import CNN, EfficientNetLite0, FastResNet, Folded, Normalised, ResNet, folded
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -100,8 +102,30 @@ def half(kind: type[FastResNet], plain: ResNet) -> FastResNet:
     return net.tuned() if CUDA else net
 
 
-def about() -> dict:
-    return {"what": f"{NAME} from uint8 frames {SIDE}x{SIDE} to features", **origin(),
+def make_lite0() -> Normalised:
+    "EfficientNet-Lite0 with random weights and statistics."
+    torch.manual_seed(0)
+    net = EfficientNetLite0()
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(0, 0.1)
+            module.running_var.uniform_(0.5, 2)
+    body = Normalised(net, [0.498] * 3, [0.502] * 3)
+    body.dims = net.dims
+    return body.eval().requires_grad_(False).to(DEVICE)
+
+
+def lite0_ways(plain: Normalised) -> list[tuple[str, int, callable, dict]]:
+    "Folding and the order in memory, one by one and together."
+    last = lambda body: copy.deepcopy(body).to(memory_format=torch.channels_last)
+    first = lambda body: copy.deepcopy(body).to(memory_format=torch.contiguous_format)
+    return [(way, batch, make, {}) for batch in ((30, 512) if CUDA else (30,)) for way, make in (
+        ("plain", lambda: plain), ("channels last", lambda: last(plain)), ("folded", lambda: first(folded(plain))),
+        ("folded, channels last (load_cnn's fast way)", lambda: folded(plain)))]
+
+
+def about(name: str, side: int) -> dict:
+    return {"what": f"{name} from uint8 frames {side}x{side} to features", **origin(),
             "cudnn": torch.backends.cudnn.version() if CUDA else None, "weights": "random"}
 
 
@@ -123,14 +147,15 @@ def ways(plain: ResNet) -> list[tuple[str, int, callable, dict]]:
     return rows
 
 
-def measure(make, batch: int, frames: Tensor, reference: Tensor, tf32: bool, repeats: int) -> dict:
+def measure(make, batch: int, frames: Tensor, reference: Tensor, tf32: bool, repeats: int, flops: float) -> dict:
     "Check one way against the reference, then time it with frames on the device and from pinned memory."
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
-    net = CNN("net", make(), reference.shape[1], SIDE, batch=batch)
+    net = CNN("net", make(), reference.shape[1], frames.shape[-1], batch=batch)
     begin = time.perf_counter()
     here = frames[:batch].to(DEVICE)
     found = net(here)[:len(reference)].float()
+    reference = reference[:len(found)]
     if CUDA:
         torch.cuda.synchronize()
     start = time.perf_counter() - begin
@@ -140,23 +165,28 @@ def measure(make, batch: int, frames: Tensor, reference: Tensor, tf32: bool, rep
     if CUDA:
         host = frames[:batch].pin_memory()
         row["frames/s from pinned memory"] = round(1000 * batch / median_ms(lambda: net(host), DEVICE, repeats, 2))
-        row["TFLOP/s"] = round(row["frames/s"] * 23.03e9 / 1e12, 1)  # 11.51 G multiply-adds a frame
+        row["TFLOP/s"] = round(row["frames/s"] * flops / 1e12, 1)
         row["peak GiB"] = round(torch.cuda.max_memory_allocated() / 2**30, 1)
     return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--out", type=Path, default=ROOT/"data"/"results"/"benchmark_features.json")
+    parser.add_argument("--cnn", choices=["resnet", "efficientnet-lite0"], default="resnet")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--repeats", type=int, default=8 if CUDA else 3)
     parser.add_argument("--seconds", type=float, default=170, help="start no further row after this long")
     options, begin = parser.parse_args(), time.perf_counter()
-    plain = make_plain()
-    frames = torch.randint(0, 256, (max(BATCHES), 3, SIDE, SIDE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    lite0 = options.cnn != "resnet"
+    out = options.out or ROOT/"data"/"results"/("benchmark_lite0.json" if lite0 else "benchmark_features.json")
+    plain, name, side = (make_lite0(), options.cnn, 224) if lite0 else (make_plain(), NAME, SIDE)
+    flops = 0.77e9 if lite0 else 23.03e9  # two for each of 0.385 and of 11.51 G multiply-adds a frame
+    rows = (lite0_ways if lite0 else ways)(plain)
+    frames = torch.randint(0, 256, (max(row[1] for row in rows), 3, side, side), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
     torch.backends.cudnn.allow_tf32 = False
-    reference = CNN("reference", plain, plain.dims, SIDE)(frames[:64 if CUDA else 8].to(DEVICE))
-    result = {**about(), "rows": []}
-    for name, batch, make, how in ways(plain):
+    reference = CNN("reference", plain, plain.dims, side)(frames[:64 if CUDA else 8].to(DEVICE))
+    result = {**about(name, side), "rows": []}
+    for name, batch, make, how in rows:
         gone = time.perf_counter() - begin
         if gone > min(options.seconds, how.get("before", options.seconds)):
             row = {"batch": batch, "skipped": f"{gone:.0f} s had gone"}
@@ -165,12 +195,12 @@ def main() -> None:
                 if CUDA:
                     torch.cuda.empty_cache()
                     torch.cuda.reset_peak_memory_stats()
-                row = measure(make, batch, frames, reference, how.get("tf32", True), options.repeats)
+                row = measure(make, batch, frames, reference, how.get("tf32", True), options.repeats, flops)
             except Exception as error:  # one way that this machine cannot go must not hide the others
                 row = {"batch": batch, "failed": f"{type(error).__name__}: {str(error)[:300]}"}
         result["rows"].append({"way": name, **row})
         result["seconds"] = round(time.perf_counter() - begin, 1)
-        write_result(options.out, result)
+        write_result(out, result)
         print(name, row, flush=True)
 
 

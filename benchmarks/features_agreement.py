@@ -18,7 +18,7 @@ from common import ROOT, origin, write_result
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from picknet_nb.features import load_cnn
+from picknet_nb.cnn import load_cnn
 from picknet_nb.video import read_clip, spaced
 
 

@@ -11,8 +11,9 @@ import json
 import torch
 from common import ROOT, device_name, median_ms, origin, write_result
 
+from picknet_nb.fast import walk_by_table
 from picknet_nb.pickers import Clips, centre_distances, greedy_start, frame_distances, kmeans, kmeans_shares
-from picknet_nb.policy import Policy, glance_differences, last_picks, pair_logits, path_logits, project, walk, walk_by_frame, walk_by_scan, walk_by_table
+from picknet_nb.policy import Policy, glance_differences, last_picks, pair_logits, path_logits, project, walk, walk_by_frame, walk_by_scan
 
 
 def captured(step):

@@ -17,9 +17,10 @@ from tqdm import tqdm
 
 from picknet_nb.config import Config, preset
 from picknet_nb.corpus import Corpus
-from picknet_nb.policy import walk_by_table
+from picknet_nb.fast import walk_by_table
 from picknet_nb.rewards import Reward, measure_diversity, within_limits
-from picknet_nb.training import Model, Reinforcement, Step, epoch_order, recipes
+from picknet_nb.stages import Model, Reinforcement, recipes
+from picknet_nb.training import Step, epoch_order
 
 
 STARTS = {"change": {}, "direction": {"policy_start": "direction"}, "change and clock": {"clock": True}}
@@ -34,7 +35,7 @@ def with_held_out(corpus: Corpus) -> Corpus:
 
 def share_inside(picks: torch.Tensor, config: Config) -> dict:
     "Of clips, and their mean number of picks."
-    return {"inside": round(within_limits(picks, config.min_picks, config.final_max_picks).float().mean().item(), 4),
+    return {"inside": round(within_limits(picks, config.policy.min_picks, config.policy.final_max_picks).float().mean().item(), 4),
             "picks": round(picks.sum(1).float().mean().item(), 3)}
 
 
@@ -53,17 +54,18 @@ def best_threshold(corpus: Corpus, config: Config, tries: int = 60) -> dict:
 
 def learn(corpus: Corpus, config: Config, epochs: int) -> list[dict]:
     "Every tenth epoch of reinforcement by diversity: clips inside the limits, by the argmax."
-    torch.manual_seed(config.seed)
+    torch.manual_seed(config.training.seed)
     model, training = Model.for_corpus(config, corpus), corpus.splits["train"]
-    model.policy.calibrate(corpus.glances[training[:256]], (config.min_picks + config.first_max_picks) / 2, start=config.policy_start)
-    stage = Reinforcement(model, corpus, config, Reward(config, None, measure_diversity(corpus.features[training], config)))
-    step, lines = Step(stage, [model.policy], config.reinforcement_rate, config), []
-    for epoch in tqdm(range(epochs + 1), f"{corpus.name}, {config.policy_start}{', clock' * config.clock}", unit="epoch"):
+    settings = config.policy
+    model.policy.calibrate(corpus.glances[training[:256]], (settings.min_picks + settings.first_max_picks) / 2, start=settings.policy_start)
+    stage = Reinforcement(model, corpus, config, Reward(settings, None, measure_diversity(corpus.features[training], settings)))
+    step, lines = Step(stage, [model.policy], config.training.reinforcement_rate, config), []
+    for epoch in tqdm(range(epochs + 1), f"{corpus.name}, {settings.policy_start}{', clock' * settings.clock}", unit="epoch"):
         if epoch % 10 == 0:
             lines.append({"epoch": epoch} | {split: share_inside(torch.cat([model.policy.rollout(corpus.glances[clips])
                                                                          for clips in corpus.splits[split].split(256)]), config) for split in ("train", "validation")})
         stage.start_epoch(epoch)
-        for videos in epoch_order(training, config.batch_size, seed=epoch) if epoch < epochs else ():
+        for videos in epoch_order(training, config.training.batch_size, seed=epoch) if epoch < epochs else ():
             step(videos)
     return lines
 
@@ -77,11 +79,11 @@ def main() -> None:
     found = []
     for folder in options.corpora:
         corpus = with_held_out(Corpus.load(folder, device))
-        kind = "feature" if corpus.glances is corpus.features or corpus.glances.dtype != torch.uint8 else "grey"
-        config = recipes()["PickNet (V)"].settings(preset("full", glance=kind, batch_size=64, shrink_epochs=10))
-        found.append({"corpus": corpus.name, "glance": config.glance, "clips": {split: len(corpus.splits[split]) for split in ("train", "validation")},
-                      "limits": [config.min_picks, config.final_max_picks], "threshold": best_threshold(corpus, config),
-                      "starts": {name: learn(corpus, dataclasses.replace(config, **changes), options.epochs) for name, changes in STARTS.items()}})
+        config = dataclasses.replace(preset("paper", batch_size=64, shrink_epochs=10), clip=corpus.settings)
+        config = recipes()["PickNet (V)"].settings(config)
+        found.append({"corpus": corpus.name, "glance": corpus.settings.glance, "clips": {split: len(corpus.splits[split]) for split in ("train", "validation")},
+                      "limits": [config.policy.min_picks, config.policy.final_max_picks], "threshold": best_threshold(corpus, config),
+                      "starts": {name: learn(corpus, config.changed(**changes), options.epochs) for name, changes in STARTS.items()}})
     write_result(options.out, {"kind": "policy start", **origin(), "rows": found})
     print(json.dumps(found, indent=1))
 

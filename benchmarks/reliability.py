@@ -26,7 +26,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 OUT = ROOT/"data"/"results"/"reliability.json"
-SUITE = ("test_fuzzing", "test_faults", "test_properties", "test_security")
+SUITE = ("test_fuzzing", "test_faults", "test_workers", "test_properties", "test_security")
 FOUND = (  # what these tests, and the work that they led to, have found so far: where, what happened, what happens now
     ("video", "a transport stream whose streams come and go raised PyAV's IndexError", "refused with the file's name"),
     ("config", "a JSON number of more than 4,300 digits raised ValueError", "refused with the file's name"),
@@ -161,9 +161,10 @@ def make_captions(videos: int, each: int, seed: int = 0) -> list[list[str]]:
 
 def load_clips(folder: Path, clips: int = 10_000) -> dict:
     "Extraction of very many clips, stopped after six tenths, taken up again, then called once more; then a corpus of them."
-    from picknet_nb.config import Config
+    from picknet_nb.cnn import load_cnn
+    from picknet_nb.config import ClipSettings
     from picknet_nb.corpus import assemble
-    from picknet_nb.features import extract_folder, load_cnn
+    from picknet_nb.extraction import extract_folder
 
     source, clock, cnn = tiny_clip(folder/"clip.mp4", 12, 6, 32), Clock(), load_cnn("tiny")
     files = {f"clip{number:05d}": source for number in range(clips)}
@@ -173,7 +174,7 @@ def load_clips(folder: Path, clips: int = 10_000) -> dict:
     assert made == [len(first), clips - len(first), 0], made
     names = list(files)
     splits = {"train": range(clips - 200), "validation": range(clips - 200, clips - 100), "test": range(clips - 100, clips)}
-    corpus = clock("assembly", assemble, folder/"out", "load", {name: ["a square moves"] for name in names}, splits, Config(frames=4, min_word_count=1))
+    corpus = clock("assembly", assemble, folder/"out", "load", {name: ["a square moves"] for name in names}, splits, ClipSettings(frames=4, min_word_count=1))
     assert len(corpus.ids) == clips
     return {"clips": clips, **clock}
 
@@ -223,8 +224,9 @@ def load_corpus(folder: Path, videos: int = 10_000) -> dict:
     "A corpus of the size of MSR-VTT: written piece by piece, opened, batched, trained on for an epoch."
     import torch
     from picknet_nb.config import preset
-    from picknet_nb.corpus import Corpus, Rows, _write_texts, build_corpus, write_tensors
-    from picknet_nb.training import Recipe, train
+    from picknet_nb.corpus import Corpus, Rows, write_corpus
+    from picknet_nb.stages import Recipe
+    from picknet_nb.training import train
 
     torch.manual_seed(0)
     config = preset("smoke", frames=30, hidden=64, feature_embedding=64, word_embedding=64, min_word_count=3, max_words=12, supervision_epochs=1,
@@ -234,12 +236,9 @@ def load_corpus(folder: Path, videos: int = 10_000) -> dict:
     splits = {"train": range(borders[0]), "validation": range(*borders), "test": range(borders[1], videos)}
     ids = [f"video{number}" for number in range(videos)]
     pieces = lambda dims, kind: (torch.randint(0, 256, (50, 30, dims), dtype=torch.uint8).to(kind) for _ in range(videos // 50))
-    clock("writing", write_tensors, folder/"corpus"/"videos.safetensors", {
+    clock("writing", write_corpus, folder/"corpus", "load", dict(zip(ids, captions)), {
         "features": Rows(torch.float16, (videos, 30, 2048), (piece / 256 for piece in pieces(2048, torch.float16))),
-        "glances": Rows(torch.uint8, (videos, 30, 3136), pieces(3136, torch.uint8))})
-    tiny = build_corpus("load", ids, torch.zeros(videos, 30, 1), torch.zeros(videos, 30, 1, dtype=torch.uint8), captions, splits, config, {"cnn": "resnet152"})
-    _write_texts(folder/"corpus", "load", ids, captions, tiny.splits, tiny.details, tiny.sentences, tiny.vocabulary)
-    del tiny
+        "glances": Rows(torch.uint8, (videos, 30, 3136), pieces(3136, torch.uint8))}, splits, config.clip, {})
 
     def watch():  # memory of our own, without the pages of the mapped file that the system can take back at any time
         while True:
@@ -247,7 +246,7 @@ def load_corpus(folder: Path, videos: int = 10_000) -> dict:
             most[0] = max(most[0], int(lines[1].split()[0]) / 1e3)
             time.sleep(0.2)
     threading.Thread(target=watch, daemon=True).start()
-    corpus = clock("opening", Corpus.load, folder/"corpus", config=config)
+    corpus = clock("opening", Corpus.load, folder/"corpus", settings=config.clip)
     seen = clock("batching", lambda: sum(len(batch) for batch in corpus.batches("train", 128)))
     assert seen == 20 * borders[0]
     clock("an epoch", train, folder/"run", corpus, config, Recipe("all", adapted=False), bars=False)
@@ -288,7 +287,7 @@ def main() -> None:
     if options.load:
         return load_here(options.load)
     from common import origin
-    from picknet_nb.config import write_whole
+    from picknet_nb.files import write_whole
 
     result = json.loads(options.out.read_text()) if options.out.exists() else {}
     write = lambda: write_whole(options.out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")

@@ -16,53 +16,59 @@ from pathlib import Path
 import torch
 from common import ROOT, origin, write_result
 
+from picknet_nb.captioner import caption, make_captioner, repeated, teach
 from picknet_nb.cider import Cider
-from picknet_nb.config import preset
-from picknet_nb.decoder import Captioner, caption_loss
+from picknet_nb.config import Config, preset
+from picknet_nb.corpus import Corpus
+from picknet_nb.decoder import caption_loss
+from picknet_nb.encoder import pick_frames
 from picknet_nb.pickers import Clips, make_picker
-from picknet_nb.shapes import moments_seen, oracle_picks, prepare_shapes, rule_of_thumb
+from picknet_nb.shapes import moments_seen, oracle_picks, rule_of_thumb
+from picknet_nb.world import prepare_shapes
 
-ROWS = ("oracle", "rule of thumb", "all", "kmeans-6", "random-6", "uniform-6")
+PICKERS = {picker.label: picker for picker in (make_picker("all"), *(make_picker(name, 6) for name in ("kmeans", "random", "uniform")))}
+ROWS = ("oracle", "rule of thumb", *PICKERS)
 CLIPS, TOGETHER = 20, 5  # clips in a batch, captions of each
 
 
-def pick(name: str, corpus) -> torch.Tensor:
+def pick(name: str, corpus: Corpus) -> torch.Tensor:
     "Picks of all clips, bool (videos, frames)."
     if name == "oracle":
         return oracle_picks(corpus.details["telling"]).to(corpus.device)
     if name == "rule of thumb":
         return rule_of_thumb(corpus.glances.cpu()).to(corpus.device)
-    return make_picker(name)(Clips(corpus.features.float(), corpus.glances))
+    return PICKERS[name](Clips(corpus.features.float(), corpus.glances))
 
 
 @torch.no_grad()
-def score(captioner, corpus, picks, split: str) -> float:
+def score(captioner, corpus: Corpus, picks, split: str) -> float:
     "CIDEr-D of greedy captions, in percent; document frequencies from the split that is scored, as coco-caption has it."
     videos = corpus.splits[split]
     cider = Cider(corpus.tokens, corpus.vocabulary, documents=videos, device=corpus.device)
-    words = torch.cat([captioner.caption(corpus.features[part].float(), picks[part]) for part in videos.split(100)])
-    return 100 * cider(words, videos).mean().item()
+    said = [caption(captioner, corpus.features[part].float(), picks[part], corpus.settings.max_words) for part in videos.split(100)]
+    return 100 * cider(torch.cat(said), videos).mean().item()
 
 
-def train(name: str, corpus, config, steps: int) -> tuple[Captioner, torch.Tensor]:
+def train(name: str, corpus: Corpus, config: Config, steps: int) -> tuple[torch.nn.Module, torch.Tensor]:
     "A captioner for the frames of one picker; the best on the validation clips."
-    torch.manual_seed(config.seed)
-    captioner = Captioner(config, corpus.features.shape[-1], len(corpus.vocabulary)).to(corpus.device).train()
-    adam = torch.optim.Adam(captioner.parameters(), config.supervision_rate)
+    torch.manual_seed(config.training.seed)
+    captioner = make_captioner(config.captioner, corpus.features.shape[-1], len(corpus.vocabulary)).to(corpus.device).train()
+    rate = config.training.supervision_rate
+    adam = torch.optim.Adam(captioner.parameters(), rate)
     captions, picks = corpus.words.view(len(corpus.ids), -1, corpus.words.shape[1]), pick(name, corpus)
     best, kept, waiting = -1.0, None, torch.empty(0, dtype=torch.int64)
     for step in range(steps):
         if len(waiting) < CLIPS:
             waiting = corpus.splits["train"][torch.randperm(len(corpus.splits["train"]))]
-            seen = pick(name, corpus) if name.startswith("random") else picks  # new random frames in every epoch
+            seen = pick(name, corpus) if name in PICKERS and PICKERS[name].random else picks  # new random frames in every epoch
         clips, waiting = waiting[:CLIPS], waiting[CLIPS:]
         chosen = torch.rand(CLIPS, captions.shape[1]).argsort(1)[:, :TOGETHER]
         words = captions[clips[:, None], chosen].flatten(0, 1)
-        video = captioner.encoder(corpus.features[clips].float(), seen[clips]).repeat_interleave(TOGETHER, 0)
-        adam.param_groups[0]["lr"] = config.supervision_rate * (1 if step < 0.7 * steps else 0.3)
+        memory = repeated(captioner.encode(pick_frames(corpus.features[clips].float(), seen[clips])), TOGETHER)
+        adam.param_groups[0]["lr"] = rate * (1 if step < 0.7 * steps else 0.3)
         adam.zero_grad()
-        caption_loss(captioner.decoder(video, words), words).backward()
-        torch.nn.utils.clip_grad_norm_(captioner.parameters(), config.gradient_clip)
+        caption_loss(teach(captioner, memory, words), words).backward()
+        torch.nn.utils.clip_grad_norm_(captioner.parameters(), config.training.gradient_clip)
         adam.step()
         if step % 100 == 99:
             current = score(captioner, corpus, picks, "validation")
@@ -72,12 +78,12 @@ def train(name: str, corpus, config, steps: int) -> tuple[Captioner, torch.Tenso
     return captioner, picks
 
 
-def measure(name: str, corpus, config, steps: int) -> dict:
+def measure(name: str, corpus: Corpus, config: Config, steps: int) -> dict:
     "One row: frames, moments seen and CIDEr on the test clips."
     begin = time.process_time()
     captioner, picks = train(name, corpus, config, steps)
     test = corpus.splits["test"]
-    row = {"row": name, "seed": config.seed, "frames": picks[test].sum(1).float().mean().item(),
+    row = {"row": name, "seed": config.training.seed, "frames": picks[test].sum(1).float().mean().item(),
            "moments_seen": moments_seen([corpus.details["telling"][video] for video in test.tolist()], picks[test]),
            "cider": score(captioner, corpus, picks, "test"), "train_cider": score(captioner, corpus, picks, "train")}
     if name == "all":  # what a captioner that was trained on all frames makes of fewer: the reward that PickNet starts with

@@ -9,24 +9,22 @@ import json
 import math
 import re
 import statistics
-import time
 from pathlib import Path
-from typing import Any, Callable, NamedTuple, Sequence
+from typing import Any, NamedTuple, Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
 
 import picknet_nb
-from .config import FileError, PickNetError, read_json
-from .video import _pyplot
+from .files import FileError, PickNetError, read_json
+from .video import import_pyplot
 
 # %% auto #0
-__all__ = ['METRICS', 'CURVES', 'CURVE_UNITS', 'PARTS', 'ResultError', 'load_results', 'data_folder', 'stored_results',
-           'load_paper', 'paper_scores', 'mean_and_spread', 'rows_by_name', 'results_table', 'draw_scores', 'read_log',
-           'learning_curves', 'pick_counts', 'pick_positions', 'fit_law', 'PositionFit', 'fit_positions',
-           'draw_pick_counts', 'draw_pick_positions', 'draw_picks', 'show_result', 'expected_frames', 'Cell',
-           'recompute_cost', 'cost_table', 'median_seconds', 'measure_cost', 'speed_up', 'draw_cost']
+__all__ = ['METRICS', 'CURVES', 'CURVE_UNITS', 'ResultError', 'load_results', 'data_folder', 'stored_results', 'load_paper',
+           'paper_scores', 'mean_and_spread', 'rows_by_name', 'markdown_table', 'results_table', 'draw_scores',
+           'read_log', 'learning_curves', 'pick_counts', 'pick_positions', 'fit_law', 'PositionFit', 'fit_positions',
+           'draw_pick_counts', 'draw_pick_positions', 'draw_picks', 'show_result']
 
 # %% ../nbs/31_analysis.ipynb #0b20d670
 class ResultError(FileError):
@@ -80,6 +78,9 @@ def data_folder() -> Path:
     return root/"data" if (root/"nbs").is_dir() else Path("data")  # an installed package has no notebooks beside it
 
 # %% ../nbs/31_analysis.ipynb #49e8d54d
+_SCALES = {"paper": 0, "full": 0, "improved": 1, "small": 2, "smoke": 3}  # "full" is what the first edition called "paper"
+
+
 def stored_results(
     data: str | None = None,   # only results on data whose name begins like this
     kind: str = "table",
@@ -93,10 +94,11 @@ def stored_results(
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
             found.append(load_results(path, kind) | {"file": path.name})
-    found = [r for r in found if str(r.get("data")).startswith(data or "") and scale in (None, r.get("scale"))]
-    found.sort(key=lambda r: str(r.get("date", "")), reverse=True)
-    sizes = ("full", "improved", "small", "smoke")
-    return sorted(found, key=lambda r: sizes.index(r["scale"]) if r.get("scale") in sizes else len(sizes))
+    size = lambda named: _SCALES.get(str(named), len(_SCALES))
+    same = lambda named: scale in (None, named) or size(scale) == size(named) < len(_SCALES)
+    found = [result for result in found if str(result.get("data")).startswith(data or "") and same(result.get("scale"))]
+    found.sort(key=lambda result: str(result.get("date", "")), reverse=True)
+    return sorted(found, key=lambda result: size(result.get("scale")))
 
 # %% ../nbs/31_analysis.ipynb #09d429ff
 METRICS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
@@ -131,7 +133,7 @@ def rows_by_name(results: Sequence[dict]) -> dict[str, list[dict]]:
     return {name: list(seeds.values()) for name, seeds in groups.items()}
 
 # %% ../nbs/31_analysis.ipynb #1db257bd
-def _markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
     "A Markdown table: the first column to the left, all others to the right."
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
@@ -166,7 +168,8 @@ def _provenance(result: dict, decoding: str) -> str:
                f"{result['minutes']:.1f} min" if _is_number(result.get("minutes")) else None]
     text = f"`{result.get('command', 'command not recorded')}` ({', '.join(str(d) for d in details if d)})"
     text += f"; {result['data']}, {result.get('scale', '?')} scale, {result.get('split', '?')} split, {decoding} decoding"
-    signature = re.sub(r"\|decoding:\w+", "", result["metrics"]) if isinstance(result.get("metrics"), str) else ""  # the sentence has said it
+    metrics = result.get("metrics")
+    signature = re.sub(r"\|decoding:\w+", "", metrics) if isinstance(metrics, str) else ""  # the sentence has said the decoding
     return f"{text}; {signature}." if signature else f"{text}."
 
 # %% ../nbs/31_analysis.ipynb #5f729ad6
@@ -188,7 +191,7 @@ def results_table(
         if seeds:
             lines.append(_table_line(name, seeds, decoding, printed.get(name), bool(printed)))
     about = " ".join(_provenance(result, decoding) for result in results)
-    return f"{_markdown_table(header, lines)}\n\nScores × 100, mean ± standard deviation over seeds. Made by {about}"
+    return f"{markdown_table(header, lines)}\n\nScores × 100, mean ± standard deviation over seeds. Made by {about}"
 
 # %% ../nbs/31_analysis.ipynb #73bf9924
 def draw_scores(
@@ -198,18 +201,19 @@ def draw_scores(
 ):
     "Score over frames used, one point a row with its spread over seeds, and the Baseline as a line."
     results = [results] if isinstance(results, dict) else list(results)
-    figure, axis = _pyplot().subplots(figsize=(5.2, 3), dpi=80, layout="constrained")
+    figure, axis = import_pyplot().subplots(figsize=(5.2, 3), dpi=80, layout="constrained")
     for number, (name, seeds) in enumerate(rows_by_name(results).items()):
         seeds = [row for row in seeds if metric in row["scores"].get(decoding, {})]
         if not seeds: continue
         values = [100 * row["scores"][decoding][metric] for row in seeds]
         frames, height = statistics.fmean(row["frames_used"] for row in seeds), statistics.fmean(values)
         spread = statistics.stdev(values) if len(values) > 1 else 0
-        axis.errorbar(frames, height, spread, fmt="osD^v<>Pp*X"[number % 11], markersize=6, capsize=3, color="tab:green" if "PickNet" in name else "0.4", label=name)
+        colour = "tab:green" if "PickNet" in name else "0.4"
+        axis.errorbar(frames, height, spread, fmt="osD^v<>Pp*X"[number % 11], markersize=6, capsize=3, color=colour, label=name)
         if name == "Baseline": axis.axhline(height, color="0.7", linewidth=1, linestyle="--", zorder=0)
     axis.set(xlabel="frames used", ylabel=f"{metric} × 100, {decoding}", title=results[0]["data"], xlim=(0, None))
     axis.legend(fontsize=7, loc="center left", bbox_to_anchor=(1, .5))
-    _pyplot().close(figure)
+    import_pyplot().close(figure)
     return figure
 
 # %% ../nbs/31_analysis.ipynb #886a6207
@@ -256,7 +260,8 @@ def learning_curves(
     entries = [entry for path in paths for entry in read_log(path / "log.jsonl" if path.is_dir() else path)]
     series = [_series(entry) for entry in entries]
     fields = [field for field in fields if any(field in numbers for numbers in series)] or [fields[0]]
-    figure, axes = _pyplot().subplots(1, len(fields), figsize=(2.3 * len(fields), 2.4), squeeze=False, sharex=True, dpi=80, layout="constrained")
+    figure, axes = import_pyplot().subplots(1, len(fields), figsize=(2.3 * len(fields), 2.4), squeeze=False, sharex=True,
+                                      dpi=80, layout="constrained")
     stages = [entry.get("stage", "") for entry in entries]
     starts = [i for i, stage in enumerate(stages) if i == 0 or stage != stages[i - 1]]
     shades = dict(zip(dict.fromkeys(stages), ("#eef3fb", "#e9f5e9", "#fdf3e1", "#f6eafa")))
@@ -267,7 +272,7 @@ def learning_curves(
         axis.set(xlabel="epoch", ylabel=CURVE_UNITS.get(field, field), xlim=(0.5, max(len(series), 1) + 0.5))
     named = dict(zip(*axes[0][0].get_legend_handles_labels()[::-1]))
     figure.legend(named.values(), named.keys(), loc="outside upper center", ncols=max(1, len(named)), fontsize=8, frameon=False)
-    _pyplot().close(figure)
+    import_pyplot().close(figure)
     return figure
 
 # %% ../nbs/31_analysis.ipynb #0123e966
@@ -391,13 +396,13 @@ def draw_picks(
     fit: PositionFit | None = None,    # drawn through the last of them
 ):
     "Both figures of section 5.2, and the second one again in log-log axes, where a power law is a straight line."
-    figure, (number, where, straight) = _pyplot().subplots(1, 3, figsize=(9, 2.6), dpi=80, layout="constrained")
+    figure, (number, where, straight) = import_pyplot().subplots(1, 3, figsize=(9, 2.6), dpi=80, layout="constrained")
     draw_pick_counts(number, {row["row"]: row["pick_counts"] for row in rows})
     positions = {row["row"]: row["pick_positions"] for row in rows}
     draw_pick_positions(where, positions, fit)
     draw_pick_positions(straight, positions, fit, log=True)
     straight.get_legend().remove()  # the same as beside it
-    _pyplot().close(figure)
+    import_pyplot().close(figure)
     return figure
 
 # %% ../nbs/31_analysis.ipynb #499382c2
@@ -415,149 +420,4 @@ def show_result(
     figure = show_frames(frames, picks=picks, **drawing)
     lines = [f"Ours: {caption}"] + [f"GT: {reference}" for reference in references[:most]]
     figure.text(0.5, 0, "\n".join(lines), ha="center", va="top", fontsize=9)
-    return figure
-
-# %% ../nbs/31_analysis.ipynb #a3246fff
-def expected_frames(
-    sampling: str,            # the paper's words, such as "every 5 frames"
-    picks: int,               # mean number of picks on this data set
-    seconds: float = 10,      # length of the clip that the supplement assumes
-    frame_rate: float = 36,
-    frames: int = 30,         # equally spaced frames that "randomly sampling" chooses from
-) -> float:
-    "How many frames a sampling method processes, from its description."
-    number = next(iter(re.findall(r"\d+", sampling)), None)
-    if sampling.startswith("uniform sampling") and number:
-        return float(number)
-    if sampling.startswith("first") and number:
-        return min(float(number), seconds * frame_rate)
-    if sampling.startswith("every") and number:
-        return seconds * frame_rate / float(number)
-    if sampling == "one frame every second":
-        return float(seconds)
-    if sampling == "randomly sampling":
-        return frames / 2
-    if sampling in ("picking", "k-means clustering"):
-        return float(picks)
-    raise PickNetError(f"unknown sampling method: {sampling!r}")
-
-# %% ../nbs/31_analysis.ipynb #e164a2d0
-class Cell(NamedTuple):
-    "One printed cell of a time table beside what the cost model gives."
-    printed: str
-    computed: float
-
-    @property
-    def agrees(self) -> bool:
-        "Whether the computed value rounds to the printed one at the printed precision."
-        number = self.printed.rstrip("x")
-        half_a_digit = 0.5 * 10.0 ** -len(number.partition(".")[2])
-        return abs(float(number) - self.computed) <= half_a_digit + 1e-9
-
-    def __str__(self) -> str:
-        unit = "x" if self.printed.endswith("x") else ""
-        return self.printed if self.agrees else f"{self.printed} ✗ {self.computed:.3g}{unit}"
-
-# %% ../nbs/31_analysis.ipynb #0b75fc91
-def recompute_cost(data: str, paper: dict | None = None) -> dict[str, dict[str, Cell]]:
-    "Every cell of a time table of the supplement, and the time column of the score table, recomputed from the words."
-    paper = paper or load_paper()
-    cost, scores = paper["cost"], paper_scores(data, paper)
-    table = {}
-    for row in cost[data]["rows"]:
-        frames = expected_frames(row["sampling"], cost[data]["picks"], cost["seconds"], cost["frame_rate"])
-        ratio = frames / cost[data]["picks"]
-        motion = 2.0 if row["motion"] else 1.0
-        total = float(row["appearance_cost"].rstrip("x")) * motion * ratio
-        table[row["row"]] = {
-            "motion": Cell(row["motion_cost"] or "1x", motion), "frames": Cell(row["frames"], frames),
-            "ratio": Cell(row["frames_cost"], ratio), "time": Cell(row["time"], total),
-            "time in 5.1": Cell(scores[row["row"]]["time"], total),
-        }
-    return table
-
-# %% ../nbs/31_analysis.ipynb #3a87c4bf
-def cost_table(data: str, paper: dict | None = None) -> str:  # Markdown
-    "A time table of the supplement with every cell that does not follow marked by ✗ and the value that would."
-    paper = paper or load_paper()
-    given = {row["row"]: row for row in paper["cost"][data]["rows"]}
-    lines = [[name, f"{given[name]['appearance']} {given[name]['appearance_cost']}", given[name]["motion"] or "none",
-              given[name]["sampling"], *map(str, cells.values())] for name, cells in recompute_cost(data, paper).items()]
-    header = ["model", "appearance", "motion", "sampling", "× motion", "frames", "× frames", "time", "time in 5.1"]
-    return f"{_markdown_table(header, lines)}\n\n{paper['cost'][data]['source']}"
-
-# %% ../nbs/31_analysis.ipynb #6863caa8
-def median_seconds(
-    call: Callable[[], Any],
-    repeats: int = 5,
-    device: torch.device | str = "cpu",  # waited for before and after, so that a GPU's queue does not hide the work
-) -> float:
-    "Median wall-clock time of a call after one call to warm up."
-    wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
-    call()
-    taken = []
-    for _ in range(repeats):
-        wait()
-        start = time.perf_counter()
-        call()
-        wait()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
-
-# %% ../nbs/31_analysis.ipynb #98e65396
-PARTS = ("decode", "picker", "CNN", "encoder", "decoder")
-
-
-@torch.no_grad()
-def measure_cost(
-    clip,                          # path of a video, or its frames: uint8 (frames, 3, height, width)
-    cnn,                           # from `features.load_cnn`
-    policy,                        # a `Policy`
-    captioner,                     # a `Captioner`
-    picks: Tensor | None = None,   # bool (frames,): count these instead of what the policy picks
-    frames: int = 30,
-    max_words: int = 20,
-    repeats: int = 5,
-) -> dict[str, dict[str, float]]:  # {"all": seconds by part, "picked": ..., "frames": how many}
-    "Seconds to caption one clip on this machine, with all frames and with picked frames only, part by part."
-    from picknet_nb.video import glance, read_clip
-
-    device = next(captioner.parameters()).device
-    timed = lambda call: median_seconds(call, repeats, device)
-    from_file = not isinstance(clip, Tensor)
-    images = (read_clip(clip, frames, cnn.image_size).frames if from_file else clip).to(device)  # sent once, for both
-    decode = timed(lambda: read_clip(clip, frames, cnn.image_size)) if from_file else 0.0
-    look = lambda: policy.rollout(glance(images)[None], choose="greedy")[0]
-    chosen = look() if picks is None else picks
-    cost = {"frames": {"all": len(images), "picked": int(chosen.sum())}}
-    for name, kept in (("all", images), ("picked", images[chosen.to(device)])):
-        features = cnn(kept).to(device)[None]
-        every = torch.ones(features.shape[:2], dtype=torch.bool, device=device)
-        video = captioner.encoder(features, every)
-        cost[name] = {"decode": decode, "picker": timed(look) if name == "picked" else 0.0, "CNN": timed(lambda: cnn(kept)),
-                      "encoder": timed(lambda: captioner.encoder(features, every)),
-                      "decoder": timed(lambda: captioner.decoder.greedy(video, max_words))}
-    return cost
-
-# %% ../nbs/31_analysis.ipynb #c13080e2
-def speed_up(cost: dict) -> tuple[float, float]:
-    "How many times faster a caption from picked frames is: as the paper counts (CNN alone), and in all."
-    return cost["all"]["CNN"] / cost["picked"]["CNN"], sum(cost["all"].values()) / sum(cost["picked"].values())
-
-# %% ../nbs/31_analysis.ipynb #dc46674c
-def draw_cost(costs: dict[str, dict]):  # title -> what `measure_cost` gave
-    "Time to a caption, all frames above picked ones, one panel for each measurement, parts apart."
-    figure, axes = _pyplot().subplots(1, len(costs), figsize=(4.2 * len(costs), 1.9), squeeze=False, dpi=80, layout="constrained")
-    shades, hatches = ("0.35", "tab:green", "0.8", "0.6", "0.95"), ("", "", "//", "..", "")
-    for axis, (title, cost) in zip(axes[0], costs.items()):
-        left = np.zeros(2)
-        for part, shade, hatch in zip(PARTS, shades, hatches):
-            width = 1000 * np.array([cost["all"][part], cost["picked"][part]])
-            axis.barh([1, 0], width, left=left, color=shade, hatch=hatch, edgecolor="0.2", linewidth=.5, label=part)
-            left += width
-        axis.set(xlabel="milliseconds a clip", title=f"{title}: {speed_up(cost)[1]:.1f}x faster",
-                 yticks=[1, 0], yticklabels=[f"all {cost['frames']['all']}", f"{cost['frames']['picked']} picked"])
-        axis.title.set_fontsize(9)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)
-    _pyplot().close(figure)
     return figure

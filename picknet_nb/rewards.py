@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .cider import Cider
-from .config import Config
+from .config import PolicySettings
 from .corpus import Corpus
 
 # %% auto #0
@@ -33,11 +33,11 @@ def diversity_reward(
 # %% ../nbs/21_rewards.ipynb #e3fdd4d5
 def limits_at(
     epoch: int,  # of the reinforcement stage, from 0
-    config: Config,
+    settings: PolicySettings,
 ) -> int:
     "The largest number of picks that is not penalised in this epoch."
-    done = min(1.0, epoch / config.shrink_epochs) if config.shrink_epochs else 1.0
-    return int(config.first_max_picks + done * (config.final_max_picks - config.first_max_picks) + 0.5)
+    done = min(1.0, epoch / settings.shrink_epochs) if settings.shrink_epochs else 1.0
+    return int(settings.first_max_picks + done * (settings.final_max_picks - settings.first_max_picks) + 0.5)
 
 # %% ../nbs/21_rewards.ipynb #d13295ef
 def within_limits(
@@ -53,14 +53,14 @@ def within_limits(
 @torch.no_grad()
 def measure_diversity(
     features: Tensor,  # (videos, frames, dims): training clips
-    config: Config,    # its limits say how many frames to pick
+    settings: PolicySettings,    # its limits say how many frames to pick
     seed: int = 0,
     clips: int = 512,  # about so many clips are enough
 ) -> float:
     "Mean diversity of random picks of every allowed number: the unit of the diversity reward."
     draw, earned = torch.Generator().manual_seed(seed), []
     for some in features[::max(1, len(features) // clips)].split(64):
-        for n_picks in range(config.min_picks, config.first_max_picks + 1):
+        for n_picks in range(settings.min_picks, settings.first_max_picks + 1):
             noise = torch.rand(some.shape[:2], generator=draw)
             noise[:, 0] = -1  # every picker keeps the first frame
             picks = noise.argsort(1).argsort(1) < n_picks
@@ -82,11 +82,11 @@ class Reward:
 
     def __init__(
         self,
-        config: Config,                # weights, limits and penalty
+        settings: PolicySettings,                # weights, limits and penalty
         cider: Cider | None,           # None where the language weight is 0
         diversity_scale: float = 1.0,  # the unit of diversity, of `measure_diversity`
     ):
-        self.config, self.cider, self.diversity_scale = config, cider, diversity_scale
+        self.settings, self.cider, self.diversity_scale = settings, cider, diversity_scale
 
     @torch.no_grad()
     def __call__(
@@ -98,12 +98,12 @@ class Reward:
         max_picks: int | Tensor,  # of `limits_at`
     ) -> Rewards:
         "Language and diversity, and their weighted sum or the penalty."
-        config = self.config
+        settings = self.settings
         diversity = diversity_reward(features, picks) / self.diversity_scale
         language = torch.zeros_like(diversity) if words is None else self.cider(words, videos)
-        inside = within_limits(picks, config.min_picks, max_picks)
-        total = config.language_weight * language + config.diversity_weight * diversity
-        return Rewards(total.where(inside, config.penalty), language, diversity, inside)
+        inside = within_limits(picks, settings.min_picks, max_picks)
+        total = settings.language_weight * language + settings.diversity_weight * diversity
+        return Rewards(total.where(inside, settings.penalty), language, diversity, inside)
 
 # %% ../nbs/21_rewards.ipynb #5d83d723
 REWARDS = {  # changes to a `Config`: preset("small", **REWARDS["V+L"])
@@ -113,11 +113,11 @@ REWARDS = {  # changes to a `Config`: preset("small", **REWARDS["V+L"])
 }
 
 # %% ../nbs/21_rewards.ipynb #9f3892f2
-def cider_for(config: Config, corpus: Corpus) -> Cider:
+def cider_for(settings: PolicySettings, corpus: Corpus) -> Cider:
     "CIDEr on a corpus, with the document frequencies of its training clips."
-    return Cider(corpus.tokens, corpus.vocabulary, documents=corpus.splits["train"].tolist(), eos=config.reward_eos, device=corpus.device)
+    return Cider(corpus.tokens, corpus.vocabulary, documents=corpus.splits["train"].tolist(), eos=settings.reward_eos, device=corpus.device)
 
 # %% ../nbs/21_rewards.ipynb #066a157a
-def reward_for(config: Config, corpus: Corpus) -> Reward:
+def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
     "The reward on a corpus: n-gram weights and the unit of diversity come from its training clips only."
-    return Reward(config, cider_for(config, corpus), measure_diversity(corpus.features[corpus.splits["train"]], config))
+    return Reward(settings, cider_for(settings, corpus), measure_diversity(corpus.features[corpus.splits["train"]], settings))

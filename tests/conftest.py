@@ -23,7 +23,7 @@ def noise_corpus(videos: int = 40, captions: int = 5, seed: int = 0, frames: int
     glances = torch.randint(0, 256, (videos, frames, 196), generator=generator, dtype=torch.uint8)
     borders = int(videos * 0.6), int(videos * 0.8)
     splits = {"train": range(borders[0]), "validation": range(*borders), "test": range(borders[1], videos)}
-    return Corpus.build("noise", [f"video{number}" for number in range(videos)], features, glances, said, splits, preset("smoke"))
+    return Corpus.build("noise", [f"video{number}" for number in range(videos)], features, glances, said, splits, preset("smoke").clip)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from picknet_nb.config import PickNetError
+from picknet_nb.files import PickNetError
 
 SCALE = int(os.environ.get("PICKNET_FUZZ", "1"))  # so many times as many inputs, for a longer run by hand
 READ, REFUSED = "read", "refused"
@@ -129,4 +129,4 @@ def in_children(job: Callable, items: Sequence, seconds: float = 20.0, workers: 
 
 def leftovers(folder: Path) -> Iterator[Path]:
     "Temporary files that a finished or refused call should not leave."
-    return (path for path in Path(folder).rglob(".*") if path.name != ".lock")
+    return (path for path in Path(folder).rglob(".*") if path.name not in (".lock", ".locked_by"))

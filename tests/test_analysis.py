@@ -11,8 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picknet_nb import analysis
-from picknet_nb.config import PickNetError
+from picknet_nb import analysis, cost
+from picknet_nb.captioner import make_captioner
+from picknet_nb.config import preset
+from picknet_nb.files import PickNetError
+from picknet_nb.pickers import make_picker
 
 ROW = {"row": "PickNet (V+L)", "seed": 0, "frames_used": 5.5, "scores": {"greedy": {"CIDEr": 0.64, "BLEU@4": 0.4}},
        "pick_counts": [0, 1, 2], "pick_positions": [1.0, 0.5]}
@@ -66,6 +69,24 @@ def test_stored_results_choose_by_data_kind_and_scale(tmp_path):
         analysis.stored_results("msvd", folder=tmp_path)
 
 
+def test_results_of_the_first_edition_are_found_under_the_new_name_of_their_scale(tmp_path):
+    first = RESULT | {"scale": "full", "config": {"hidden": 64, "seed": 0}, "rows": [ROW | {"row": "uniform-6"}]}
+    write(tmp_path / "old.json", first)
+    write(tmp_path / "new.json", first | {"scale": "paper", "config": {"captioner": {"hidden": 64}, "training": {"seed": 0}}})
+    write(tmp_path / "other.json", first | {"scale": "huge"})
+    files = lambda scale=None: [result["file"] for result in analysis.stored_results(scale=scale, folder=tmp_path)]
+    assert files() == ["new.json", "old.json", "other.json"] and files("huge") == ["other.json"] and files("tiny") == []
+    assert files("paper") == files("full") == ["new.json", "old.json"]
+    assert "| uniform-6 | 5.5 |" in analysis.results_table(analysis.stored_results(scale="paper", folder=tmp_path))
+
+
+def test_every_stored_result_can_still_be_drawn():
+    stored = analysis.stored_results()
+    if not stored:
+        pytest.skip("nothing is stored in data/results")
+    assert all("| model |" in analysis.results_table(result) for result in stored)
+
+
 def test_table_shows_seeds_spread_and_unknown_rows():
     rows = [ROW | {"seed": seed, "scores": {"greedy": {"CIDEr": value}}} for seed, value in enumerate((0.6, 0.7, 0.8))]
     rows += [ROW | {"row": "a setting of ours", "scores": {"greedy": {"CIDEr": 0.5}, "beam5": {"CIDEr": 0.55}}}]
@@ -81,9 +102,9 @@ def test_table_shows_seeds_spread_and_unknown_rows():
 def test_paper_file_is_complete_and_its_time_columns_agree_with_each_other():
     paper = analysis.load_paper()
     for data, length in {"msvd": 12, "msrvtt": 10}.items():
-        scores, cost = paper["scores"][data], paper["cost"][data]
-        assert len(scores["rows"]) == len(cost["rows"]) == length and scores["picks"] == cost["picks"]
-        for row, times in zip(scores["rows"], cost["rows"]):
+        scores, given = paper["scores"][data], paper["cost"][data]
+        assert len(scores["rows"]) == len(given["rows"]) == length and scores["picks"] == given["picks"]
+        for row, times in zip(scores["rows"], given["rows"]):
             assert row["row"] == times["row"] and row["time"] == times["time"] and (row["ours"] or row["cite"])
             assert all(row[metric] is None or 20 < row[metric] < 80 for metric in analysis.METRICS)
             factors = [times[key] for key in ("appearance_cost", "motion_cost", "frames_cost") if times[key]]
@@ -92,10 +113,38 @@ def test_paper_file_is_complete_and_its_time_columns_agree_with_each_other():
 
 def test_every_cell_of_the_time_tables_agrees_or_is_marked():
     marked = {(data, row, column): cell for data in ("msvd", "msrvtt")
-              for row, cells in analysis.recompute_cost(data).items() for column, cell in cells.items() if not cell.agrees}
+              for row, cells in cost.recompute_cost(data).items() for column, cell in cells.items() if not cell.agrees}
     assert {key[:2] for key in marked} == {("msrvtt", "Aalto"), ("msrvtt", "DenseCap")}
     assert marked["msrvtt", "DenseCap", "ratio"] == ("3.5x", 3.75) and marked["msrvtt", "Aalto", "frames"] == ("36", 10)
-    assert analysis.cost_table("msvd").count("✗") == 0 and analysis.cost_table("msrvtt").count("✗") == len(marked) == 7
+    assert cost.cost_table("msvd").count("✗") == 0 and cost.cost_table("msrvtt").count("✗") == len(marked) == 7
+
+
+@pytest.mark.parametrize("name, number, looks", [("uniform", 4, 0), ("kmeans", 4, 30)])
+def test_a_picker_is_charged_for_the_frames_that_the_cnn_must_see_for_it(name, number, looks):
+    seen = []
+
+    def cnn(images):
+        seen.append(len(images))
+        return images.float().mean((2, 3))  # (frames, 3)
+
+    captioner = make_captioner(preset("smoke").captioner, feature_dims=3, vocabulary_size=9).eval()
+    clip = torch.randint(0, 256, (30, 3, 8, 8), dtype=torch.uint8)
+    found = cost.measure_cost(clip, cnn, make_picker(name, number), captioner, max_words=3, repeats=1)
+    assert found["frames"] == {"all": 30, "picked": 4} and found["all"]["decode"] == found["picked"]["decode"] == 0
+    assert set(found["all"]) == set(found["picked"]) == set(cost.PARTS)
+    # the first choice, then warm-up and one repeat; features and twice the CNN for all frames and for the picked ones
+    expected = [30] * (1 if looks else 0) + [30] * 3 + [4] * 3 + [30] * (2 if looks else 0)
+    assert sorted(seen) == sorted(expected)
+
+
+def test_given_picks_are_kept_and_the_picker_is_still_timed():
+    captioner = make_captioner(preset("smoke").captioner, feature_dims=3, vocabulary_size=9).eval()
+    picks = torch.arange(10) < 3
+    cnn = lambda images: images.float().mean((2, 3))
+    found = cost.measure_cost(torch.zeros(10, 3, 8, 8, dtype=torch.uint8), cnn, make_picker("all"), captioner, picks=picks, repeats=1)
+    assert found["frames"] == {"all": 10, "picked": 3} and found["picked"]["picker"] > 0 == found["all"]["picker"]
+    counted, in_all = cost.speed_up(found)
+    assert counted > 0 and in_all > 0
 
 
 @pytest.mark.parametrize("shares", [[1, 1, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1], [1, 0.01, 0.02, 0], [1, 1]])
@@ -154,10 +203,12 @@ def test_a_bad_line_in_the_middle_of_a_log_is_refused(tmp_path):
 
 def test_without_matplotlib_the_module_imports_and_a_figure_says_what_to_install():
     code = ("import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.pyplot'] = None\n"
-            "from picknet_nb import analysis\n"
-            "try: analysis.draw_cost({})\nexcept analysis.PickNetError as error: print(error)")
+            "from picknet_nb import analysis, cost\n"
+            "for draw in (analysis.draw_picks, cost.draw_cost):\n"
+            "    try: draw({})\n"
+            "    except analysis.PickNetError as error: print(error)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "picknet_nb[video]" in done.stdout, done.stderr
+    assert done.stdout.count("picknet_nb[video]") == 2, done.stderr
 
 
 def test_a_table_says_whether_the_code_differed_from_its_commit():

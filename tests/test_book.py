@@ -94,10 +94,23 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
 
 @pytest.mark.parametrize("written, shown", [
     ("10_encoder.ipynb", "10_encoder.html"), ("10_encoder.ipynb#Over-a-clip", "10_encoder.html#over-a-clip"), ("#One,-two?", "#one-two"),
-    ("../picknet_nb/encoder.py#LSTMScan", "api/encoder.html#LSTMScan"), ("images/method.png", "images/method.png"), ("https://arxiv.org", "https://arxiv.org"),
+    ("24_extras.ipynb#Weights-(EMA)", "24_extras.html#weights-ema"),
+    ("../picknet_nb/fast.py#LSTMScan", "api/fast.html#LSTMScan"), ("images/method.png", "images/method.png"), ("https://arxiv.org", "https://arxiv.org"),
     ("../tests/test_book.py", "https://github.com/picknet-nb/picknet_nb/blob/main/tests/test_book.py")])
 def test_links_of_notebooks_become_links_of_the_site(builder, written, shown):
     assert builder.for_site(f"[x]({written})") == f"[x]({shown})"
+
+
+def test_every_notebook_stands_in_one_chapter_of_the_site(builder):
+    chapters = [name for chapter in builder.navigation(NOTEBOOKS, [])[1:-1] for names in chapter.values() for name in names]
+    assert sorted(chapters) == [path.name for path in NOTEBOOKS]
+
+
+def test_the_index_leads_along_the_tracks_of_the_site(builder):
+    tracks = next(source for _, source in cells_of(FOLDER/"index.ipynb") if source.startswith("There are two ways"))
+    method, machine = (re.findall(r"\]\(((?:[0-8]\d)_\w+\.ipynb)\)", part) for part in re.split(r"\*\*The m\w+\*\*", tracks)[1:])
+    chapters = {title: names for chapter in builder.navigation(NOTEBOOKS, []) for title, names in chapter.items()}
+    assert method == chapters["The method"] and sorted(machine) == chapters["The machine"]
 
 
 def test_equations_become_mathml_or_an_error(builder):

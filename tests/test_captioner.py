@@ -8,17 +8,33 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
-from picknet_nb.capture import Captured, fused, make_adam, rewound
-from picknet_nb.config import PickNetError, preset
-from picknet_nb.decoder import EOS, NEVER, PAD, Captioner, Decoder, caption_loss, draw, generate, plain_logits
-from picknet_nb.encoder import Encoder, compact
+from picknet_nb.captioner import (CAPTIONERS, PaperCaptioner, Seen, beam, caption, generate, greedy, growing, make_captioner, repeated, sample, teach,
+                                  teach_by_step)
+from picknet_nb.config import preset
+from picknet_nb.decoder import NEVER, Decoder, caption_loss, draw_chances, plain_logits
+from picknet_nb.encoder import Encoder, compact, pick_frames
+from picknet_nb.fast import Captured, fused, make_adam, rewound
+from picknet_nb.files import PickNetError
+from picknet_nb.text import EOS, PAD
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def small_captioner(words: int = 30, dims: int = 12, **changes) -> Captioner:
+def small_captioner(words: int = 30, dims: int = 12, output_gate: str = "sigmoid", **changes) -> PaperCaptioner:
     torch.manual_seed(0)
-    return Captioner(preset("smoke", **changes), dims, words)
+    return PaperCaptioner(preset("smoke", **changes).captioner, dims, words, output_gate)
+
+
+def speaker(words: int, size: int) -> PaperCaptioner:
+    "A captioner whose memories are vectors of this size, with opinions about words."
+    captioner = make_captioner(preset("smoke", hidden=size, word_embedding=size, feature_embedding=size).captioner, 3, words).eval()
+    captioner.decoder.output.weight.data *= 4
+    return captioner
+
+
+def taught(captioner, features, picks, words, feedback=0.0):
+    "The logits of captions, from features and picks."
+    return teach(captioner, captioner.encode(pick_frames(features, picks)), words, feedback)
 
 
 def some_clips(batch: int = 5, dims: int = 12, device="cpu"):
@@ -45,7 +61,7 @@ def test_stream_equals_batch(gate, vector, kind):
     features, picks, _ = some_clips()
     encoder = Encoder(12, 8, 6, output_gate=gate, video_vector=vector).eval()
     if kind == torch.float64: encoder.double()
-    video = encoder(features.to(kind), picks)
+    video = encoder(pick_frames(features.to(kind), picks))
     for clip in range(len(features)):
         state = encoder.start()
         for feature in features[clip, picks[clip]]: state = encoder.step(state, feature[None].to(kind))
@@ -56,15 +72,15 @@ def test_fewer_places_than_picks_read_the_first_ones():
     features, _, _ = some_clips()
     encoder = Encoder(12, 8, 6).eval()
     first_three = (torch.arange(30) < 3).expand(len(features), 30)
-    assert_close(encoder(features, torch.ones_like(first_three), most=3), encoder(features, first_three))
+    assert_close(encoder(pick_frames(features, torch.ones_like(first_three), most=3)), encoder(pick_frames(features, first_three)))
 
 
 def test_input_dropout_acts_in_training_only():
     features, picks, _ = some_clips()
     encoder = Encoder(12, 8, 6, dropout=0.0, input_dropout=0.5)
-    assert not torch.equal(encoder(features, picks), encoder(features, picks))
+    assert not torch.equal(encoder(pick_frames(features, picks)), encoder(pick_frames(features, picks)))
     encoder.eval()
-    assert torch.equal(encoder(features, picks), encoder(features, picks))
+    assert torch.equal(encoder(pick_frames(features, picks)), encoder(pick_frames(features, picks)))
 
 
 @settings(max_examples=20, deadline=None)
@@ -73,7 +89,7 @@ def test_fast_decoder_equals_plain_loop(batch, time, feedback, training):
     torch.manual_seed(batch + 10*time)
     decoder = Decoder(15, 5, 6, 7).train(training)
     video, words = torch.randn(batch, 7, requires_grad=True), torch.randint(0, 15, (batch, time))
-    draws, results = draw(decoder, batch, time, feedback), []
+    draws, results = draw_chances(decoder, batch, time, feedback), []
     for logits in (plain_logits(decoder, video, words, draws), decoder(video, words, draws=draws)):
         loss = caption_loss(logits, words) + 0*logits.sum()
         results.append((logits, *torch.autograd.grad(loss, [video, *decoder.parameters()])))
@@ -86,7 +102,7 @@ def test_half_precision_is_close_in_logits_and_gradients():
     results = []
     for half in (False, True):
         with torch.autocast("cpu", torch.bfloat16, enabled=half):
-            logits = captioner(features, picks, words)
+            logits = taught(captioner, features, picks, words)
             loss = caption_loss(logits, words)
         results.append((logits, *torch.autograd.grad(loss, captioner.parameters())))
     for single, rounded in zip(*results):
@@ -98,75 +114,76 @@ def test_captions_made_before_a_step_do_not_cut_its_gradients():
     captioner = small_captioner()
     features, picks, words = some_clips()
     with torch.autocast("cpu", torch.bfloat16):
-        captioner.caption(features, picks)
-        loss = caption_loss(captioner(features, picks, words, 0.5), words)
+        caption(captioner, features, picks, 9)
+        loss = caption_loss(taught(captioner, features, picks, words, 0.5), words)
     loss.backward()
     assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in captioner.parameters())
 
 
 def test_a_zero_feedback_tensor_is_no_feedback():
     decoder = Decoder(15, 5, 6, 7)
-    assert draw(decoder, 2, 3, torch.tensor(0.0)).own is None and draw(decoder, 2, 3, torch.tensor(0.5)).own is not None
+    assert draw_chances(decoder, 2, 3, torch.tensor(0.0)).own is None and draw_chances(decoder, 2, 3, torch.tensor(0.5)).own is not None
 
 
 def test_own_words_are_drawn_from_the_softmax():
     torch.manual_seed(0)
-    decoder, video = Decoder(12, 8, 8, 8).eval(), torch.randn(1, 8).repeat(20_000, 1)
-    words, _ = generate(decoder, video, 1, sampled=True)
-    logits = plain_logits(decoder, video[:1], words[:1]) + decoder.never
+    captioner, video = speaker(12, 8), torch.randn(1, 8).repeat(20_000, 1)
+    words, _ = sample(captioner, Seen(video), 1)
+    logits = plain_logits(captioner.decoder, video[:1], words[:1]) + captioner.decoder.never
     shares = words[:, 0].bincount(minlength=12)/20_000
     assert_close(shares, logits[0, 0].softmax(-1).detach(), atol=0.02, rtol=0)
 
 
 def test_samples_of_all_exponential_noise_are_possible_words():
     torch.manual_seed(0)
-    words, total = generate(Decoder(8, 4, 4, 4).eval(), torch.randn(5000, 4), 12, sampled=True)
+    words, total = generate(speaker(8, 4), Seen(torch.randn(5000, 4)), 12, sampled=True)
     assert not torch.isin(words[words != PAD], torch.tensor(NEVER)).any() and total.isfinite().all()
 
 
 @pytest.mark.parametrize("size", [1, 2, 5])
 def test_beams_are_sorted_distinct_and_end_once(size):
     torch.manual_seed(0)
-    decoder, video = Decoder(14, 8, 8, 8).eval(), 3*torch.randn(20, 8)
-    decoder.output.weight.data *= 4
-    words, scores = decoder.beam(video, size, 9, best=size)
+    captioner, memory = speaker(14, 8), Seen(3*torch.randn(20, 8))
+    words, scores = beam(captioner, memory, size, 9, best=size)
     assert (scores.diff(dim=1) <= 0).all() and ((words == EOS).sum(-1) <= 1).all()
     for captions in words: assert len(captions.unique(dim=0)) == size
-    if size == 1: assert torch.equal(words[:, 0], decoder.greedy(video, 9))
+    if size == 1: assert torch.equal(words[:, 0], greedy(captioner, memory, 9))
 
 
 def test_captions_of_one_word_one_clip_and_no_dropout_in_training_mode():
     captioner = small_captioner(dropout=0.9).train()
     features, picks, _ = some_clips()
-    captions = [captioner.caption(features[:1], picks[:1], 1) for _ in range(5)]
+    captions = [caption(captioner, features[:1], picks[:1], 1) for _ in range(5)]
     assert all(torch.equal(each, captions[0]) for each in captions) and captioner.training
-    assert captioner.caption(features, picks).shape == (5, preset("smoke").max_words)
+    assert caption(captioner, features, picks, 16).shape == (5, 16)
 
 
 def test_modules_travel():
     captioner = small_captioner().eval()
     features, picks, _ = some_clips()
-    want = captioner.caption(features, picks)
+    want = caption(captioner, features, picks, 9)
     for other in (copy.deepcopy(captioner), pickle.loads(pickle.dumps(captioner))):
-        assert torch.equal(other.caption(features, picks), want)
-    fresh = small_captioner(seed=1).eval()
+        assert torch.equal(caption(other, features, picks, 9), want)
+    fresh = small_captioner().eval()
+    torch.nn.init.zeros_(fresh.decoder.output.weight)
     fresh.load_state_dict(captioner.state_dict())
-    assert torch.equal(fresh.caption(features, picks), want)
+    assert torch.equal(caption(fresh, features, picks, 9), want)
 
 
 def test_bad_input_is_refused_in_a_sentence():
     captioner = small_captioner()
     features, picks, words = some_clips()
     cases = {
-        "no picked frame": lambda: captioner(features, picks & False, words),
-        "not finite": lambda: captioner(features*torch.inf, picks, words),
-        "features must be": lambda: captioner(features[..., :5], picks, words),
-        "picks must be": lambda: captioner(features, picks[:, :7], words),
-        "another vocabulary": lambda: captioner(features, picks, words + 100),
-        "words must be": lambda: captioner(features, picks, words[:, :0]),
+        "no picked frame": lambda: taught(captioner, features, picks & False, words),
+        "not finite": lambda: taught(captioner, features*torch.inf, picks, words),
+        "features must have": lambda: taught(captioner, features[..., :5], picks, words),
+        "picks must be": lambda: taught(captioner, features, picks[:, :7], words),
+        "another vocabulary": lambda: taught(captioner, features, picks, words + 100),
+        "words must be": lambda: taught(captioner, features, picks, words[:, :0]),
         "another corpus": lambda: captioner.load_state_dict(small_captioner(words=31).state_dict()),
         "feature dimensions": lambda: captioner.load_state_dict(small_captioner(dims=13).state_dict()),
-        "best must lie": lambda: captioner.decoder.beam(torch.randn(2, 64), 2, 5, best=3),
+        "best must lie": lambda: beam(captioner, Seen(torch.randn(2, 64)), 2, 5, best=3),
+        "no captioner 'papper': did you mean paper": lambda: make_captioner(preset("smoke", architecture="papper").captioner, 12, 30),
     }
     for sentence, action in cases.items():
         with pytest.raises(PickNetError, match=sentence): action()
@@ -204,7 +221,7 @@ def train_a_little(captured: bool, device: str) -> tuple[list[float], torch.Tens
 
     def step(clips):
         adam.zero_grad(set_to_none=True)
-        loss = caption_loss(captioner(features[clips], picks[clips], words[clips], feedback), words[clips])
+        loss = caption_loss(taught(captioner, features[clips], picks[clips], words[clips], feedback), words[clips])
         loss.backward()
         torch.nn.utils.clip_grad_norm_(captioner.parameters(), 5.0)
         adam.step()
@@ -237,6 +254,84 @@ def test_gpu_equals_cpu(gate):
     results = []
     for device in ("cpu", "cuda"):
         features, picks, words = some_clips(device=device)
-        logits = captioner.to(device)(features, picks, words)
+        logits = taught(captioner.to(device), features, picks, words)
         results.append([each.cpu() for each in (logits, *torch.autograd.grad(caption_loss(logits, words), captioner.parameters()))])
     for one, other in zip(*results): assert_close(one, other, rtol=1e-5, atol=1e-5)
+
+
+class Attentive(torch.nn.Module):
+    "A captioner that nobody in the package has heard of: a vector for each frame, a state in a dictionary, no optional function."
+
+    def __init__(self, settings, feature_dims, vocabulary_size):
+        super().__init__()
+        self.see, self.words = torch.nn.Linear(feature_dims, settings.hidden), torch.nn.Embedding(vocabulary_size, settings.hidden)
+        self.cell, self.output = torch.nn.GRUCell(2*settings.hidden, settings.hidden), torch.nn.Linear(settings.hidden, vocabulary_size)
+
+    def encode(self, picked):
+        return {"frames": self.see(picked.features.float()), "mask": picked.mask}
+
+    def start(self, memory):
+        return {"state": torch.zeros_like(memory["frames"][:, 0])}
+
+    def step(self, word, state, memory):
+        scores = (memory["frames"] @ state["state"][..., None])[..., 0].masked_fill(~memory["mask"], -torch.inf)
+        seen = (scores.softmax(1)[..., None]*memory["frames"]).sum(1)
+        state = self.cell(torch.cat([self.words(word), seen], 1), state["state"])
+        return {"state": state}, self.output(state)
+
+
+@pytest.mark.parametrize("name", ["paper", "attentive"])
+def test_every_way_to_make_words_agrees_for_every_captioner(name, monkeypatch):
+    monkeypatch.setitem(CAPTIONERS, "attentive", Attentive)
+    torch.manual_seed(0)
+    captioner = make_captioner(preset("smoke", architecture=name, dropout=0.0).captioner, 12, 30).eval()
+    features, picks, words = some_clips()
+    memory = captioner.encode(pick_frames(features, picks))
+    logits = teach(captioner, memory, words)
+    assert_close(logits, teach_by_step(captioner, memory, words))
+    said, total = generate(captioner, memory, 9)
+    assert torch.equal(said, greedy(captioner, memory, 9)) and torch.equal(said, beam(captioner, memory, 1, 9)[0][:, 0])
+    scores = teach(captioner, memory, said).index_fill(-1, torch.tensor(NEVER), -torch.inf).log_softmax(-1)
+    assert_close(total, scores.gather(-1, said[..., None])[..., 0].where(said != PAD, 0).sum(1))
+    twice = greedy(captioner, repeated(memory, 2), 9)
+    assert torch.equal(twice[::2], said) and torch.equal(twice[1::2], said)
+    assert beam(captioner, memory, 4, 9)[1][:, 0].ge(beam(captioner, memory, 1, 9)[1][:, 0] - 1e-5).float().mean() > 0.5
+
+
+@pytest.mark.parametrize("name", ["paper", "attentive"])
+def test_growing_memories_are_those_of_fewer_frames(name, monkeypatch):
+    monkeypatch.setitem(CAPTIONERS, "attentive", Attentive)
+    captioner = make_captioner(preset("smoke", architecture=name).captioner, 12, 30).eval()
+    features, picks, _ = some_clips()
+    picked = pick_frames(features[1:2], picks[1:2])
+    rows = greedy(captioner, growing(captioner, picked), 9)
+    for count in range(1, picked.mask.sum() + 1):
+        few = picks[1:2] & (picks[1:2].cumsum(1) <= count)
+        assert torch.equal(greedy(captioner, captioner.encode(pick_frames(features[1:2], few)), 9)[0], rows[count - 1])
+
+
+def test_feedback_feeds_the_models_own_words_step_by_step():
+    "Scheduled sampling must do something: with a feedback of one, the true words are never fed after the first step."
+    torch.manual_seed(0)
+    captioner = Attentive(preset("smoke").captioner, 12, 30)
+    features, picks, words = some_clips()
+    memory = captioner.encode(pick_frames(features, picks))
+    other = words.flip(0)
+    same = [teach(captioner, memory, each, 0.0)[:, 1:] for each in (words, other)]
+    torch.manual_seed(1)
+    own = teach(captioner, memory, words, 1.0)
+    torch.manual_seed(1)
+    assert torch.equal(own, teach(captioner, memory, other, 1.0)) and not torch.equal(*same)
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_no_pair_of_words_is_said_twice_where_that_is_asked_for(size):
+    torch.manual_seed(2)
+    captioner, memory = speaker(9, 8), Seen(3*torch.randn(60, 8))
+    plain, fresh = (beam(captioner, memory, size, 14, no_repeats=asked)[0][:, 0] for asked in (False, True))
+    pairs = lambda caption: [pair for pair in zip(caption.tolist(), caption.tolist()[1:]) if PAD not in pair]
+    twice = lambda captions: sum(len(pairs(each)) != len(set(pairs(each))) for each in captions)
+    assert twice(plain) > 0 and twice(fresh) == 0
+    if size == 1: assert torch.equal(fresh, greedy(captioner, memory, 14, no_repeats=True))
+    same = [not pairs(each) or len(pairs(each)) == len(set(pairs(each))) for each in plain]
+    if size == 1: assert torch.equal(plain[torch.tensor(same)], fresh[torch.tensor(same)])  # who repeats nothing says the same as before

@@ -1,26 +1,28 @@
-"""Captions of files and streams that people really have: odd names, odd shapes, broken, endless. One toy run serves all tests."""
-import gc
-import itertools
+"""Captions of files that people really have, from runs with parts of one's own, and from runs of the first edition. One toy run serves all tests."""
 import json
 import os
 import shutil
-import threading
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-av = pytest.importorskip("av")
-psutil = pytest.importorskip("psutil")
+pytest.importorskip("av")
+
+from toys import Looker, brightest, colours, film, store_run
 
 from picknet_nb import captioning
-from picknet_nb.captioning import (Caption, Failure, Watcher, caption_clip, caption_strip, example_run, find_run, find_videos,
-                                   lasting_frames, load_captioner, original_frames, render, save_strip, timely)
-from picknet_nb.config import FileError, PickNetError
-from picknet_nb.training import RunError, recipes
+from picknet_nb.captioner import CAPTIONERS, caption as caption_frames
+from picknet_nb.captioning import (Caption, Failure, Watcher, caption_clip, decide, example_run, examples_corpus, find_run, find_videos,
+                                   load_captioner, look_closely, look_over)
+from picknet_nb.cnn import CNN, CNNS
+from picknet_nb.config import load_config
+from picknet_nb.files import FileError, PickNetError
+from picknet_nb.pickers import PICKERS, make_picker
+from picknet_nb.policy import Policy
+from picknet_nb.runs import RunError, load_run
+from picknet_nb.stages import Recipe, caption_videos, frame_choice, recipes
 from picknet_nb.video import VideoError
 
 
@@ -37,47 +39,6 @@ def captioner(toy):
     return load_captioner(toy/"run", device="cpu")
 
 
-@pytest.fixture(scope="module")
-def frames():
-    "Frames of a scene that changes now and then, as long as anyone likes."
-    blocks = torch.randint(0, 256, (12, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    pictures = blocks.repeat_interleave(24, 2).repeat_interleave(24, 3).expand(-1, 3, -1, -1)
-
-    def endless():
-        for number in itertools.count():
-            yield pictures[number // 10 % 12]
-    return endless
-
-
-def film(path, width=96, height=96, total=20, rate=10):
-    "A bright bar that wanders over a dark picture."
-    with av.open(str(path), "w") as output:
-        stream = output.add_stream("mpeg4", rate=rate)
-        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
-        for number in range(total):
-            picture = np.full((height, width, 3), 30, np.uint8)
-            picture[:, number * width // total:(number + 1) * width // total] = 220
-            output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24")))
-        output.mux(stream.encode())
-    return path
-
-
-@pytest.mark.parametrize("shape", [dict(width=96, height=240), dict(width=320, height=96), dict(width=3840, height=2160, total=3), dict(total=2), dict(total=1)],
-                         ids=["vertical", "wide", "4K", "two frames", "one frame"])
-def test_every_shape_of_video_gets_a_caption_a_strip_and_a_rendering(captioner, tmp_path, shape):
-    caption = captioner.caption(film(tmp_path/"film.mp4", **shape), beam=2, best=2)
-    assert caption.text and len(caption.n_best) == 2 and caption.picked[0] == 0 and len(caption.probabilities) == 30
-    images = caption_strip(caption).axes[0].images
-    left, right, bottom, top = images[0].get_extent()
-    assert len(images) == 30 and abs((right - left) / (bottom - top) - shape.get("width", 96) / shape.get("height", 96)) < 0.02
-    for kind in ("gif", "mp4"):
-        made = render(caption, tmp_path/f"out.{kind}", rate=4)
-        with av.open(str(made)) as container:
-            width, height = container.streams.video[0].width, container.streams.video[0].height
-        asked = shape.get("width", 96) / shape.get("height", 96)
-        assert asked * 0.5 < width / height <= asked and width <= 720  # the caption stands beneath
-
-
 @pytest.mark.parametrize("name", ["a film with spaces.mp4", "кино 映画 فيلم.mp4", "-dash.mp4", "100%.mp4", "a:b?.mp4", "'quoted\".mp4"])
 def test_odd_names(captioner, toy, tmp_path, name):
     path = tmp_path/name
@@ -85,7 +46,6 @@ def test_odd_names(captioner, toy, tmp_path, name):
     caption = captioner.caption(path)
     assert caption.text == captioner.caption(toy/"videos"/"example.mp4").text
     assert json.loads(json.dumps(caption.to_dict()))["source"] == str(path)
-    assert render(caption, tmp_path/f"{name}.gif", rate=2).exists()
 
 
 def test_what_is_no_video_is_refused_in_one_line(captioner, tmp_path):
@@ -175,13 +135,10 @@ def test_a_folder_of_fifty_goes_on_past_a_broken_file(captioner, toy, tmp_path):
 
 
 def test_a_caption_from_the_file_is_the_one_from_the_corpus(captioner, toy):
-    from picknet_nb.captioning import examples_corpus
-    from picknet_nb.training import load_run
-    from picknet_nb.training import caption_videos
-
-    model, config, vocabulary, _ = load_run(toy/"run")
-    corpus = examples_corpus(toy/"videos", json.loads((toy/"videos"/"captions.json").read_text()), config)
-    words, picks = caption_videos(model, corpus, corpus.splits["train"], config)
+    model, config, vocabulary, details = load_run(toy/"run")
+    corpus = examples_corpus(toy/"videos", json.loads((toy/"videos"/"captions.json").read_text()), config.clip)
+    picker = Recipe.read(details["recipe"]).make_picker(model.policy, config.policy.threshold)
+    words, picks = caption_videos(model, corpus, corpus.splits["train"], frame_choice(picker, corpus))
     for name, text, chosen in zip(corpus.ids, vocabulary.decode(words), picks):
         caption = captioner.caption(toy/"videos"/f"{name}.mp4")
         assert caption.text == text and caption.picked == chosen.nonzero().flatten().tolist()
@@ -189,142 +146,56 @@ def test_a_caption_from_the_file_is_the_one_from_the_corpus(captioner, toy):
 
 def test_other_pickers_and_feature_glances(captioner, toy):
     clip, _ = captioner.read(toy/"videos"/"example.mp4")
-    for picker, count in {"uniform-6": 6, "kmeans-4": 4, "all": 30}.items():
+    for picker, count in {make_picker("uniform", 6): 6, make_picker("kmeans", 4): 4, make_picker("all"): 30}.items():
         assert len(caption_clip(clip, replace(captioner.eye, picker=picker), captioner.voice).picked) == count
-    from picknet_nb.policy import Policy
     torch.manual_seed(0)
-    eye = replace(captioner.eye, policy=Policy(captioner.eye.cnn.dims, 16), glance_size=0)
-    caption = caption_clip(clip, eye, captioner.voice)
-    watcher = Watcher(eye, captioner.voice)
+    policy = Policy(captioner.eye.cnn.dims, 16)
+    eye = replace(captioner.eye, picker=make_picker("learned", policy=policy), glance_size=0)
+    caption, watcher = caption_clip(clip, eye, captioner.voice), Watcher(eye, captioner.voice)
     remarks = [remark for number, frame in enumerate(clip.frames) if (remark := watcher.see(number, frame))]
     assert [remark.frame for remark in remarks] == caption.picked and [remark.text for remark in remarks] == caption.captions
-    with pytest.raises(PickNetError, match="a stream has no end"):
-        Watcher(replace(captioner.eye, picker="uniform-6"), captioner.voice)
 
 
-def test_an_hour_in_flat_memory_with_the_captions_of_the_same_picks_offline(captioner, frames):
-    process, weights, remarks = psutil.Process(), [], []
+class Counting(CNN):
+    "A CNN that counts its frames."
+    seen = 0
 
-    def weighed():
-        for number, frame in enumerate(itertools.islice(frames(), 3600)):
-            if number % 300 == 0:
-                gc.collect()
-                weights.append(process.memory_info().rss)
-            yield frame
-
-    for remark in captioner.stream(weighed()):
-        remarks.append(remark)
-    assert 100 < len(remarks) < 1200 and remarks[-1].time <= 3599
-    assert max(weights[2:]) < 1.05 * weights[2]
-    picked = torch.stack([next(itertools.islice(frames(), remark.frame, None)) for remark in remarks[:40]])
-    features = captioner.eye.features(picked)
-    for k in (1, 2, 7, 40):
-        words = captioner.voice.captioner.caption(features[None, :k], torch.ones(1, k, dtype=torch.bool), captioner.voice.max_words)
-        assert captioner.voice.vocabulary.decode(words) == [remarks[k - 1].text]
+    def forward(self, frames):
+        self.seen += len(frames)
+        return super().forward(frames)
 
 
-def test_a_source_that_stalls_is_given_up(captioner, frames):
-    released = threading.Event()
-
-    def stalling():
-        yield from itertools.islice(frames(), 3)
-        released.wait(20)
-
-    stream = captioner.stream(stalling(), time_limit=0.3)
-    assert next(stream).time == 0
-    started = time.monotonic()
-    with pytest.raises(VideoError, match="no frame for 0.3 seconds"):
-        list(stream)
-    assert time.monotonic() - started < 10
-    released.set()
-
-
-def test_a_live_source_is_opened_again_and_time_goes_on(captioner, frames):
-    opened = []
-
-    def camera():
-        opened.append(time.monotonic())
-        yield from itertools.islice(frames(), 5)
-        if len(opened) < 3:
-            raise ConnectionError("the line dropped")
-
-    times = [time for time, _ in lasting_frames(camera, size=96, pause=0.2)]
-    assert len(opened) == 3 and len(times) == 15
-    assert all(later > earlier for earlier, later in zip(times, times[1:]))
-    assert times[5] >= times[4] + 0.2
+@pytest.mark.parametrize("name, number, grey, seen", [
+    ("uniform", 6, True, 6), ("all", None, True, 30), ("random", 5, True, 5), ("kmeans", 6, True, 30), ("learned", None, True, None), ("learned", None, False, 30)])
+def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(captioner, toy, name, number, grey, seen):
+    clip, _ = captioner.read(toy/"videos"/"example.mp4")
+    cnn, policy = captioner.eye.cnn, captioner.eye.picker.policy if grey else Policy(captioner.eye.cnn.dims, 16)
+    counting = Counting(cnn.name, cnn.body, cnn.dims, cnn.image_size)
+    picker = make_picker(name, number, policy if name == "learned" else None)
+    eye = replace(captioner.eye, cnn=counting, picker=picker, glance_size=56 if grey else 0)
+    caption = caption_clip(clip, eye, captioner.voice)
+    assert counting.seen == (seen or len(caption.picked))
+    clips = look_over(eye, clip.frames)
+    picks, probabilities = decide(eye, clips)
+    torch.testing.assert_close(look_closely(eye, clip.frames, clips, picks), cnn(clip.frames).half()[picks])
+    assert len(probabilities) == 30
 
 
-def test_a_live_source_that_stays_away_is_given_up(frames):
-    opened = []
-
-    def camera():
-        opened.append(1)
-        if len(opened) > 1:
-            raise ConnectionError("nobody there")
-        yield from itertools.islice(frames(), 2)
-        raise ConnectionError("the line dropped")
-
-    with pytest.raises(ConnectionError, match="nobody there"):
-        list(lasting_frames(camera, size=96, pause=0.01, retries=3))
-    assert len(opened) == 4
+def test_a_threshold_is_for_policies(captioner, toy):
+    path = toy/"videos"/"example.mp4"
+    assert len(captioner.caption(path, threshold=0.01).picked) > len(captioner.caption(path, threshold=0.99).picked)
+    blind = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 6)))
+    with pytest.raises(PickNetError, match="uniform-6 picks without a policy: there is no threshold"):
+        blind.caption(path, threshold=0.3)
 
 
-def test_an_address_nobody_serves_fails_at_once(captioner):
-    started = time.monotonic()
-    with pytest.raises(VideoError):
-        list(captioner.stream("http://127.0.0.1:9/film.mp4", time_limit=5.0))
-    assert time.monotonic() - started < 10
-
-
-def test_an_abandoned_stream_leaves_no_thread(captioner, frames):
-    before = threading.active_count()
-    stream = captioner.stream(frames())
-    next(stream)
-    assert threading.active_count() == before + 1
-    stream.close()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert threading.active_count() == before
-
-
-def test_errors_of_a_source_reach_the_one_who_listens():
-    def broken():
-        yield 1
-        raise ZeroDivisionError("mine")
-
-    items = timely(broken(), 5.0)
-    assert next(items) == 1
-    with pytest.raises(ZeroDivisionError, match="mine"):
-        next(items)
-
-
-def test_a_rendering_that_fails_leaves_nothing_behind(captioner, toy, tmp_path):
-    caption = captioner.caption(toy/"videos"/"example.mp4")
-    gone = replace(caption, source=str(tmp_path/"gone.mp4"))
-    with pytest.raises(FileError):
-        render(gone, tmp_path/"out.mp4")
-    (tmp_path/"file").touch()
-    with pytest.raises(FileError, match="out.gif: cannot be written"):
-        render(caption, tmp_path/"file"/"out.gif")
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_folders_are_made_for_what_is_drawn(captioner, toy, tmp_path):
-    caption = captioner.caption(toy/"videos"/"example.mp4")
-    assert render(caption, tmp_path/"one"/"two"/"out.gif", rate=1, largest=64).exists()
-    assert save_strip(caption, tmp_path/"three"/"strip.PDF").read_bytes().startswith(b"%PDF")
-    with pytest.raises(VideoError, match="strip.txt: the name of a strip must end in .png"):
-        save_strip(caption, tmp_path/"strip.txt")
-    (tmp_path/"file").touch()
-    with pytest.raises(FileError, match="strip.png: cannot be written"):
-        save_strip(caption, tmp_path/"file"/"strip.png")
-
-
-def test_a_slow_video_keeps_its_length(tmp_path):
-    path = film(tmp_path/"slow.mp4", total=6, rate=2)  # three seconds
-    times = [time for time, _ in original_frames(path, rate=8, largest=96)]
-    assert times == [tick / 8 for tick in range(21)]
+def test_dropout_stays_off_whatever_the_mode(toy, tmp_path):
+    run = store_run(tmp_path/"run", toy/"videos", dropout=0.5, input_dropout=0.5)
+    mine = load_captioner(run, device="cpu")
+    said = mine.caption(toy/"videos"/"example.mp4").scores
+    mine.voice.captioner.train()
+    assert mine.caption(toy/"videos"/"example.mp4").scores == said and mine.voice.captioner.training
+    assert [each.text for each in mine.stream(toy/"videos"/"example.mp4")] == [each.text for each in mine.stream(toy/"videos"/"example.mp4")]
 
 
 def test_a_run_on_weights_of_ones_own_asks_for_them_instead_of_fetching_others(toy, tmp_path, monkeypatch):
@@ -332,6 +203,86 @@ def test_a_run_on_weights_of_ones_own_asks_for_them_instead_of_fetching_others(t
     about = json.loads((run/"run.json").read_text())
     about["details"] |= {"cnn": "resnet18", "weights": "my net.pth 0123456789ab"}
     (run/"run.json").write_text(json.dumps(about))
-    monkeypatch.setattr("picknet_nb.features._download_weights", lambda name: pytest.fail("nothing should be fetched"))
+    monkeypatch.setattr("picknet_nb.cnn._download_weights", lambda name: pytest.fail("nothing should be fetched"))
     with pytest.raises(RunError, match=r"made with my net.pth \(0123456789ab\): give that file by --weights"):
+        load_captioner(run, device="cpu")
+
+
+def test_a_captioner_of_ones_own_captions_files(toy, tmp_path, monkeypatch):
+    monkeypatch.setitem(CAPTIONERS, "looker", Looker)
+    run = store_run(tmp_path/"run", toy/"videos", architecture="looker")
+    mine = load_captioner(run, device="cpu")
+    caption = mine.caption(toy/"videos"/"example.mp4", beam=2, best=2)
+    assert len(caption.n_best) == 2 and len(caption.captions) == len(caption.picked) > 2
+    clip, _ = mine.read(toy/"videos"/"example.mp4")
+    picks = torch.isin(torch.arange(30), torch.tensor(caption.picked))[None]
+    words = caption_frames(mine.voice.captioner, mine.eye.features(clip.frames)[None], picks, mine.voice.max_words, beam_size=2)
+    assert mine.voice.vocabulary.decode(words) == [caption.text]  # times and all, the same as in training
+    assert mine.caption(toy/"videos"/"example.mp4", beam=2, running=False).text == caption.text
+    monkeypatch.delitem(CAPTIONERS, "looker")
+    with pytest.raises(RunError, match="run.json: no captioner 'looker'.*registered first.*--use MODULE"):
+        load_captioner(run, device="cpu")
+
+
+def test_a_picker_of_ones_own_picks_frames_of_files(toy, tmp_path, monkeypatch):
+    PICKERS.add("brightest", number=int, looks_at="glances", random=False)(brightest)
+    monkeypatch.setitem(PICKERS, "brightest", PICKERS.pop("brightest"))
+    run = store_run(tmp_path/"run", toy/"videos", Recipe("brightest", 4))
+    mine = load_captioner(run, device="cpu")
+    caption = mine.caption(toy/"videos"/"example.mp4")
+    assert mine.eye.picker.label == "brightest-4" and 4 <= len(caption.picked) <= 5 and set(caption.probabilities) == {0.0, 1.0}
+    with pytest.raises(PickNetError, match="brightest-4 cannot choose"):
+        next(mine.stream(toy/"videos"/"example.mp4"))
+    monkeypatch.delitem(PICKERS, "brightest")
+    with pytest.raises(RunError, match="run.json: no picker 'brightest'.*--use MODULE"):
+        load_captioner(run, device="cpu")
+
+
+def test_a_cnn_of_ones_own_is_found_again(toy, tmp_path, monkeypatch):
+    monkeypatch.setitem(CNNS, "colours", colours)
+    run = store_run(tmp_path/"run", toy/"videos", cnn="colours")
+    mine = load_captioner(run, device="cpu")
+    assert mine.eye.cnn.name == "colours" and mine.eye.cnn.image_size == 64 and mine.caption(toy/"videos"/"example.mp4").text
+    monkeypatch.delitem(CNNS, "colours")
+    with pytest.raises(RunError, match="run.json: no CNN 'colours'.*--use MODULE"):
+        load_captioner(run, device="cpu")
+
+
+def as_first_edition(run: Path, to: Path, picker: str) -> Path:
+    "The same run with files as the first edition wrote them: flat settings, and name and number of the picker in one."
+    shutil.copytree(run, to)
+    about, config = json.loads((to/"run.json").read_text()), load_config(to/"config.json")
+    recipe = {name: about["recipe"][name] for name in ("adapted", "language", "diversity")} | {"picker": picker}
+    clip = {name: getattr(config.clip, name) for name in ("frames", "cnn", "glance", "min_word_count", "vocabulary_from", "max_words")}
+    (to/"run.json").write_text(json.dumps(about | {"recipe": recipe, "details": {"dims": 256, **clip}}))
+    flat = {name: value for name, value in config.flat().items() if name != "architecture"}
+    (to/"config.json").write_text(json.dumps(flat | {"output_gate": "sigmoid"}))
+    return to
+
+
+@pytest.mark.parametrize("label, name, number", [("learned", "learned", None), ("uniform-6", "uniform", 6), ("kmeans-5", "kmeans", 5), ("all", "all", None)])
+def test_runs_of_the_first_edition_say_what_they_said(captioner, toy, tmp_path, label, name, number):
+    former = load_captioner(as_first_edition(toy/"run", tmp_path/"former", label), device="cpu")
+    assert former.eye.picker.label == label and former.config.clip == captioner.config.clip
+    policy = captioner.eye.picker.policy if name == "learned" else None
+    same = replace(captioner, eye=replace(captioner.eye, picker=make_picker(name, number, policy)))
+    for path in find_videos([toy/"videos"]):
+        one, two = (each.caption(path, beam=2, best=2) for each in (former, same))
+        assert (one.picked, one.captions, one.n_best, one.scores) == (two.picked, two.captions, two.n_best, two.scores)
+
+
+def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
+    run = as_first_edition(toy/"run", tmp_path/"former", "learned")
+    assert not captioning.has_both_rewards(run)
+    about = json.loads((run/"run.json").read_text())
+    (run/"run.json").write_text(json.dumps(about | {"recipe": {"picker": "learned", "adapted": True, "language": 1.0, "diversity": 1.0}}))
+    assert captioning.has_both_rewards(run)
+
+
+@pytest.mark.parametrize("recipe", [{"picker": 7}, {"picker": "uniform"}, {"picker": "learned", "colour": "red"}, {"picker": "nothing-6"}])
+def test_a_garbled_recipe_is_refused_with_its_file(toy, tmp_path, recipe):
+    run = shutil.copytree(toy/"run", tmp_path/"run")
+    about = json.loads((run/"run.json").read_text())
+    (run/"run.json").write_text(json.dumps(about | {"recipe": recipe}))
+    with pytest.raises(RunError, match="run.json"):
         load_captioner(run, device="cpu")

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from picknet_nb.cider import Cider, clipped_dot, document_frequencies, find, plain_cider
-from picknet_nb.config import PickNetError
+from picknet_nb.files import PickNetError
 from picknet_nb.text import EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
 
 MSVD = Path(__file__).parents[1] / "data" / "msvd" / "captions.json"

@@ -13,9 +13,12 @@ from typer.testing import CliRunner
 pytest.importorskip("av")
 
 from conftest import noise_corpus
-from picknet_nb import analysis, captioning, cli, reproduction, training
+from picknet_nb import analysis, captioning, cli, drawing, preparing, reproduction, training
+from picknet_nb.captioner import CAPTIONERS
 from picknet_nb.captioning import example_run, find_run
-from picknet_nb.config import PickNetError
+from picknet_nb.files import PickNetError, write_whole
+from picknet_nb.pickers import PICKERS
+from picknet_nb.stages import ROWS
 
 QUICK = [each for name in ("supervision", "reinforcement", "adaptation") for each in ("--set", f"{name}_epochs=1")]
 
@@ -80,7 +83,7 @@ def test_a_run_is_looked_for_where_reproduce_leaves_it(toy, tmp_path, monkeypatc
 
 def test_an_interrupted_training_names_resume(noise, tmp_path, monkeypatch, capsys):
     def interrupted(folder, *_, **__):
-        training.write_whole(folder/"run.json", "{}")
+        write_whole(folder/"run.json", "{}")
         raise KeyboardInterrupt
     monkeypatch.setattr(training, "train", interrupted)
     monkeypatch.setattr(sys, "argv", ["picknet", "train", str(tmp_path/"run"), "--data", str(noise), "--scale", "smoke"])
@@ -94,7 +97,7 @@ def test_an_interrupted_training_names_resume(noise, tmp_path, monkeypatch, caps
 def test_what_cannot_go_on_does_not_promise_to(tmp_path):
     assert cli.after_interrupt(["stream", "0"]) == cli.after_interrupt(["caption", "x.mp4"]) == cli.after_interrupt(["explore"]) == "interrupted"
     assert cli.after_interrupt(["train", str(tmp_path)]) == "interrupted"  # before the run was begun
-    for line in (["reproduce"], ["prepare", "msvd"], ["extract", "x"], ["train", str(tmp_path), "--resume"]):
+    for line in (["reproduce"], ["prepare", "msvd"], ["extract", "x"], ["train", str(tmp_path), "--resume"], ["--use", "mine", "reproduce"]):
         assert "the same command goes on" in cli.after_interrupt(line)
 
 
@@ -121,6 +124,21 @@ def test_a_corpus_may_move_between_calls(noise, tmp_path):
     picknet("train", tmp_path/"run", "--data", tmp_path/"here", "--scale", "smoke", "--row", "Baseline", *QUICK)
     (tmp_path/"here").rename(tmp_path/"there")
     assert picknet("train", tmp_path/"run", "--resume", "--data", tmp_path/"there")[0] == 0
+
+
+def test_a_run_of_the_first_edition_goes_on(noise, tmp_path):
+    from test_reproduction import former
+    run = tmp_path/"seed-0"/"run"
+    assert picknet("train", run, "--data", noise, "--scale", "smoke", "--row", "Uniform", "--picks", 4, *QUICK)[0] == 0
+    former(tmp_path)
+    about = json.loads((run/"run.json").read_text())
+    assert about["recipe"] == {"picker": "uniform-4", "adapted": True, "language": 0.0, "diversity": 0.0}
+    (run/"weights.safetensors").unlink()
+    assert picknet("train", run, "--resume")[0] == 0 and (run/"weights.safetensors").exists()
+    assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--picks", 5)
+    (run/"run.json").write_text(json.dumps(about | {"details": {"opened": {"data": str(noise), "scale": "full"}}}))
+    assert "begun with --scale paper, not small" in refused("train", run, "--resume", "--scale", "small")
+    assert picknet("train", run, "--resume", "--scale", "full")[0] == picknet("train", run, "--resume", "--scale", "paper")[0] == 0
 
 
 def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_path):
@@ -165,23 +183,95 @@ def test_what_is_no_setting_is_refused_by_name(pair, reason):
     assert reason in str(error.value)
 
 
-def test_settings_are_listed_for_people_in_sixty_columns():
+def test_settings_are_listed_by_group_in_sixty_columns():
     code, listing, _ = picknet("info", "--settings")
     assert code == 0 and all(len(line) <= 60 for line in listing.splitlines())
-    assert [line.split()[0] for line in listing.splitlines()[1:]] == [field.name for field in cli.fields(cli.Config)]
+    presets, *groups = listing.split("\n\n")
+    assert presets.split() == ["paper", "improved", "small", "smoke"]
+    for (group, values), lines in zip(json.loads(picknet("info", "--json")[1])["settings"]["smoke"].items(), map(str.splitlines, groups), strict=True):
+        assert lines[0].startswith(f"{group}, ") and [line.split()[0] for line in lines[1:]] == list(values)
+        assert [line.split()[4] for line in lines[1:]] == [str(value) for value in values.values()]
+
+
+@pytest.mark.parametrize("pair", ["frames=12", "cnn=resnet18", "glance=feature", "glance_size=28", "min_word_count=5", "vocabulary_from=all", "max_words=9"])
+def test_what_a_clip_is_cannot_be_set_when_training(noise, tmp_path, pair):
+    for command in (["train", tmp_path/"run"], ["reproduce", "--folder", tmp_path/"run", "--no-scores"]):
+        said = refused(*command, "--data", noise, "--scale", "smoke", "--set", pair)
+        assert f"{pair.split('=')[0]} belongs to the corpus: set it when preparing (picknet prepare …)" in said
+    assert not (tmp_path/"run").exists()
+
+
+def test_a_setting_that_tunes_what_is_off_is_refused(noise, tmp_path):
+    assert "word_weight would have no effect: word_epochs is 0" in refused("train", tmp_path/"run", "--data", noise, "--set", "word_weight=0.5")
+    assert not (tmp_path/"run").exists()
 
 
 def test_settings_that_a_corpus_does_not_depend_on_are_refused(tmp_path):
     words = ("--captions", tmp_path/"c.json", "--videos", tmp_path, "--out", tmp_path/"out", "--set", "frames=8", "--set", "hidden=3", "--set", "clock=on")
     assert "preparing does not read hidden, clock; a corpus depends on frames, glance_size" in refused("prepare", "videos", *words)
+    assert "does not read cnn; a corpus depends on frames" in (said := refused("prepare", "videos", *words[:6], "--set", "cnn=tiny")) and "--cnn" in said
     features = ("--features", tmp_path, "--captions", tmp_path, "--splits", tmp_path, "--out", tmp_path/"out", "--set", "glance_size=28")
     assert "does not read glance_size" in refused("prepare", "features", *features)
+    assert "does not read frames" in refused("prepare", "shapes", "--out", tmp_path/"out", "--set", "frames=8")
 
 
 def test_every_cnn_is_offered():
-    from picknet_nb.features import RESNETS
-    offered = " ".join(picknet("extract", "--help")[1].split())
-    assert all(name in offered for name in (*RESNETS, "tiny", "resnet50-v1", "resnet101-v1", "resnet152-v1"))
+    from picknet_nb.cnn import CNNS
+    for command in (["extract"], ["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"]):
+        offered = " ".join(picknet(*command, "--help")[1].split())
+        assert all(name in offered for name in CNNS) and "timm:NAME" in offered and "--use MODULE" in offered
+
+
+def test_clips_of_the_built_in_world_can_be_made_otherwise(tmp_path):
+    prepare = ("prepare", "shapes", "--scale", "smoke", "--out", tmp_path/"world")
+    assert "--set needs an --out of its own" in refused("prepare", "shapes", "--scale", "smoke", "--set", "max_words=8")
+    assert picknet(*prepare, "--set", "max_words=8", "--set", "glance=feature")[0] == 0
+    about = json.loads((tmp_path/"world"/"corpus.json").read_text())["settings"]
+    assert (about["max_words"], about["glance"], about["cnn"]) == (8, "feature", "tiny")
+    assert "was prepared with other settings: choose another --out" in refused(*prepare, "--set", "max_words=9")
+
+
+# what is one's own ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    "A folder with a module of one's own, and no trace of it afterwards."
+    from test_reproduction import MINE
+    before, registries = [dict(registry) for registry in (ROWS, PICKERS, CAPTIONERS)], (ROWS, PICKERS, CAPTIONERS)
+    (tmp_path/"my_own.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    yield tmp_path
+    sys.modules.pop("my_own", None)
+    preparing.USED.clear()
+    for registry, content in zip(registries, before):
+        registry.clear()
+        registry.update(content)
+
+
+def test_a_module_of_one_s_own_brings_captioner_picker_and_row(own, noise):
+    quick = ("--data", noise, "--scale", "smoke", *QUICK)
+    assert "no captioner 'mean'" in (said := refused("train", own/"run", *quick, "--captioner", "mean")) and "--use MODULE" in said and not (own/"run").exists()
+    assert picknet("--use", "my_own", "train", own/"run", *quick, "--captioner", "mean", "--row", "Baseline")[0] == 0
+    assert json.loads((own/"run"/"config.json").read_text())["captioner"]["architecture"] == "mean"
+    assert picknet("--use", "my_own.py", "train", own/"run", "--resume")[0] == 0
+    assert "architecture mean (now paper)" in refused("train", own/"run", "--resume", "--captioner", "paper")
+    assert "'mine' takes no such number" in refused("train", own/"other", *quick, "--row", "mine", "--picks", 5)
+    code, said, _ = picknet("--use", "my_own", "reproduce", *quick, "--row", "Baseline", "--row", "mine", "--no-scores", "--workers", 2, "--folder", own/"table")
+    assert code == 0 and sorted(path.name for path in (own/"table"/"seed-0").iterdir()) == ["mine", "supervision", "supervision-mean"]
+
+
+def test_a_module_that_is_not_there_or_fails_is_told(own):
+    assert f"--use nowhere: there is no such module, neither in {own}" in refused("--use", "nowhere", "info")
+    (own/"broken.py").write_text("import nothing_of_this_name")
+    with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
+        picknet("--use", "broken", "info")
+
+
+def test_help_tells_of_modules():
+    said = " ".join(picknet("--help")[1].split())
+    assert "--use MODULE" in said and "Example: picknet --use mine reproduce --captioner mean" in said
 
 
 # data of one's own ---------------------------------------------------------------------------------------------------
@@ -244,7 +334,7 @@ def test_nothing_is_drawn_that_nobody_asked_for(toy, tmp_path, monkeypatch):
 
 
 def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_path, monkeypatch):
-    monkeypatch.setattr(captioning, "render", lambda found, out: Path(out).touch())  # which takes its time
+    monkeypatch.setattr(drawing, "render", lambda found, out: Path(out).touch())  # which takes its time
     one, out = tree/"a"/"v.mp4", tmp_path/"out"
     code, said, _ = picknet("caption", one, "--run", toy/"run", "--strip", out/"new"/"s.png", "--gif", out/"g.gif", "--mp4", out/"deep"/"m.mp4")
     assert code == 0 and drawn(out) == ["deep/m.mp4", "g.gif", "new/s.png"] and str(out/"g.gif") in said

@@ -1,10 +1,15 @@
-"Settings: what is refused, what older files may hold, what a lock says."
+"Settings and files: what is refused, what older files may hold, what a lock says and does."
 import errno
 import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict, fields
 
 import pytest
 
-from picknet_nb.config import Config, ConfigError, FileError, load_config, locked, preset, save_config, settings_from
+from picknet_nb.config import Config, ConfigError, Registry, group_of, load_config, preset, save_config, settings_from
+from picknet_nb.files import FileError, PickNetError, first_few, locked
 
 
 @pytest.mark.parametrize("changes, said", [
@@ -19,16 +24,84 @@ from picknet_nb.config import Config, ConfigError, FileError, load_config, locke
 ])
 def test_settings_that_cannot_work_are_refused_by_name(changes, said):
     with pytest.raises(ConfigError, match=said):
-        preset("full", **changes)
+        preset("paper", **changes)
 
 
 def test_settings_that_nobody_reads_any_more_are_passed_over_in_older_files(tmp_path):
     path = save_config(preset("smoke"), tmp_path/"config.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"image_size": 96, "beam": 5}))
     assert load_config(path) == preset("smoke")
-    assert settings_from({"hidden": 7, "beam": 1}) == Config(hidden=7)
+    assert settings_from({"hidden": 7, "beam": 1}) == preset("paper", hidden=7)
     with pytest.raises(ConfigError, match="no such setting: bean"):
         settings_from({"bean": 5})
+    assert settings_from({"output_gate": "sigmoid"}) == Config()
+    with pytest.raises(ConfigError, match="output_gate is no longer a setting"):
+        settings_from({"output_gate": "tanh"})
+
+
+@pytest.mark.parametrize("name", ["paper", "improved", "small", "smoke"])
+def test_settings_survive_a_file_with_groups_and_one_without(name, tmp_path):
+    config = preset(name, seed=3)
+    assert load_config(save_config(config, tmp_path/"config.json")) == config
+    assert settings_from(asdict(config)) == settings_from(config.flat()) == config
+
+
+def test_every_setting_is_in_one_group_and_can_be_changed_by_its_name():
+    config = Config()
+    for group in fields(config):
+        for setting in fields(getattr(config, group.name)):
+            assert group_of(setting.name) == group.name
+            assert config.changed(**{setting.name: getattr(getattr(config, group.name), setting.name)}) == config
+    with pytest.raises(ConfigError, match="no such setting: 'hiden'; did you mean hidden"):
+        config.changed(hiden=3)
+
+
+def test_the_preset_of_the_paper_has_the_numbers_that_the_paper_prints():
+    paper = preset("paper").flat()
+    printed = {"frames": 30, "glance_size": 56, "feature_embedding": 512, "word_embedding": 512, "hidden": 1024, "policy_hidden": 1024, "dropout": 0.5,
+               "min_word_count": 3, "batch_size": 128, "supervision_rate": 3e-4, "reinforcement_rate": 3e-4, "adaptation_rate": 1e-4,
+               "supervision_epochs": 100, "reinforcement_epochs": 100, "adaptation_epochs": 100, "min_picks": 3, "final_max_picks": 7, "penalty": -1.0}
+    assert {name: paper[name] for name in printed} == printed
+    with pytest.warns(FutureWarning, match="called .paper. now"):
+        assert preset("full") == preset("paper")
+
+
+def test_registries_name_what_there_is():
+    things = Registry("thing")
+    things.add("ball", round=True)(thing := lambda: 1)
+    assert things.find("ball") is thing and thing.round
+    with pytest.raises(PickNetError, match="no thing 'bal': did you mean ball"):
+        things.find("bal")
+
+
+def test_a_few_names_and_how_many_more():
+    assert first_few([]) == "" and first_few("abc") == "a, b, c" and first_few("abcde", 2) == "a, b and 3 more"
+
+
+HOLD = "import sys, time; from picknet_nb.files import locked\nwith locked(sys.argv[1]): print('held', flush=True); time.sleep(60)"
+
+
+def test_a_lock_names_its_holder_and_opens_when_it_is_killed(tmp_path):
+    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout.readline().strip() == "held"
+    with pytest.raises(FileError, match=f"in use by process {holder.pid} on "):
+        with locked(tmp_path): pass
+    holder.kill()
+    holder.wait()
+    with locked(tmp_path): pass
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links on this system")
+def test_a_lock_writes_nothing_through_a_link(tmp_path):
+    (tmp_path/"precious.txt").write_text("mine")
+    (tmp_path/"out").mkdir()
+    for name in (".lock", ".locked_by"):
+        (tmp_path/"out"/name).symlink_to(tmp_path/"precious.txt")
+    try:
+        with locked(tmp_path/"out"): pass
+    except FileError:
+        pass  # refusing such a folder is fine, writing through the link is not
+    assert (tmp_path/"precious.txt").read_text() == "mine"
 
 
 def test_a_file_system_without_locks_is_not_called_busy(tmp_path, monkeypatch):

@@ -17,10 +17,16 @@ import torch
 
 pytest.importorskip("av")
 
+from toys import Looker, brightest, store_run
+
 from picknet_nb import captioning, explorer as module
 from picknet_nb.captioning import example_run, load_captioner
-from picknet_nb.config import PickNetError
-from picknet_nb.explorer import Exploration, Explorer, Library, choose_sources, limited_threshold, threshold_sweep, write_page
+from picknet_nb.captioner import CAPTIONERS
+from picknet_nb.explorer import Explorer, choose_sources, write_page
+from picknet_nb.files import PickNetError
+from picknet_nb.pickers import PICKERS, make_picker
+from picknet_nb.scenes import Exploration, Library, limited_threshold, threshold_sweep
+from picknet_nb.stages import Recipe
 from picknet_nb.video import VideoError
 
 
@@ -76,11 +82,11 @@ def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
     monkeypatch.setenv(module._SOURCES, "{}")
     module.serve(toy/"run", toy/"videos", browser=False, weights="mine.pth")
     assert json.loads(launched[0])["weights"] == str(Path("mine.pth").resolve())
-    assert module.page().exploration.scene
+    assert module.page().exploration.viewing
 
 
 def test_limits_are_kept_where_any_threshold_keeps_them(exploration):
-    policy, glances = exploration.captioner.eye.policy, exploration.scene.glances
+    policy, glances = exploration.captioner.eye.picker.policy, exploration.viewing.glances
     counts = set(threshold_sweep(policy, glances, torch.linspace(-8, 8, 161).sigmoid()).sum(1).tolist())
     for low, high in ((1, 30), (1, 2), (4, 6), (20, 30), (30, 30)):
         threshold = limited_threshold(policy, glances, 0.5, low, high)
@@ -96,20 +102,47 @@ def test_state_follows_every_control(exploration):
     assert exploration.outcome().picks.sum() > first.picks.sum()
     exploration.limits = (1, 3)
     assert exploration.outcome().picks.sum() <= 3
-    exploration.picker, exploration.limits = "uniform-6", None
-    assert exploration.outcome().picks.sum() == 6 and exploration.outcome("random-5").picks.equal(exploration.outcome("random-5").picks)
+    exploration.picker, exploration.limits = make_picker("uniform", 6), None
+    assert exploration.outcome().picks.sum() == 6
+    first, second = (exploration.outcome(make_picker("random", 5)).picks for _ in range(2) if exploration.outcomes.clear() is None)
+    assert first.equal(second)
     exploration.frame = 29
     moment = exploration.moment()
     assert moment.n_picks == 6 and moment.caption == exploration.outcome().captions[-1] and moment.rewards["language"] >= 0
 
 
+def test_a_captioner_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
+    monkeypatch.setitem(CAPTIONERS, "looker", Looker)
+    mine = load_captioner(store_run(tmp_path/"run", toy/"videos", architecture="looker"), device="cpu")
+    exploration = Exploration(mine, Library(toy/"videos"))
+    exploration.choose("example.mp4")
+    assert exploration.outcome().captions == mine.caption(toy/"videos"/"example.mp4").captions
+    assert all(exploration.outcome(each).captions[-1] for each in exploration.rivals())
+
+
+def test_a_picker_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
+    pytest.importorskip("ipywidgets")
+    PICKERS.add("brightest", number=int, looks_at="glances", random=False)(brightest)
+    monkeypatch.setitem(PICKERS, "brightest", PICKERS.pop("brightest"))
+    run = store_run(tmp_path/"run", toy/"videos", Recipe("brightest", 4))
+    explorer = Explorer(run, toy/"videos", device="cpu")
+    names = [label for label, _ in explorer.controls["picker"].options]
+    assert names[0] == "brightest-4" and "PickNet" not in names and "picks by brightest-4" in explorer.head()
+    assert explorer.exploration.outcome().name == "brightest-4" and "dropped by brightest-4" in module.moment_html(
+        next(moment for explorer.exploration.frame in range(30) if not (moment := explorer.exploration.moment()).picked), explorer.exploration.outcome())
+    rival = Exploration(load_captioner(toy/"run", device="cpu"), Library(toy/"videos")).rivals()
+    assert "learned" == rival[0].label and any(each.name == "brightest" for each in rival)
+    explorer.controls["picker"].value = explorer.controls["picker"].options[-1][1]
+    assert not explorer.board.parts["message"].value
+
+
 def test_an_uploaded_clip_is_shown_and_forgotten(exploration, toy):
     exploration.upload("../../mine.mp4", (toy/"videos"/"clip 1.mp4").read_bytes())
-    assert exploration.scene.name == "../../mine.mp4" and exploration.moment().rewards["language"] is None
-    before = exploration.scene
+    assert exploration.viewing.name == "../../mine.mp4" and exploration.moment().rewards["language"] is None
+    before = exploration.viewing
     with pytest.raises(VideoError, match="broken.mp4: not a video"):
         exploration.upload("broken.mp4", b"words")
-    assert exploration.scene is before
+    assert exploration.viewing is before
 
 
 def test_a_folder_without_captions_works(toy, tmp_path):

@@ -18,15 +18,19 @@ from reliability import leftovers, tally
 from safetensors.torch import load_file
 from test_fuzzing import run_folder  # noqa: F401 (a fixture)
 
-from picknet_nb import features, metrics, shapes, training
+from picknet_nb import extraction, metrics, training, world
 from picknet_nb.captioning import load_captioner
-from picknet_nb.config import FileError, PickNetError, WriteError, locked, preset, write_whole
-from picknet_nb.corpus import Corpus, CorpusError, assemble, prepare_features
-from picknet_nb.features import extract_folder, load_cnn, part_path, read_part
+from picknet_nb.cnn import load_cnn
+from picknet_nb.config import preset
+from picknet_nb.corpus import Corpus, CorpusError, assemble
+from picknet_nb.datasets import prepare_features
+from picknet_nb.extraction import extract_folder, part_path, read_part
+from picknet_nb.files import FileError, PickNetError, WriteError, locked, write_whole
 from picknet_nb.reproduction import score_rows
-from picknet_nb.shapes import prepare_shapes
-from picknet_nb.training import recipes, train
+from picknet_nb.stages import recipes
+from picknet_nb.training import train
 from picknet_nb.video import read_clip
+from picknet_nb.world import prepare_shapes
 
 EXAMPLE = Path(__file__).parents[1]/"data"/"example.mp4"
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
@@ -139,7 +143,7 @@ def test_extraction_is_ended_and_taken_up_again(videos, tmp_path, monkeypatch, k
     "The lock opens and the parts stay, even where a decoder is still busy with its file."
     out, read = tmp_path/"out", []
     with monkeypatch.context() as patch:
-        patch.setattr(features, "read_clip", lambda *rest: read.append(rest) or (for_ever() if len(read) > 3 else read_clip(*rest)))
+        patch.setattr(extraction, "read_clip", lambda *rest: read.append(rest) or (for_ever() if len(read) > 3 else read_clip(*rest)))
         process = forked(extract, videos, out)
         wait_for(lambda: (out/"parts").exists() and len(parts(out)) >= 2)
         strike(process, kill)
@@ -151,7 +155,7 @@ def test_extraction_is_ended_and_taken_up_again(videos, tmp_path, monkeypatch, k
 
 def test_a_hanging_decoder_keeps_neither_the_lock_nor_itself(tmp_path, monkeypatch):
     hangs = tmp_path/"hangs"
-    monkeypatch.setattr(features, "read_clip", lambda *rest: hangs.touch() or for_ever())
+    monkeypatch.setattr(extraction, "read_clip", lambda *rest: hangs.touch() or for_ever())
     process = forked(extract, {"clip": EXAMPLE}, tmp_path)
     wait_for(hangs.exists)
     decoder, = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
@@ -163,7 +167,7 @@ def test_a_hanging_decoder_keeps_neither_the_lock_nor_itself(tmp_path, monkeypat
 
 def test_a_second_extraction_is_told_who_is_there(videos, tmp_path, monkeypatch):
     go_on = tmp_path/"go on"
-    monkeypatch.setattr(features, "read_clip", lambda *rest: wait_for(go_on.exists) and read_clip(*rest))
+    monkeypatch.setattr(extraction, "read_clip", lambda *rest: wait_for(go_on.exists) and read_clip(*rest))
     process = forked(extract, videos, tmp_path)
     wait_for((tmp_path/"parts"/"made_with.json").exists)
     with pytest.raises(FileError, match=f"parts: in use by process {process.pid}"):
@@ -198,7 +202,7 @@ def test_names_that_no_disk_can_take(tmp_path):
     names = ["../../up", "/etc/cron.d/x", "a/b", "..", ".", "", "x" * 1000, "é" * 120, "nul\0byte", "plain"]
     done = extract({name: EXAMPLE for name in names}, tmp_path/"in"/"out")
     assert done.ids == names and not done.failed
-    assert {path for path in tmp_path.rglob("*") if path.is_file()} - {tmp_path/"in"/"out"/"parts"/".lock", tmp_path/"in"/"out"/"parts"/"made_with.json"} \
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} - {tmp_path/"in"/"out"/"parts"/name for name in (".lock", ".locked_by", "made_with.json")} \
         == {part_path(tmp_path/"in"/"out", name) for name in names}
 
 
@@ -230,7 +234,7 @@ def test_a_refused_file_of_features_keeps_the_corpus_that_was_there(tmp_path):
     (tmp_path/"captions.json").write_text(json.dumps({"a": ["one"], "b": ["two"]}))
     (tmp_path/"splits.json").write_text(json.dumps({"train": ["a"], "validation": ["b"], "test": []}))
     prepare = lambda name: prepare_features(tmp_path/"corpus", tmp_path/name, tmp_path/"captions.json", tmp_path/"splits.json",
-                                            config=preset("smoke", frames=3, glance="feature"))
+                                            settings=preset("smoke", frames=3, glance="feature").clip)
     np.savez(tmp_path/"good.npz", a=np.ones((3, 2)), b=np.ones((3, 2)))
     np.savez(tmp_path/"bad.npz", a=np.ones((3, 2)), b=np.full((3, 2), np.nan))
     prepare("good.npz")
@@ -249,7 +253,7 @@ def test_two_assemblies_on_one_folder(videos, tmp_path):
 
 
 def test_two_that_want_the_same_world_both_get_it(tmp_path, monkeypatch):
-    monkeypatch.setitem(shapes.SCALES, "smoke", (4, 2, 2))
+    monkeypatch.setitem(world.SCALES, "smoke", (4, 2, 2))
     first, second = (forked(prepare_shapes, tmp_path/"world", "smoke", 0, False) for _ in range(2))
     first.join(120), second.join(120)
     assert first.exitcode == second.exitcode == 0

@@ -6,6 +6,7 @@ import shutil
 import tarfile
 import zipfile
 from collections import Counter
+from dataclasses import asdict
 from fractions import Fraction
 from itertools import islice
 from pathlib import Path
@@ -21,11 +22,15 @@ from reliability import READ, REFUSED, SCALE, damage, in_children, leftovers, ou
 
 from picknet_nb import metrics
 from picknet_nb.captioning import load_captioner
-from picknet_nb.config import Config, PickNetError, load_config, preset
-from picknet_nb.corpus import Corpus, prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips
-from picknet_nb.features import extract_folder, load_cnn, read_part, read_weights, write_part
+from picknet_nb.cnn import load_cnn, read_weights
+from picknet_nb.config import ClipSettings, load_config, preset
+from picknet_nb.corpus import Corpus
+from picknet_nb.datasets import prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips
+from picknet_nb.extraction import extract_folder, read_part, write_part
+from picknet_nb.files import PickNetError
+from picknet_nb.runs import load_run, open_run, save_weights
+from picknet_nb.stages import Model, Recipe
 from picknet_nb.text import Vocabulary
-from picknet_nb.training import Model, Recipe, load_run, open_run, save_weights
 from picknet_nb.video import read_clip, stream_frames
 
 av = pytest.importorskip("av")
@@ -200,7 +205,7 @@ TEXTS = {  # name, a right content, who reads it
     "candidates.json": ({"a": "a man", "b": "a dog"}, metrics.read_captions),
     "records.json": ([{"image_id": 1, "caption": "a man"}, {"id": "b", "caption": "a dog"}], metrics.read_captions),
     "references.json": ({"annotations": [{"image_id": 1, "caption": "a man"}]}, metrics.read_references),
-    "config.json": (json.loads(json.dumps(preset("smoke").__dict__)), load_config),
+    "config.json": (json.loads(json.dumps(asdict(preset("smoke")))), load_config), "old_config.json": (preset("smoke").flat(), load_config),
     "vocabulary.json": (["<pad>", "<bos>", "<eos>", "<unk>", "a", "man"], Vocabulary.load),
 }
 PLAIN = {"corpus.csv": (CSV, read_captions), "mapping.txt": (b"a_1_2 vid1\nb_3_4 vid2\n", read_mapping),
@@ -307,7 +312,7 @@ def test_a_million_captions_on_one_video(tmp_path):
     captions = read_captions(path)
     assert len(captions["a"]) == 1_000_000
     corpus = Corpus.build("many", ["a", "b"], torch.zeros(2, 4, 3), None, list(captions.values()), {"train": [0, 1], "validation": [], "test": []},
-                          Config(frames=4, min_word_count=1, glance="feature"))
+                          ClipSettings(frames=4, min_word_count=1, glance="feature"))
     assert corpus.words.shape == (1_000_001, 20) and len(corpus.vocabulary) == 4 + 4
     tally("inputs", "texts, a million captions on one video", READ)
 
@@ -348,7 +353,7 @@ def feature_file(path: Path) -> bytes:
 def prepare(path, texts, out: Path) -> None:
     "A corpus from this file; where that is refused, nothing may look finished."
     try:
-        prepared = prepare_features(out, path, *texts, config=Config(frames=FRAMES, glance="feature"))
+        prepared = prepare_features(out, path, *texts, settings=ClipSettings(frames=FRAMES, glance="feature"))
         assert prepared.corpus.features.isfinite().all() and prepared.corpus.features.shape[1] == FRAMES
         again = Corpus.load(out)
         assert again.ids == prepared.corpus.ids
@@ -447,9 +452,9 @@ def corpus_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory) -> Path:
     "A run that was never trained, but has everything."
-    folder, config = tmp_path_factory.mktemp("runs")/"run", preset("smoke", hidden=8, word_embedding=8, feature_embedding=8, policy_hidden=8)
+    folder, config = tmp_path_factory.mktemp("runs")/"run", preset("smoke", hidden=8, word_embedding=8, feature_embedding=8, policy_hidden=8, cnn="tiny")
     features, glances = torch.randn(4, 30, load_cnn("tiny").dims).half(), torch.zeros(4, 30, 16, dtype=torch.uint8)
-    corpus = Corpus.build("toy", list("abcd"), features, glances, [["a man runs"]] * 4, {"train": [0, 1], "validation": [2], "test": [3]}, config, {"cnn": "tiny"})
+    corpus = Corpus.build("toy", list("abcd"), features, glances, [["a man runs"]] * 4, {"train": [0, 1], "validation": [2], "test": [3]}, config.clip)
     open_run(folder, corpus, config, Recipe("learned"))
     save_weights(Model.for_corpus(config, corpus).state_dict(), folder/"weights.safetensors")
     return folder

@@ -6,8 +6,9 @@ import torch
 from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
-from picknet_nb.pickers import (Clips, PickerError, all_frames, centre_distances, frame_distances, greedy_start, kmeans, kmeans_shares, learned,
-                                make_picker, random_k, random_p, uniform)
+from picknet_nb.files import PickNetError
+from picknet_nb.pickers import (PICKERS, Clips, PickerError, all_frames, centre_distances, frame_distances, greedy_start, kmeans, kmeans_shares, learned,
+                                make_picker, parse_label, picks_at, random_k, random_p, uniform)
 from picknet_nb.policy import Policy
 
 
@@ -72,16 +73,42 @@ def test_learned_is_the_policys_argmax():
     assert learned(policy, threshold=0.0)(some).all()
 
 
-@pytest.mark.parametrize("name, count", [("all", 30), ("uniform-6", 6), ("random-6", 6), ("kmeans-6", 6), ("random-1.0", 30), ("random-0.0", 1)])
-def test_names(name, count):
-    assert (make_picker(name)(make()).sum(1) == count).all()
+@pytest.mark.parametrize("name, number, count", [("all", None, 30), ("uniform", 6, 6), ("random", 6, 6), ("kmeans", 6, 6), ("chance", 1.0, 30), ("chance", 0, 1)])
+def test_names_and_numbers(name, number, count):
+    picker = make_picker(name, number)
+    assert (picker(make()).sum(1) == count).all()
+    assert parse_label(picker.label) == (name, picker.number) and picker.most == (number if isinstance(picker.number, int) else None)
 
 
-@pytest.mark.parametrize("name", ["", "best", "uniform", "uniform-", "uniform-x", "kmeans-0", "random--1", "random-1.5", "random-nan", "all-3", "uniform-2.5"])
-def test_wrong_names_are_refused_in_one_sentence(name):
-    with pytest.raises(PickerError) as caught:
-        make_picker(name)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 120
+@pytest.mark.parametrize("what", [("",), ("best", 6), ("uniform",), ("uniform", "x"), ("kmeans", 0), ("random", -1), ("chance", 1.5), ("chance", float("nan")),
+                                  ("all", 3), ("uniform", 2.5), ("uniform", True), ("learned",)])
+def test_what_cannot_be_picked_with_is_refused_in_one_sentence(what):
+    with pytest.raises(PickNetError) as caught:
+        make_picker(*what)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
+
+
+def test_labels_of_the_first_edition_are_understood():
+    assert parse_label("random-0.5") == ("chance", 0.5) and parse_label("random-6") == ("random", 6)
+    assert parse_label("learned") == ("learned", None) and parse_label("my-picker") == ("my-picker", None) and parse_label("my-picker-3") == ("my-picker", 3)
+
+
+def test_picknet_goes_through_the_same_call():
+    some, policy = make(), Policy(9, 4)
+    picker = make_picker("learned", policy=policy, threshold=0.3)
+    picks = picker(some)
+    assert torch.equal(picks, policy.rollout(some.glances, threshold=0.3)) and picker.looks_at == "glances" and picker.causal and not picker.random
+    assert torch.equal(picker.probabilities(some, picks), policy.probabilities(some.glances, picks))
+    assert torch.equal(make_picker("uniform", 3).probabilities(some, picks), picks.float())
+
+
+def test_a_picker_of_ones_own_keeps_the_rules(monkeypatch):
+    monkeypatch.setitem(PICKERS, "last", lambda: lambda clips: picks_at(torch.tensor([clips.features.shape[1] - 1]), clips) & (torch.arange(30) > 0))
+    monkeypatch.setitem(PICKERS, "wrong", lambda: lambda clips: torch.ones(2, 2))
+    picks = make_picker("last")(make())
+    assert picks[:, 0].all() and picks[:, -1].all() and (picks.sum(1) == 2).all()  # the first frame is picked whatever it says
+    with pytest.raises(PickerError, match="wrong must give bool .3, 30., not torch.float32 .2, 2."):
+        make_picker("wrong")(make())
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

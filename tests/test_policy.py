@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
-from picknet_nb.policy import (Policy, last_picks, pair_logits, path_logits, path_scores, project, walk, walk_by_frame, walk_by_scan,
-                               walk_by_table)
+from picknet_nb.fast import walk_by_table
+from picknet_nb.policy import Policy, last_picks, pair_logits, path_scores, project, walk, walk_by_frame, walk_by_scan
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

@@ -1,21 +1,109 @@
-"The call that makes a table: what it refuses, and what its files say about themselves."
+"The call that makes a table: what it refuses, what it trains side by side, and what its files say about themselves."
 import json
+import shutil
 import subprocess
-from dataclasses import asdict, replace
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import picknet_nb
+from conftest import noise_corpus
 from picknet_nb import reproduction
-from picknet_nb.config import FileError, PickNetError, preset
+from picknet_nb.captioner import CAPTIONERS
+from picknet_nb.config import ConfigError, preset
+from picknet_nb.files import FileError, PickNetError
+from picknet_nb.pickers import PICKERS
 from picknet_nb.reproduction import (
-    check_split, circumstances, clip_scores, commands_of, commit_here, compare_rows, measure_row, rows_of_clips, train_first, train_row)
-from picknet_nb.training import RunError, recipes, train
+    LEADER, Plan, check_changes, check_split, circumstances, clip_scores, commands_of, commit_here, compare_rows, measure_row, open_data, rows_of_clips,
+    table_folder, train_first, train_row)
+from picknet_nb.runs import RunError
+from picknet_nb.stages import ROWS, Recipe, recipes
+from picknet_nb.training import train
 
 RESULTS = Path(__file__).parent.parent/"data"/"results"
-CONFIG = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
+QUICK = dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
+CONFIG = preset("smoke", **QUICK)
+MINE = """
+import os
+import torch
+from torch import nn
+from picknet_nb.captioner import CAPTIONERS
+from picknet_nb.pickers import PICKERS, picks_at
+from picknet_nb.stages import ROWS, Recipe
+
+
+@CAPTIONERS.add("mean")
+class Mean(nn.Module):
+    def __init__(self, settings, feature_dims, vocabulary_size):
+        super().__init__()
+        self.seen, self.words = nn.Linear(feature_dims, settings.hidden), nn.Embedding(vocabulary_size, settings.hidden)
+        self.cell, self.say = nn.GRUCell(settings.hidden, settings.hidden), nn.Linear(settings.hidden, vocabulary_size)
+    def encode(self, picked):
+        weight = picked.mask.float() / picked.mask.sum(1, keepdim=True)
+        return self.seen((weight[..., None] * picked.features.float()).sum(1))
+    def start(self, memory): return memory
+    def step(self, word, state, memory):
+        state = self.cell(self.words(word), state)
+        return state, self.say(state)
+
+
+@PICKERS.add("brightest", number=int, looks_at="glances", random=False)
+def brightest(k):
+    def pick(clips):
+        light = clips.glances.float().mean(-1)
+        light[:, 0] = 256  # the first frame is one of the k
+        return picks_at(light.topk(k, 1).indices, clips)
+    return pick
+
+
+@PICKERS.add("deadly", number=None, looks_at="nothing", random=False)
+def deadly(): return lambda clips: os._exit(9)
+
+
+ROWS["mine"] = lambda picks: Recipe("brightest", 4, architecture="mean")
+ROWS["last"] = lambda picks: Recipe("deadly")
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    "A module of one's own that registers a captioner, two pickers and two rows; afterwards nothing of it is left."
+    before = [dict(registry) for registry in (ROWS, PICKERS, CAPTIONERS)]
+    (tmp_path/"my_own.py").write_text(MINE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield __import__("my_own")
+    sys.modules.pop("my_own")
+    for registry, content in zip((ROWS, PICKERS, CAPTIONERS), before):
+        registry.clear()
+        registry.update(content)
+
+
+@pytest.fixture
+def table(corpus, tmp_path, monkeypatch):
+    "Make a table of noise in a folder, without scores."
+    monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: corpus)
+    def make(rows, changes=(), **options):
+        return reproduction.reproduce("noise", "smoke", rows, folder=tmp_path/"table",
+                                      **{"scores": False, "bars": False, "changes": {**QUICK, **dict(changes)}, **options})
+    return make
+
+
+def former(folder: Path) -> None:
+    "Make a table's folder look as the first edition left it: flat settings, pickers with their number, rows that do not say what made them."
+    for path in folder.glob("rows/*.json"):
+        row = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("made_from", "stage_one")}
+        path.write_text(json.dumps(row | {"picker": row["picker"].replace("chance", "random")}))
+    for run in folder.glob("seed-*/*/run.json"):
+        about, config = json.loads(run.read_text()), json.loads((run.parent/"config.json").read_text())
+        recipe = Recipe(**about["recipe"])
+        about["recipe"] = {"picker": recipe.label.replace("chance", "random"), "adapted": recipe.adapted, "language": recipe.language, "diversity": recipe.diversity}
+        flat = {name: value for group in config.values() for name, value in group.items() if name != "architecture"} | {"output_gate": "sigmoid"}
+        run.write_text(json.dumps(about))
+        (run.parent/"config.json").write_text(json.dumps(flat))
 
 
 def test_a_row_with_another_number_of_frames_is_not_passed_off_as_this_one(corpus, tmp_path):
@@ -33,26 +121,179 @@ def test_a_split_without_clips_is_refused_before_anything_is_captioned(corpus):
         check_split(replace(corpus, splits={**corpus.splits, "test": torch.zeros(0, dtype=torch.int64)}), "test")
 
 
-def test_a_call_for_one_row_keeps_the_table_that_is_there(corpus, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: corpus)
-    run = lambda rows, **options: reproduction.reproduce("noise", "smoke", rows, folder=tmp_path, scores=False, **{"bars": False,
-        "changes": dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1), **options})
-    run(["Baseline", "Random"], seeds=2, command="first")
-    table = run(["Uniform"], command="second")
-    assert [(row["seed"], row["row"]) for row in table["rows"]] == [(0, "Baseline"), (0, "Random"), (0, "Uniform"), (1, "Baseline"), (1, "Random")]
-    assert table["command"] == "first && second" and json.loads((tmp_path/"results.json").read_text()) == table
-    (tmp_path/"seed-1"/"supervision"/"config.json").write_text((tmp_path/"seed-1"/"supervision"/"config.json").read_text().replace('"hidden": 64', '"hidden": 48'))
-    assert {row["seed"] for row in run(["Random"])["rows"]} == {0}  # another model has no place in this table
+def test_a_call_for_one_row_keeps_the_table_that_is_there(table, tmp_path, monkeypatch, capsys):
+    folder = tmp_path/"table"
+    table(["Baseline", "Random"], seeds=2, command="first")
+    made = table(["Uniform"], command="second")
+    assert [(row["seed"], row["row"]) for row in made["rows"]] == [(0, "Baseline"), (0, "Random"), (0, "Uniform"), (1, "Baseline"), (1, "Random")]
+    assert made["command"] == "first && second" and json.loads((folder/"results.json").read_text()) == made
+    for path in (folder/"rows").glob("seed-1.*"):
+        path.write_text(path.read_text().replace('"hidden": 64', '"hidden": 48'))
+    assert {row["seed"] for row in table(["Random"], bars=True)["rows"]} == {0}  # another model has no place in this table
+    assert "Random of seed 1: " in (said := capsys.readouterr().err) and "was made with hidden 48, and this table needs hidden 64" in said
     monkeypatch.setattr(reproduction, "frames_alike", lambda *_: 9)
-    assert [row["row"] for row in run(["Random"], bars=True)["rows"]] == ["Baseline", "Random"]
-    assert "seed-0.uniform.json was made with uniform-6, and this table needs uniform-9" in capsys.readouterr().err
+    assert [row["row"] for row in table(["Random"], bars=True)["rows"]] == ["Baseline", "Random"]
+    assert "seed-0.uniform.json: was made with uniform-6, and this table needs uniform-9" in capsys.readouterr().err
+
+
+# what a row was made from --------------------------------------------------------------------------------------------
+
+
+def test_a_row_that_was_rewarded_otherwise_is_not_this_one(table, tmp_path, capsys):
+    "Stage one does not depend on the rewards, so only the row's own settings can tell."
+    first = table([LEADER, "Baseline"])
+    assert [row["row"] for row in first["rows"]] == ["Baseline", LEADER]
+    with pytest.raises(FileError, match="picknet-v-l.json: was made with language_weight 1.0, and this table needs language_weight 0.5: move it and"):
+        table([LEADER], {"language_weight": 0.5})
+    with pytest.raises(FileError, match="picknet-v-l.json: was made with diversity_weight 1.0, and this table needs diversity_weight 0.0"):
+        table(["Uniform"], {"diversity_weight": 0.0})  # which would pick as many frames as another PickNet
+    assert [row["row"] for row in table(["Baseline"], {"language_weight": 0.5}, bars=True)["rows"]] == ["Baseline"]
+    assert f"left out of the table: {LEADER} of seed 0: " in (said := capsys.readouterr().err) and "language_weight 1.0" in said
+    assert [row["row"] for row in table(["Baseline"])["rows"]] == ["Baseline", LEADER]
+
+
+def test_rows_of_the_first_edition_are_accepted_if_their_run_shows_the_same_settings(table, tmp_path, capsys):
+    folder, rows = tmp_path/"table", [LEADER, "Uniform", "Random", "Baseline"]
+    before = table(rows, command="first")
+    former(folder)
+    again = table(rows, command="second", bars=True)
+    captions = lambda made: [(row["row"], row["frames_used"], row["minutes"]) for row in made["rows"]]
+    assert captions(again) == captions(before) and "left out" not in capsys.readouterr().err
+    with pytest.raises(FileError, match=r"picknet-v-l.json: was made with other settings: language_weight 1.0 \(now 0.5\): move it"):
+        table([LEADER], {"language_weight": 0.5})
+    with pytest.raises(FileError, match="was made with uniform-.*, and this table needs uniform-29"):
+        train_row(noise_corpus(), folder, CONFIG, "Uniform", recipes(29)["Uniform"], bars=False)
+    shutil.rmtree(folder/"seed-0"/"picknet-v-l")
+    with pytest.raises(FileError, match="does not say with which settings it was made, and .*picknet-v-l, which would, is gone"):
+        table([LEADER])
+
+
+def test_other_clips_make_other_rows(corpus, tmp_path):
+    train_first(corpus, tmp_path, CONFIG, bars=False)
+    train_row(corpus, tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
+    with pytest.raises(FileError, match="was made with max_words 16, and this table needs max_words 9"):
+        train_row(replace(corpus, settings=replace(corpus.settings, max_words=9)), tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
+    with pytest.raises(FileError, match="was made with features .*, and this table needs features"):
+        train_row(replace(corpus, features=corpus.features.flip(0)), tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
+
+
+@pytest.mark.parametrize("content", ["[]", "{}", '{"captions": {}, "frames_used": 3, "picker": "all", "made_from": {}}'])
+def test_a_damaged_row_is_named(corpus, tmp_path, content):
+    (tmp_path/"rows").mkdir()
+    (tmp_path/"rows"/"seed-0.baseline.json").write_text(content)
+    with pytest.raises(FileError, match="seed-0.baseline.json: (is not the file of a row|does not say what it was made from)"):
+        train_row(corpus, tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
+
+
+# settings that would do nothing --------------------------------------------------------------------------------------
+
+
+CLIP = {"frames": 12, "cnn": "resnet18", "glance": "feature", "glance_size": 28, "min_word_count": 5, "vocabulary_from": "all", "max_words": 9}
+
+
+@pytest.mark.parametrize("name, value", CLIP.items())
+def test_what_a_clip_is_cannot_be_set_when_training(table, tmp_path, name, value):
+    with pytest.raises(ConfigError, match=f"{name} belongs to the corpus: set it when preparing"):
+        table(["Baseline"], {name: value})
+    assert not (tmp_path/"table").exists()
+
+
+@pytest.mark.parametrize("changes, reason", [
+    ({"word_weight": 0.5}, "word_weight would have no effect: word_epochs is 0"),
+    ({"feedback_step": 0.0, "feedback_every": 3}, "feedback_every would have no effect: feedback_step is 0"),
+    ({"feedback_step": 0.0, "feedback_most": 0.5}, "feedback_most would have no effect: feedback_step is 0"),
+    ({"reinforcement_epochs": 0, "reinforcement_rate": 1e-3}, "reinforcement_rate would have no effect: reinforcement_epochs is 0"),
+    ({"adaptation_epochs": 0, "adaptation_rate": 1e-3}, "adaptation_rate would have no effect: adaptation_epochs and word_epochs are 0"),
+    ({"supervision_epochs": 0, "supervision_rate": 1e-3}, "supervision_rate would have no effect: supervision_epochs is 0"),
+    ({"hiden": 3}, "did you mean hidden"), ({"architecture": "nobody"}, "no captioner 'nobody'")])
+def test_changes_without_effect_are_refused(table, tmp_path, changes, reason):
+    with pytest.raises(PickNetError, match=reason):
+        table(["Baseline"], changes)
+    assert not (tmp_path/"table").exists()
+
+
+def test_changes_with_an_effect_are_made():
+    changed = check_changes(preset("smoke"), {"word_epochs": 2, "word_weight": 0.5, "adaptation_epochs": 0, "adaptation_rate": 0.01, "hidden": 48})
+    assert (changed.training.word_weight, changed.training.adaptation_rate, changed.captioner.hidden) == (0.5, 0.01, 48)
+
+
+# rows of one's own, side by side -------------------------------------------------------------------------------------
+
+
+def test_a_row_of_one_s_own_stands_in_the_table(mine, table, tmp_path, monkeypatch):
+    from picknet_nb import metrics
+    count = lambda rows, references, **_: ((number, metrics.Scores({"CIDEr": 0.5}, "words", {"CIDEr": dict.fromkeys(captions, 0.5)})) for number, captions in rows.items())
+    monkeypatch.setattr(metrics, "score_many", count)
+    made = table(["Baseline", LEADER, "mine"], scores=True)
+    assert [(row["row"], row["picker"], row["stage_one"]) for row in made["rows"]] == [
+        ("Baseline", "all", "supervision"), (LEADER, "learned", "supervision"), ("mine", "brightest-4", "supervision-mean")]
+    assert all(row["scores"] for row in made["rows"]) and "mine" in made["comparisons"] and made["rows"][-1]["frames_used"] == 4
+    assert (tmp_path/"table"/"seed-0"/"supervision-mean"/"weights.safetensors").exists()
+    assert "captioner.seen.weight" in load_file(tmp_path/"table"/"seed-0"/"mine"/"weights.safetensors")
+    ROWS.pop("mine")
+    assert [row["row"] for row in table(["Baseline"])["rows"]] == ["Baseline", LEADER]  # which nobody knows any more
+
+
+def test_another_captioner_in_the_settings_is_the_one_of_all_rows(mine, table, tmp_path):
+    table([LEADER, "mine"], {"architecture": "mean"})
+    assert sorted(path.name for path in (tmp_path/"table"/"seed-0").iterdir()) == ["mine", "picknet-v-l", "supervision"]
+    assert table_folder("shapes", "full", {"architecture": "mean"}).name == "shapes-paper-mean"
+
+
+def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(table, tmp_path, monkeypatch):
+    for recipe, reason in ((Recipe("nobody"), "no picker 'nobody'"), (Recipe(architecture="nobody"), "no captioner 'nobody'.*--use MODULE")):
+        monkeypatch.setitem(ROWS, "mine", lambda picks: recipe)
+        with pytest.raises(PickNetError, match=reason):
+            table(["mine"])
+    assert not (tmp_path/"table").exists()
+
+
+def test_jobs_wait_for_what_they_need(mine, corpus, tmp_path):
+    plan, order = Plan(tmp_path, corpus, CONFIG, ["Uniform", "mine", "Baseline", LEADER], seeds=2), []
+    while plan.jobs:
+        order.append(job := plan.jobs.popleft())
+        if not job.name: assert (job.config.training.seed, job.recipe.architecture) in [(0, ""), (0, "mean"), (1, ""), (1, "mean")]
+        plan.note(job)
+    names = [(job.config.training.seed, job.name) for job in order]
+    assert not plan.waiting and [name for _, name in names[:4]] == [""] * 4 and len(names) == 12
+    for seed in (0, 1):
+        own = [name for each, name in names[4:] if each == seed]
+        assert own.index(LEADER) < own.index("Uniform") and own.index(LEADER) < own.index("Baseline") and "mine" in own
+
+
+def test_processes_side_by_side_make_the_same_table(mine, tmp_path):
+    data, rows = str(noise_corpus().save(tmp_path/"noise")), ["Baseline", "Uniform", LEADER, "mine"]
+    run = lambda workers: reproduction.reproduce(data, "smoke", rows, folder=tmp_path/str(workers), changes=QUICK, scores=False, bars=False,
+                                                 device="cpu", workers=workers, modules=["my_own"])
+    one, two = run(1), run(2)
+    same = lambda made: [{name: value for name, value in row.items() if "minutes" not in name and "seconds" not in name} for row in made["rows"]]
+    assert same(one) == same(two)
+    for run in (tmp_path/"1"/"seed-0").iterdir():
+        before, now = (load_file(tmp_path/each/"seed-0"/run.name/"weights.safetensors") for each in "12")
+        assert before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in now)
+
+
+def test_a_process_that_dies_twice_is_told(mine, tmp_path):
+    data = str(noise_corpus().save(tmp_path/"noise"))
+    with pytest.raises(PickNetError, match=r"last cannot be trained: its process died \(exit status 9\), twice, perhaps for want of memory; what it had saved"):
+        reproduction.reproduce(data, "smoke", ["last"], folder=tmp_path/"table", changes=QUICK, scores=False, bars=False, device="cpu", workers=2, modules=["my_own"])
+
+
+def test_the_former_name_of_a_scale_is_understood(table, monkeypatch, tmp_path):
+    with pytest.warns(FutureWarning, match="'full' is called 'paper' now"), pytest.raises(PickNetError, match="no such row"):
+        reproduction.reproduce("noise", "full", ["nobody"])
+    from picknet_nb import world
+    monkeypatch.undo()
+    monkeypatch.setattr(world, "prepare_shapes", lambda path, scale, **_: pytest.fail(f"{path.name} {scale}"))
+    with pytest.raises(pytest.fail.Exception, match="shapes-paper paper"):
+        open_data("shapes", "full")
 
 
 def test_a_table_from_before_a_setting_was_there_keeps_its_command(tmp_path):
-    older = {name: value for name, value in asdict(CONFIG).items() if name != "clock"} | {"beam": 1}  # which is no setting any more
+    older = {name: value for name, value in CONFIG.flat().items() if name not in ("clock", "architecture")} | {"beam": 1}  # which is no setting any more
     (tmp_path/"results.json").write_text(json.dumps({"command": "first", "config": older}))
     assert commands_of(tmp_path, CONFIG, "second") == "first && second"
-    assert commands_of(tmp_path, replace(CONFIG, clock=True), "second") == "second"
+    assert commands_of(tmp_path, CONFIG.changed(clock=True), "second") == "second"
 
 
 def test_rows_are_named_so_that_a_comma_is_no_second_row():
@@ -70,7 +311,7 @@ def test_a_picker_that_cannot_work_is_refused_before_anything_is_trained(corpus,
 def test_a_refused_folder_hints_at_what_may_differ(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
     with pytest.raises(RunError, match="hidden 64 .now 48.*another --data, --scale, --row or --set"):
-        train_first(corpus, tmp_path, replace(CONFIG, hidden=48), bars=False)
+        train_first(corpus, tmp_path, CONFIG.changed(hidden=48), bars=False)
 
 
 def test_other_features_under_the_same_name_are_another_run(corpus, tmp_path):

@@ -22,7 +22,7 @@ def corpus() -> Corpus:
     captions = [["a man sings", "a man is singing"], ["a dog runs", "the dog is running"], ["a cat sleeps"], ["a cow eats"]]
     splits = {"train": torch.tensor([0, 1]), "validation": torch.tensor([2]), "test": torch.tensor([3])}
     return Corpus.build("four", list("abcd"), torch.rand(4, 30, 16).half(), torch.zeros(4, 30, 9, dtype=torch.uint8),
-                        captions, splits, preset("smoke"), {})
+                        captions, splits, preset("smoke").clip, {})
 
 
 def test_diversity_is_the_sum_of_standard_deviations():
@@ -61,9 +61,9 @@ def test_rewards_are_single_precision_without_gradient_under_autocast():
 
 
 def test_limits_shrink_on_a_line():
-    config = preset("full", first_max_picks=10, final_max_picks=6, shrink_epochs=8)
+    config = preset("paper", first_max_picks=10, final_max_picks=6, shrink_epochs=8).policy
     assert [limits_at(epoch, config) for epoch in range(10)] == [10, 10, 9, 9, 8, 8, 7, 7, 6, 6]
-    assert limits_at(0, preset("full", shrink_epochs=0)) == 7
+    assert limits_at(0, preset("paper", shrink_epochs=0).policy) == 7
 
 
 def test_limits_include_their_ends():
@@ -73,7 +73,7 @@ def test_limits_include_their_ends():
 
 
 def test_total_is_the_weighted_sum_or_the_penalty(corpus):
-    config = preset("full", language_weight=0.5, diversity_weight=2.0, penalty=-3.0)
+    config = preset("paper", language_weight=0.5, diversity_weight=2.0, penalty=-3.0).policy
     reward = reward_for(config, corpus)
     words = corpus.vocabulary.encode(["a man sings", "a man sings", "a dog", "a dog"], 8)
     earned = reward(words, torch.tensor([0, 0, 1, 1]), corpus.features[[0, 0, 1, 1]], at_most([2, 3, 7, 8]), 7)
@@ -84,20 +84,20 @@ def test_total_is_the_weighted_sum_or_the_penalty(corpus):
 
 def test_the_three_settings(corpus):
     words, videos = corpus.vocabulary.encode(["a man sings"] * 2, 8), torch.tensor([0, 1])
-    ask = lambda name: reward_for(preset("full", **REWARDS[name]), corpus)(words, videos, corpus.features[:2], at_most([4, 5]), 7)
+    ask = lambda name: reward_for(preset("paper", **REWARDS[name]).policy, corpus)(words, videos, corpus.features[:2], at_most([4, 5]), 7)
     visual, language, both = ask("V"), ask("L"), ask("V+L")
     assert torch.equal(visual.total, visual.diversity) and torch.equal(language.total, language.language)
     torch.testing.assert_close(both.total, visual.total + language.total)
 
 
 def test_diversity_alone_needs_no_captions(corpus):
-    reward = Reward(preset("full", **REWARDS["V"]), None)
+    reward = Reward(preset("paper", **REWARDS["V"]).policy, None)
     earned = reward(None, torch.arange(4), corpus.features, at_most([5] * 4), 7)
     assert torch.equal(earned.total, earned.diversity) and (earned.language == 0).all()
 
 
 def test_reward_uses_the_training_clips_only(corpus):
-    config = preset("full")
+    config = preset("paper").policy
     reward = reward_for(config, corpus)
     references = [[caption.split() for caption in captions or [""]] for captions in corpus.captions]
     expected = Cider(references, corpus.vocabulary, documents=[0, 1], eos=True)
@@ -110,7 +110,7 @@ def test_reward_uses_the_training_clips_only(corpus):
 
 def test_unit_of_diversity():
     torch.manual_seed(2)
-    features, config = torch.randn(100, 30, 32), preset("full")
+    features, config = torch.randn(100, 30, 32), preset("paper").policy
     unit = measure_diversity(features, config)
     assert unit == measure_diversity(features, config) and unit != measure_diversity(features, config, seed=1)
     assert measure_diversity(3 * features, config) == pytest.approx(3 * unit, rel=1e-5)
@@ -118,7 +118,7 @@ def test_unit_of_diversity():
 
 
 def test_every_allowed_set_of_frames_beats_the_penalty(corpus):
-    config = preset("full")
+    config = preset("paper").policy
     torch.manual_seed(3)
     picks = torch.rand(200, 30) < torch.rand(200, 1)
     videos = torch.randint(0, 4, (200,))
@@ -130,10 +130,10 @@ def test_every_allowed_set_of_frames_beats_the_penalty(corpus):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_with_a_moving_limit(corpus):
-    from picknet_nb.capture import Captured
+    from picknet_nb.fast import Captured
 
     corpus = corpus.to("cuda")
-    reward, videos, limit = reward_for(preset("full"), corpus), torch.arange(4, device="cuda"), torch.tensor(10, device="cuda")
+    reward, videos, limit = reward_for(preset("paper").policy, corpus), torch.arange(4, device="cuda"), torch.tensor(10, device="cuda")
     words, picks = corpus.vocabulary.encode(["a man sings"] * 4, 8).cuda(), at_most([2, 5, 8, 11]).cuda()
     step = Captured(lambda *inputs: tuple(reward(*inputs)), words, videos, corpus.features, picks, limit)
     for most in (10, 7):

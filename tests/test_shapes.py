@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,11 +15,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picknet_nb.config import PickNetError
+from picknet_nb.config import ClipSettings, preset
 from picknet_nb.corpus import CorpusError
-from picknet_nb.shapes import (ACTIONS, BEATS, COLOURS, NOISES, SCALES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus,
-                               example_story, make_shapes, make_story, moments_seen, oracle_picks, prepare_shapes, rule_of_thumb, write_clip)
+from picknet_nb.files import PickNetError
+from picknet_nb.shapes import (ACTIONS, BEATS, COLOURS, NOISES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus, example_story,
+                               make_story, moments_seen, oracle_picks, rule_of_thumb)
 from picknet_nb.video import glance, read_clip
+from picknet_nb.world import SCALES, make_shapes, prepare_shapes, write_clip
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -106,16 +109,16 @@ def test_same_seed_same_world_whatever_the_workers(tmp_path):
 
 
 def test_a_dead_worker_is_an_error_and_the_rest_is_kept(tmp_path, monkeypatch):
-    import picknet_nb.shapes as shapes
-    real = shapes.write_clip
-    monkeypatch.setattr(shapes, "write_clip", lambda story, path: os._exit(3) if path.stem == "shapes00002" else real(story, path))
-    with pytest.raises(PickNetError, match="exit status 3"):
+    import picknet_nb.world as world
+    real = world.write_clip
+    monkeypatch.setattr(world, "write_clip", lambda story, path: os._exit(3) if path.stem == "shapes00002" else real(story, path))
+    with pytest.raises(PickNetError, match="shapes00002.*exit status 3"):
         make_shapes(tmp_path/"world", 4, 1, 1, workers=1, progress=False)
-    monkeypatch.setattr(shapes, "write_clip", real)
+    monkeypatch.setattr(world, "write_clip", real)
     assert len(list((make_shapes(tmp_path/"world", 4, 1, 1, progress=False)/"videos").glob("*.mp4"))) == 6
 
 
-PREPARE = "import sys; from picknet_nb.shapes import *; import picknet_nb.shapes as s; s.SCALES['smoke'] = (8, 2, 3); prepare_shapes(sys.argv[1], 'smoke', progress=False)"
+PREPARE = "import sys; from picknet_nb.world import *; SCALES['smoke'] = (8, 2, 3); prepare_shapes(sys.argv[1], 'smoke', progress=False)"
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeypatch):
@@ -162,10 +165,27 @@ def test_prepared_once_it_is_only_loaded(tmp_path, monkeypatch):
         prepare_shapes(tmp_path/"corpus", "huge")
 
 
+def test_the_settings_of_a_prepared_world(tmp_path, monkeypatch):
+    for scale in ("smoke", "paper"):
+        monkeypatch.setitem(SCALES, scale, (3, 1, 1))
+    corpus = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
+    assert corpus.settings == preset("smoke").clip and set(corpus.details) >= {"source", "seed", "telling"}
+    feature = prepare_shapes(tmp_path/"corpus", "smoke", progress=False, settings=replace(corpus.settings, glance="feature", max_words=5))
+    assert feature.glances is feature.features and feature.words.shape[1] == 5
+    with pytest.raises(CorpusError, match="was prepared with cnn 'tiny'"):
+        prepare_shapes(tmp_path/"corpus", "smoke", progress=False, settings=replace(corpus.settings, cnn="resnet50"))
+    with pytest.raises(PickNetError, match="30 frames, not 8"):
+        prepare_shapes(tmp_path/"corpus", "smoke", progress=False, settings=ClipSettings(frames=8))
+    with pytest.warns(FutureWarning, match="'full' is called 'paper' now"):
+        large = prepare_shapes(tmp_path/"large", "full", progress=False)
+    assert large.settings == replace(preset("paper").clip, cnn="tiny")
+
+
 def test_the_example_corpus_is_the_world_without_files():
     corpus = example_corpus(8)
     assert corpus.captions == [describe(make_story((0, number))) for number in range(8)]
     assert [len(corpus.splits[split]) for split in ("train", "validation", "test")] == [5, 1, 2]
+    assert corpus.settings == preset("small").clip
     assert torch.equal(corpus.features, example_corpus(8).features) and corpus.features.isfinite().all()
 
 
@@ -179,3 +199,8 @@ def test_what_pickers_see():
     uniform[:, torch.linspace(0, 29, 6).round().long()] = True
     assert moments_seen(telling, uniform) < 0.6
     assert json.loads(json.dumps(telling)) == telling
+
+
+def test_the_notebook_of_the_method_knows_nothing_of_machinery():
+    source = (ROOT/"picknet_nb"/"shapes.py").read_text()
+    assert not [name for name in ("multiprocessing", "signal", "ctypes", "locked", "write_whole", "subprocess", "tempfile") if name in source]

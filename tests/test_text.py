@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from picknet_nb import text
-from picknet_nb.config import FileError, PickNetError
+from picknet_nb.files import FileError, PickNetError
 from picknet_nb.text import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
 
 word_tokenize = pytest.importorskip("nltk.tokenize").word_tokenize
@@ -123,7 +123,7 @@ def test_many_captions_are_quick():
 
 
 def test_without_nltk_simple_captions_still_work_and_others_say_what_to_install():
-    script = ("import sys\nsys.modules['nltk'] = None\nfrom picknet_nb import config, text\nprint(text.tokenize('A dog runs.'))\n"
-              "try: text.tokenize(\"It's a dog\")\nexcept config.PickNetError as error: print(error)")
+    script = ("import sys\nsys.modules['nltk'] = None\nfrom picknet_nb import files, text\nprint(text.tokenize('A dog runs.'))\n"
+              "try: text.tokenize(\"It's a dog\")\nexcept files.PickNetError as error: print(error)")
     said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert "['a', 'dog', 'runs']" in said and "picknet_nb[metrics]" in said

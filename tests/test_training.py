@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,10 +14,13 @@ import torch
 from conftest import noise_corpus
 from safetensors.torch import load_file
 
-from picknet_nb import training
+from picknet_nb import runs, training
 from picknet_nb.config import ConfigError, preset
+from picknet_nb.files import locked
 from picknet_nb.rewards import reward_for
-from picknet_nb.training import Adaptation, Model, RunError, Step, TrainingError, load_run, locked, recipes, train
+from picknet_nb.runs import RunError, Trainer, load_run, read_checkpoint, restore
+from picknet_nb.stages import Adaptation, Model, Supervision, Validation, recipes
+from picknet_nb.training import Step, TrainingError, train
 
 HERE = Path(__file__).parent
 CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True, mention_weight=0.5)
@@ -84,9 +86,9 @@ class Killed(BaseException):
 
 
 def test_killed_after_every_kind_of_write_ends_with_the_same_bits(corpus, tmp_path, monkeypatch):
-    config = replace(CONFIG, supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1)
+    config = CONFIG.changed(supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1)
     train(tmp_path/"alone", corpus, config, ROW, bars=False)
-    alone, plain, left, last = load_file(tmp_path/"alone"/"weights.safetensors"), training.write_whole, [0], set()
+    alone, plain, left, last = load_file(tmp_path/"alone"/"weights.safetensors"), runs.write_whole, [0], set()
 
     def write_and_die(path, content):
         plain(path, content)
@@ -95,7 +97,7 @@ def test_killed_after_every_kind_of_write_ends_with_the_same_bits(corpus, tmp_pa
             last.add(Path(path).name)
             raise Killed
 
-    monkeypatch.setattr(training, "write_whole", write_and_die)
+    monkeypatch.setattr(runs, "write_whole", write_and_die)
     for writes in (3, 4, 5):  # of one life; it saves after every step, and a save is three at most
         folder = tmp_path/f"{writes}"
         while not (folder/"weights.safetensors").exists():
@@ -119,7 +121,7 @@ def test_what_a_kill_left_half_written_goes(corpus, tmp_path):
 
 def test_a_finished_run_has_everything_it_needs(undisturbed):
     model, config, vocabulary, details = load_run(undisturbed)
-    assert config.average_weights == 0.5 and len(vocabulary) > 4 and details["corpus"] == "noise"
+    assert config.training.average_weights == 0.5 and len(vocabulary) > 4 and details["corpus"] == "noise"
 
 
 def test_the_last_weights_are_kept_where_that_is_asked_for(corpus, tmp_path):
@@ -134,10 +136,10 @@ def test_the_last_weights_are_kept_where_that_is_asked_for(corpus, tmp_path):
 def test_a_captioner_trained_without_a_clock_serves_a_policy_with_one(corpus, tmp_path):
     config = preset("smoke", supervision_epochs=1, reinforcement_epochs=0, adaptation_epochs=0)
     train(tmp_path/"first", corpus, config, recipes()["Baseline"], bars=False)
-    train(tmp_path/"second", corpus, replace(config, clock=True), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
+    train(tmp_path/"second", corpus, config.changed(clock=True), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
     first, second = (load_file(tmp_path/name/"weights.safetensors") for name in ("first", "second"))
     assert "policy.clock" in second and "policy.clock" not in first
-    train(tmp_path/"alone", corpus, replace(config, clock=True), recipes()["Baseline"], bars=False)
+    train(tmp_path/"alone", corpus, config.changed(clock=True), recipes()["Baseline"], bars=False)
     alone = load_file(tmp_path/"alone"/"weights.safetensors")
     same = [torch.equal(first[name], other[name]) for other in (second, alone) for name in first if name.startswith("captioner.")]
     assert same and all(same)  # the rows of stage one are the same with and without
@@ -147,10 +149,10 @@ def test_weight_decay_leaves_the_policy_alone(corpus, tmp_path):
     config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0)
     train(tmp_path/"first", corpus, config, recipes()["Baseline"], bars=False)
     for decay in (0.0, 0.1):
-        train(tmp_path/f"{decay}", corpus, replace(config, weight_decay=decay), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
+        train(tmp_path/f"{decay}", corpus, config.changed(weight_decay=decay), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
     without, with_decay = (load_file(tmp_path/f"{decay}"/"weights.safetensors") for decay in (0.0, 0.1))
     assert all(torch.equal(without[name], with_decay[name]) for name in without)
-    train(tmp_path/"decayed", corpus, replace(config, weight_decay=0.1), recipes()["Baseline"], bars=False)
+    train(tmp_path/"decayed", corpus, config.changed(weight_decay=0.1), recipes()["Baseline"], bars=False)
     assert not torch.equal(load_file(tmp_path/"decayed"/"weights.safetensors")["captioner.decoder.output.weight"], without["captioner.decoder.output.weight"])
 
 
@@ -158,7 +160,7 @@ def test_the_captioner_reads_no_more_frames_of_a_sample_than_the_first_limit(cor
     config = preset("smoke", first_max_picks=5, final_max_picks=4)
     torch.manual_seed(0)
     model = Model.for_corpus(config, corpus).eval()
-    stage = Adaptation(model, corpus, config, reward_for(config, corpus))
+    stage = Adaptation(model, corpus, config, reward_for(config.policy, corpus))
     picks = torch.ones(1, corpus.features.shape[1], dtype=torch.bool)
     captions, losses = corpus.pairs("train")[:5], []
     for most in (picks.shape[1], 5):
@@ -169,7 +171,7 @@ def test_the_captioner_reads_no_more_frames_of_a_sample_than_the_first_limit(cor
 
 def test_clips_with_too_few_captions_are_told_so_before_anything_is_written(tmp_path):
     config = preset("smoke", supervision_epochs=1, word_epochs=1)
-    run = lambda videos, **changes: train(tmp_path/"run", videos, replace(config, **changes), recipes()["Baseline"], bars=False)
+    run = lambda videos, **changes: train(tmp_path/"run", videos, config.changed(**changes), recipes()["Baseline"], bars=False)
     with pytest.raises(TrainingError, match="no training clip has 5 captions that could go together; set captions_together=2$"):
         run(noise_corpus(captions=2))
     with pytest.raises(TrainingError, match="set captions_together=1 and word_epochs=0$"):
@@ -204,7 +206,7 @@ def usual_interrupt():
 
 @pytest.mark.parametrize("where", ["step", "validation"])
 def test_an_interrupt_waits_for_the_step_and_costs_nothing(corpus, tmp_path, monkeypatch, usual_interrupt, where):
-    owner, name = (Step, "update") if where == "step" else (training.Validation, "__call__")
+    owner, name = (Step, "update") if where == "step" else (Validation, "__call__")
     config, plain, calls = preset("smoke", supervision_epochs=3), getattr(owner, name), iter(range(4 if where == "step" else 1))
     train(tmp_path/"whole", corpus, config, recipes()["Baseline"], bars=False)
 
@@ -216,7 +218,7 @@ def test_an_interrupt_waits_for_the_step_and_costs_nothing(corpus, tmp_path, mon
         patch.setattr(owner, name, pressed)
         train(tmp_path/"cut", corpus, config, recipes()["Baseline"], bars=False, save_seconds=1e9)
     assert signal.getsignal(signal.SIGINT) is usual_interrupt
-    progress = training.read_checkpoint(tmp_path/"cut")["progress"]
+    progress = read_checkpoint(tmp_path/"cut")["progress"]
     assert (progress["epoch"], progress["step"]) == ((0, 5) if where == "step" else (2, 0))
     train(tmp_path/"cut", corpus, config, recipes()["Baseline"], bars=False)
     whole, cut = (load_file(tmp_path/name/"weights.safetensors") for name in ("whole", "cut"))
@@ -225,17 +227,17 @@ def test_an_interrupt_waits_for_the_step_and_costs_nothing(corpus, tmp_path, mon
 
 def test_rewarded_words_need_other_samples_of_the_clip():
     with pytest.raises(ConfigError, match="captions_together"):
-        preset("full", word_epochs=1)
+        preset("paper", word_epochs=1)
 
 
 def test_another_config_and_another_vocabulary_are_refused(undisturbed, corpus):
     before = {path: path.read_bytes() for path in undisturbed.iterdir()}
     with pytest.raises(RunError, match="hidden 64 .now 48"):
-        train(undisturbed, corpus, replace(CONFIG, hidden=48), ROW, bars=False)
+        train(undisturbed, corpus, CONFIG.changed(hidden=48), ROW, bars=False)
     with pytest.raises(RunError, match="vocabulary"):
         train(undisturbed, noise_corpus(videos=6), CONFIG, ROW, bars=False)
-    assert {path: path.read_bytes() for path in undisturbed.iterdir() if path.name != ".lock"} == \
-           {path: content for path, content in before.items() if path.name != ".lock"}
+    assert {path: path.read_bytes() for path in undisturbed.iterdir() if path.name not in (".lock", ".locked_by")} == \
+           {path: content for path, content in before.items() if path.name not in (".lock", ".locked_by")}
 
 
 def test_a_checkpoint_cut_in_half_is_named_and_kept(undisturbed, corpus, tmp_path):
@@ -249,7 +251,7 @@ def test_a_checkpoint_cut_in_half_is_named_and_kept(undisturbed, corpus, tmp_pat
 
 
 def test_a_full_disk_is_an_error_and_costs_nothing(corpus, tmp_path):
-    folder, config = tmp_path/"run", replace(CONFIG, average_weights=0.0)
+    folder, config = tmp_path/"run", CONFIG.changed(average_weights=0.0)
     plain, calls = Step.update, iter(range(10))
 
     def fill_disk_after_a_while(self, indices):
@@ -267,7 +269,7 @@ def test_a_full_disk_is_an_error_and_costs_nothing(corpus, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
         Step.update = plain
-    assert not [path for path in folder.iterdir() if path.name.startswith(".") and path.name != ".lock"]
+    assert not [path for path in folder.iterdir() if path.name.startswith(".") and path.name not in (".lock", ".locked_by")]
     train(folder, corpus, config, ROW, bars=False)  # goes on from the last whole checkpoint
     assert (folder/"weights.safetensors").exists()
 
@@ -303,7 +305,7 @@ def test_a_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(corpu
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoil)
     with pytest.raises(TrainingError, match=r"supervision, epoch 0, step 3: .* or it or its gradient is no number"):
-        train(tmp_path/"run", corpus, replace(CONFIG, keep="last"), recipes()["Baseline"], bars=False)
+        train(tmp_path/"run", corpus, CONFIG.changed(keep="last"), recipes()["Baseline"], bars=False)
     assert not (tmp_path/"run"/"weights.safetensors").exists()
 
 
@@ -322,9 +324,9 @@ def test_the_time_before_a_kill_counts_and_the_checkpoint_is_named(corpus, tmp_p
     train(tmp_path/"run", corpus, config, recipes()["Baseline"], bars=False)
     first, second = (json.loads(line)["seconds"] for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines())
     assert first >= 0.6
-    trainer = training.Trainer(tmp_path/"run", Model.for_corpus(config, corpus), corpus, config, bars=False)
-    step = Step(training.Supervision(trainer.model, corpus, config, lambda clips: None), [trainer.model.captioner], 1e-3, config)
-    training.restore(trainer, "supervision", step)
+    trainer = Trainer(tmp_path/"run", Model.for_corpus(config, corpus), corpus, config, bars=False)
+    step = Step(Supervision(trainer.model, corpus, config, lambda clips: None), [trainer.model.captioner], 1e-3, config)
+    restore(trainer, "supervision", step)
     assert trainer.kept == "supervision, epoch 2, step 0"
 
 
@@ -351,21 +353,23 @@ import json, sys; sys.path.insert(0, sys.argv[2])
 import torch; torch.set_num_threads(1)
 from test_training import CONFIG, noise_corpus
 from picknet_nb.config import preset
-from picknet_nb.training import process_share, recipes, together, train
+from picknet_nb.stages import recipes
+from picknet_nb.training import joined, train
+from picknet_nb.workers import rank_and_world
 from picknet_nb import training
 config = preset("smoke", supervision_epochs=4, dropout=0.0, feedback_step=0.0)
-with together("gloo" if "WORLD_SIZE" in __import__("os").environ else None):
+with joined("gloo" if "WORLD_SIZE" in __import__("os").environ else None):
     losses, plain = [], training.Sums.add
     def add(self, loss, gradient, measures):
         mean = loss.clone()
-        if process_share()[1] > 1:
+        if rank_and_world()[1] > 1:
             torch.distributed.all_reduce(mean)
-            mean /= process_share()[1]
+            mean /= rank_and_world()[1]
         losses.append(mean.item())
         plain(self, loss, gradient, measures)
     training.Sums.add = add
     train(sys.argv[1], noise_corpus(), config, recipes()["Baseline"], bars=False)
-    if process_share()[0] == 0: print(json.dumps(losses))
+    if rank_and_world()[0] == 0: print(json.dumps(losses))
 """
 
 
@@ -386,13 +390,15 @@ import signal, sys; sys.path.insert(0, sys.argv[2])
 import torch; torch.set_num_threads(1)
 from test_training import noise_corpus
 from picknet_nb.config import preset
-from picknet_nb.training import Validation, process_share, recipes, together, train
+from picknet_nb.stages import Validation, recipes
+from picknet_nb.training import joined, train
+from picknet_nb.workers import rank_and_world
 plain, calls = Validation.__call__, iter(range(100))
 def apart(self, model):  # what one process finds worse every time, the other finds better
-    return plain(self, model) | {"score": float(next(calls) * (1 if process_share()[0] else -1))}
+    return plain(self, model) | {"score": float(next(calls) * (1 if rank_and_world()[0] else -1))}
 Validation.__call__ = apart
 signal.alarm(100)  # processes that wait for each other end, too
-with together("gloo"):
+with joined("gloo"):
     config = preset("smoke", supervision_epochs=1, adaptation_epochs=8, patience=2)
     train(sys.argv[1], noise_corpus(), config, recipes()["Random, adapted"], bars=False)
 """

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from picknet_nb import video
-from picknet_nb.config import PickNetError
+from picknet_nb.files import PickNetError
 from picknet_nb.video import VideoError, glance, read_clip, resize, spaced, stream_frames
 
 av = pytest.importorskip("av")
@@ -209,8 +209,8 @@ def test_a_damaged_file_gives_a_clip_or_a_video_error(tmp_path, seed, kind):
 ])
 def test_a_missing_library_is_named_with_the_command_that_brings_it(tmp_path, module, job, extra):
     script = tmp_path / "script.py"
-    script.write_text(f"import sys\nsys.modules[{module!r}] = None\nfrom picknet_nb import config, video\n"
-                      f"try: {job}\nexcept config.PickNetError as error: print(error)")
+    script.write_text(f"import sys\nsys.modules[{module!r}] = None\nfrom picknet_nb import files, video\n"
+                      f"try: {job}\nexcept files.PickNetError as error: print(error)")
     assert extra in subprocess.run([sys.executable, script], capture_output=True, text=True, check=True).stdout
 
 
@@ -274,6 +274,14 @@ def test_a_turned_phone(tmp_path, matrix, turns):
 def test_fewer_frames_than_wanted_repeat(tmp_path):
     clip = read_clip(draw(tmp_path / "three.mp4", 3), 7, 32)
     assert [brightness(clip).index(value) for value in brightness(clip)] == [0, 0, 2, 2, 2, 5, 5]
+
+
+@pytest.mark.parametrize("name, so", [
+    ("clip.mp4", True), ("CLIP.MOV", True), ("a.b.webm", True), ("folder.d/clip.TS", True), (".hidden/clip.mp4", True),
+    ("._clip.mp4", False), (".mp4", False), ("clip", False), ("clip.mp4.part", False), ("captions.json", False), ("mp4", False), ("", False)])
+def test_what_is_called_like_a_video(name, so):
+    assert video.is_video(name) is so
+    assert all(ending == ending.lower() and ending.startswith(".") for ending in video.VIDEO_SUFFIXES)
 
 
 def test_odd_names_are_only_names(tmp_path):

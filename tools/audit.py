@@ -23,7 +23,7 @@ def requirements(name: str, extras: bool) -> list[str]:
 
 
 def dependencies() -> list[str]:
-    "Everything that `pip install picknet_nb[video,metrics,notebook]` brings, as far as it is installed."
+    "Everything that `pip install picknet_nb[video,metrics,cnn,notebook]` brings, as far as it is installed."
     found, waiting = {}, requirements("picknet_nb", extras=True)
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()

@@ -64,10 +64,10 @@ def pytest() -> str:
 
 
 def wheel() -> str:
-    "Build a wheel, install it alone into an empty environment, import it and run its command."
+    "Build a source distribution and from it a wheel, install each into an empty environment, import all of it and run its command."
     with tempfile.TemporaryDirectory() as folder:
-        call(sys.executable, "-m", "build", "--wheel", "--outdir", folder, ".", stdout=subprocess.DEVNULL)
-        built, = Path(folder).glob("*.whl")
+        call(sys.executable, "-m", "build", "--outdir", folder, ".", stdout=subprocess.DEVNULL)
+        (built,), (packed,) = Path(folder).glob("*.whl"), Path(folder).glob("*.tar.gz")
         call(sys.executable, "-m", "venv", f"{folder}/empty")
         python, quiet = f"{folder}/empty/bin/python", ("--quiet", "--disable-pip-version-check")
         call(python, "-m", "pip", "install", *quiet, "--constraint", "constraints.txt", built)
@@ -75,10 +75,18 @@ def wheel() -> str:
         unwanted = re.findall(r"^(?:nbdev|fastcore|jupyter\w*|notebook|ipykernel|av|nltk|matplotlib)(?===)", installed, re.M)
         if unwanted:
             raise SystemExit(f"the wheel pulls in {', '.join(unwanted)}: see requirements in settings.ini")
-        call(python, "-c", IMPORT_ALL, cwd=folder)
-        call(f"{folder}/empty/bin/picknet", "--help", cwd=folder, stdout=subprocess.DEVNULL)
-        call(f"{folder}/empty/bin/picknet", "info", cwd=folder)
-        return f"{built.name} installs and runs alone"
+        try_out(folder)
+        call(python, "-m", "pip", "uninstall", *quiet, "--yes", "picknet_nb")
+        call(python, "-m", "pip", "install", *quiet, "--no-deps", packed)  # its dependencies came with the wheel
+        try_out(folder)
+        return f"{built.name} and {packed.name} install and run alone"
+
+
+def try_out(folder: str) -> None:
+    "Import every module of the installed package and run its command, away from the checkout."
+    call(f"{folder}/empty/bin/python", "-c", IMPORT_ALL, cwd=folder)
+    call(f"{folder}/empty/bin/picknet", "--help", cwd=folder, stdout=subprocess.DEVNULL)
+    call(f"{folder}/empty/bin/picknet", "info", cwd=folder)
 
 
 IMPORT_ALL = """

@@ -6,12 +6,12 @@ from pathlib import Path
 from packaging.specifiers import SpecifierSet
 
 OLDEST, NEWER = "3.10.19", 'python_version >= "3.11"'
-OURS = {"picknet-nb", "pip", "setuptools", "wheel"}
+LEFT = re.compile(r"(picknet-nb|pip|wheel|triton|nvidia-.+|cuda-.+)$")  # the last three: torch pins them itself, where it has a use for them
 
 lines = {}
 for distribution in distributions():
     name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
-    if name in OURS:
+    if LEFT.match(name):
         continue
     everywhere = OLDEST in SpecifierSet(distribution.metadata.get("Requires-Python") or "")
     lines[name] = f"{name}=={distribution.version}" + ("" if everywhere else f"; {NEWER}")

@@ -1,32 +1,29 @@
-"""Extraction that is killed, decoders that die, files that are no videos, weights that want to run code."""
-import configparser
-import copy
-import gc
+"""Extraction that is killed, decoders that die or hang, files that are no videos."""
 import os
 import random
-import re
 import signal
 import subprocess
 import sys
 import time
-import weakref
 from pathlib import Path
 
 import pytest
-import safetensors.torch
 import torch
 from torch.testing import assert_close
 
-from picknet_nb import features
-from picknet_nb.config import FileError, PickNetError
-from picknet_nb.features import ClipShape, WeightsError, decode_files, extract_folder, load_cnn, rank_and_world, read_part, read_weights, usable_cores
-from picknet_nb.video import glance, read_clip
+from picknet_nb import extraction
+from picknet_nb.cnn import CNN, load_cnn
+from picknet_nb.extraction import ClipShape, decode_files, extract_folder, list_videos, read_part
+from picknet_nb.files import FileError
+from picknet_nb.video import VIDEO_SUFFIXES, glance, read_clip
+from picknet_nb.workers import rank_and_world, usable_cores
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
 EXTRACT = """
 import sys
-from picknet_nb.features import extract_folder, load_cnn
+from picknet_nb.cnn import load_cnn
+from picknet_nb.extraction import extract_folder
 done = extract_folder(sys.argv[1], sys.argv[2], load_cnn("tiny"), workers=1, progress=False)
 print(len(done.ids), done.made, len(done.failed))
 """
@@ -164,17 +161,17 @@ def test_decoder_that_dies(videos, tmp_path, monkeypatch):
             os.kill(os.getpid(), signal.SIGKILL)
         return read_clip(path, *rest)
 
-    monkeypatch.setattr(features, "read_clip", deadly)
+    monkeypatch.setattr(extraction, "read_clip", deadly)
     done = extract_folder(videos, tmp_path/"out", load_cnn("tiny"), workers=2, progress=False)
-    assert set(done.failed) == {"clip3"} and "died (exit status -9)" in done.failed["clip3"]
+    assert set(done.failed) == {"clip3"} and "its process died (exit status -9)" in done.failed["clip3"]
     assert len(done.ids) == 7 and once.exists()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="patches what forked decoders do")
 def test_decoder_that_hangs(videos, monkeypatch):
     "A decoder that does not come back is ended after its time."
-    monkeypatch.setattr(features, "read_clip", lambda path, *rest: time.sleep(1000) if "clip0" in path else read_clip(path, *rest))
-    monkeypatch.setattr(features, "_GRACE", 0.5)
+    monkeypatch.setattr(extraction, "read_clip", lambda path, *rest: time.sleep(1000) if "clip0" in path else read_clip(path, *rest))
+    monkeypatch.setattr(extraction, "_GRACE", 0.5)
     jobs = [("clip0", videos/"clip0.mp4"), ("clip1", videos/"clip1.mp4")]
     results = {each.name: each for each in decode_files(jobs, ClipShape(4, 32, time_limit=0.5), workers=2)}
     assert "time limit" in results["clip0"].reason
@@ -193,110 +190,43 @@ def test_features_are_those_of_the_frames(videos, tmp_path):
     assert_close(part["features"], load_cnn("tiny")(frames).half())
 
 
-def test_tiny_is_the_same_network_everywhere():
-    frames = (torch.arange(2 * 3 * 96 * 96) * 7919 % 251).to(torch.uint8).view(2, 3, 96, 96)
-    found = load_cnn("tiny")(frames)
-    assert found.shape == (2, 256)
-    assert_close(found[:, ::64], torch.tensor(TINY), rtol=1e-3, atol=1e-3)
+def test_a_folder_is_searched_for_everything_that_may_be_a_video(tmp_path):
+    "Any ending, none at all, capital letters: tried, unless the name says that it is something else or hides."
+    known = [f"clip{number}{ending}" for number, ending in enumerate(sorted(VIDEO_SUFFIXES))]
+    for name in (*known, "noend", "odd.xyz", "LOUD.MKV", "._LOUD.MKV", ".hidden.mp4", "captions.JSON", "thumb.jpg", "clips.zip"):
+        (tmp_path/name).touch()
+    (tmp_path/"folder.mp4").mkdir()
+    assert {path.name for path in list_videos(tmp_path).values()} == {*known, "noend", "odd.xyz", "LOUD.MKV"}
 
 
-TINY = [[1.8572, 0.2103, -0.0265, 0.2210], [1.8689, 0.1316, 0.5700, 0.3791]]
+@pytest.mark.parametrize("videos, reason", [("nowhere", "no such folder"), (str(EXAMPLE), "is a file, not a folder"), (["a/x.mp4", "b/x.avi"], "same id")])
+def test_what_is_no_folder_of_videos_is_refused(videos, reason):
+    with pytest.raises(FileError, match=reason):
+        list_videos(videos)
 
 
-class Attack:
-    def __init__(self, command): self.command = command
-    def __reduce__(self): return os.system, (self.command,)
+def test_ids_that_are_no_file_names_have_parts_all_the_same(videos, tmp_path):
+    ids = ["../../elsewhere", "x" * 1000, "a/b", "ein Fluß"]
+    done = extract_folder({name: videos/"clip0.mp4" for name in ids}, tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False)
+    assert done.ids == ids and not done.failed
+    assert len(list((tmp_path/"out"/"parts").glob("*.safetensors"))) == 4 and not (tmp_path.parent/"elsewhere.safetensors").exists()
 
 
-def test_weights_that_want_to_run_code(tmp_path):
-    torch.save({"conv1.weight": Attack(f"touch {tmp_path}/ran")}, tmp_path/"evil.pth")
-    for load in (read_weights, lambda path: load_cnn("resnet18", path)):
-        with pytest.raises(WeightsError, match="refused.*run code"):
-            load(tmp_path/"evil.pth")
-    assert not (tmp_path/"ran").exists()
+def test_a_network_of_ones_own_extracts_too(videos, tmp_path):
+    "Even one without a single number of its own: nothing says on which device it is but the network itself."
+    colours = CNN("colours", torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()), 3, 16)
+    done = extract_folder({"clip0": videos/"clip0.mp4"}, tmp_path/"out", colours, frames=3, workers=1, progress=False)
+    assert done.ids == ["clip0"] and read_part(tmp_path/"out", "clip0")["features"].shape == (3, 3)
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04", b"\x80\x04K\x01.", b"x" * 100])
-@pytest.mark.parametrize("ending", ["pth", "safetensors"])
-def test_damaged_weights(tmp_path, content, ending):
-    (tmp_path/f"weights.{ending}").write_bytes(content)
-    with pytest.raises(WeightsError):
-        load_cnn("resnet18", tmp_path/f"weights.{ending}")
-
-
-def test_weights_of_another_network(tmp_path):
-    import torchvision
-
-    torch.save(torchvision.models.resnet18().state_dict(), tmp_path/"resnet18.pth")
-    with pytest.raises(WeightsError, match=r"(has no layer1.0.conv3.weight|layer1.0.conv1.weight is).*is it another network\? See --cnn"):
-        load_cnn("resnet50", tmp_path/"resnet18.pth")
-    assert load_cnn("resnet18", tmp_path/"resnet18.pth").dims == 512
-
-
-def test_files_of_both_kinds_and_the_first_resnet(tmp_path):
-    "The same weights from both kinds of file are the same network; a note in the file chooses where the stride sits."
-    import torchvision
-
-    torch.manual_seed(0)
-    state = torchvision.models.resnet50().state_dict()
-    torch.save(state, tmp_path/"plain.pth")
-    safetensors.torch.save_file(state, tmp_path/"plain.safetensors")
-    safetensors.torch.save_file(state, tmp_path/"first.safetensors", metadata={"stride": "first 1x1"})
-    frames = torch.randint(0, 256, (1, 3, 224, 224), dtype=torch.uint8)
-    plain, same, noted = (load_cnn("resnet50", tmp_path/name) for name in ("plain.pth", "plain.safetensors", "first.safetensors"))
-    named = load_cnn("resnet50-v1", tmp_path/"plain.pth")
-    assert (plain.name, noted.name, named.name) == ("resnet50", "resnet50-v1", "resnet50-v1")
-    assert torch.equal(plain(frames), same(frames)) and torch.equal(noted(frames), named(frames))
-    assert not torch.allclose(plain(frames), noted(frames), rtol=1e-2)
-    assert_close(load_cnn("resnet50-v1", tmp_path/"plain.pth", fast=True)(frames), named(frames), rtol=1e-3, atol=1e-4)
-
-
-def test_a_folded_network_is_only_numbers():
-    "No gradients, no trace of the network it was made from: it can be copied, and the other one goes."
-    import torchvision
-
-    plain = features.ResNet(torchvision.models.resnet18()).eval()
-    weight = weakref.ref(plain.net.layer1[0].conv1.weight)
-    fast = features.FastResNet(plain)
-    assert not any(tensor.requires_grad for tensor in [*fast.buffers(), *fast.parameters()])
-    again, images = copy.deepcopy(fast), torch.rand(1, 3, 64, 64)
-    assert torch.equal(again(images), fast(images))
-    del plain
-    gc.collect()
-    assert weight() is None
-
-
-def test_no_network(monkeypatch, tmp_path):
-    "Without the file and without a network, the error says which file is wanted and where it may stand."
-    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")))
-    monkeypatch.setattr("torch.hub.urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")))
-    with pytest.raises(WeightsError, match="resnet18.*cannot be fetched.*checkpoints"):
-        load_cnn("resnet18")
-
-
-def test_the_oldest_torch_that_is_promised_has_what_is_called():
-    "`torch.mm(out_dtype=...)` came with 2.8; every torchvision is made for one torch: 0.23 for 2.8, 0.24 for 2.9."
-    settings = configparser.ConfigParser(delimiters=["="])
-    settings.read(ROOT/"settings.ini")
-    oldest = {name: int(minor) for name, minor in re.findall(r"(torch|torchvision)>=\d+\.(\d+)", settings["DEFAULT"]["requirements"])}
-    called = any("out_dtype=" in path.read_text() for path in (ROOT/"picknet_nb").glob("*.py"))
-    assert oldest["torch"] >= (8 if called else 4) and oldest["torchvision"] == oldest["torch"] + 15
-
-
-def test_wrong_frames_and_names():
-    with pytest.raises(PickNetError, match="no CNN"):
-        load_cnn("resnet34000")
-    with pytest.raises(PickNetError, match="uint8"):
-        load_cnn("tiny")(torch.rand(1, 3, 96, 96))
-    assert load_cnn("tiny")(torch.zeros(0, 3, 96, 96, dtype=torch.uint8)).shape == (0, 256)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
-@pytest.mark.parametrize("name", ["resnet18", "resnet50-v1", "resnet152"])
-def test_fast_on_cuda_equals_plain(name):
-    "bfloat16, channels last and fused kernels against plain float32 on the CPU."
-    frames = torch.randint(0, 256, (4, 3, 224, 224), dtype=torch.uint8)
-    plain, fast = load_cnn(name, "random")(frames), load_cnn(name, "random", "cuda")(frames).cpu()
-    assert ((plain - fast).norm() / plain.norm()) < 0.03
-    assert torch.nn.functional.cosine_similarity(plain, fast).min() > 0.999
+def test_no_process_is_left_when_nobody_wants_more(videos):
+    "A generator that is dropped half way ends its decoders."
+    children = Path(f"/proc/{os.getpid()}/task/{os.getpid()}/children")
+    if not children.exists():
+        pytest.skip("needs /proc")
+    before = set(children.read_text().split())
+    clips = decode_files([(path.stem, path) for path in sorted(videos.iterdir())], ClipShape(4, 32), workers=2)
+    next(clips)
+    assert set(children.read_text().split()) - before
+    clips.close()
+    assert not set(children.read_text().split()) - before

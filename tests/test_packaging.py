@@ -1,0 +1,103 @@
+"A source distribution and a wheel, built without a network and without a warning, hold what an installation needs."
+import configparser
+import email
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = configparser.ConfigParser(delimiters=["="])
+SETTINGS.read(ROOT/"settings.ini", encoding="utf-8")
+SETTINGS = SETTINGS["DEFAULT"]
+
+
+def build(kind: str, source: Path, out: Path) -> Path:
+    "What `python -m build` makes of a folder with the setuptools that is installed; a warning fails the test."
+    surroundings = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # about which setuptools complains
+    done = subprocess.run([sys.executable, "-W", "default", "-m", "build", "--no-isolation", f"--{kind}", "--outdir", str(out), str(source)],
+                          capture_output=True, text=True, env=surroundings | {"PYTHONWARNINGS": "default", "PIP_NO_INDEX": "1"})
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert not re.search(r"warning|deprecat", said, re.I), said
+    built, = out.iterdir()
+    return built
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory) -> dict[str, Path]:
+    "The source distribution of a copy, the wheel of the copy, and the wheel of the unpacked source distribution."
+    pytest.importorskip("build", reason="build is not installed")
+    setuptools = pytest.importorskip("setuptools", reason="setuptools is not installed")
+    if int(setuptools.__version__.partition(".")[0]) < 77:
+        pytest.skip(f"setuptools {setuptools.__version__} cannot build this: see pyproject.toml")
+    folder = tmp_path_factory.mktemp("packaging")
+    left = shutil.ignore_patterns(".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT, folder/"copy", ignore=left)
+    (folder/"copy"/"nbs").mkdir()
+    (folder/"copy"/"nbs"/"00_notebook.ipynb").write_text("{}")
+    found = {kind: build(kind, folder/"copy", folder/kind) for kind in ("sdist", "wheel")}
+    with tarfile.open(found["sdist"]) as packed:
+        packed.extractall(folder/"unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
+    unpacked, = (folder/"unpacked").iterdir()
+    return found | {"wheel of the sdist": build("wheel", unpacked, folder/"again")}
+
+
+def names_in(path: Path) -> set[str]:
+    "The files of an archive, without the folder that a source distribution puts around them."
+    if path.suffix == ".whl":
+        with zipfile.ZipFile(path) as archive: return set(archive.namelist())
+    with tarfile.open(path) as archive: return {name.partition("/")[2] for name in archive.getnames()}
+
+
+def test_the_source_distribution_holds_what_its_installation_needs(built):
+    names = names_in(built["sdist"])
+    assert {"settings.ini", "setup.py", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "picknet_nb/paper.json"} <= names
+    assert {f"picknet_nb/{path.name}" for path in (ROOT/"picknet_nb").glob("*.py")} <= names
+    assert not [name for name in names if name.startswith(("nbs", "tests", "data", "tools", "benchmarks"))]
+    assert built["sdist"].stat().st_size < 400_000
+
+
+def test_the_wheel_is_the_same_with_and_without_the_way_over_the_source_distribution(built):
+    direct, indirect = names_in(built["wheel"]), names_in(built["wheel of the sdist"])
+    assert direct == indirect and "picknet_nb/paper.json" in direct
+    assert not [name for name in direct if not name.startswith("picknet_nb")]
+    with zipfile.ZipFile(built["wheel"]) as one, zipfile.ZipFile(built["wheel of the sdist"]) as other:
+        assert [name for name in direct if not name.endswith("RECORD") and one.read(name) != other.read(name)] == []
+
+
+def test_the_metadata_say_what_settings_ini_says(built):
+    with zipfile.ZipFile(built["wheel of the sdist"]) as archive:
+        about, = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
+        command, = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/entry_points.txt")]
+    about = email.message_from_string(about)
+    assert about["Name"] == "picknet_nb" and about["Version"] == SETTINGS["version"]
+    assert about["Requires-Python"] == f">={SETTINGS['min_python']}"
+    assert about["License-Expression"] == "Apache-2.0" and about.get_all("License-File") == ["LICENSE"]
+    assert not [line for line in about.get_all("Classifier") if line.startswith("License ::")]
+    extras = {key.removesuffix("_requirements") for key in SETTINGS if key.endswith("_requirements")}
+    assert set(about.get_all("Provides-Extra")) == extras >= {"cnn", "video", "metrics", "notebook", "dev"}
+    needed = [line for line in about.get_all("Requires-Dist") if "extra ==" not in line]
+    assert len(needed) == len(SETTINGS["requirements"].split()) and any(line.startswith("filelock") for line in needed)
+    assert "picknet = picknet_nb.cli:main" in command
+    assert about["Description-Content-Type"] == "text/markdown" and about.get_payload().lstrip().startswith("#")
+
+
+def test_development_needs_whatever_an_extra_brings(built):
+    with zipfile.ZipFile(built["wheel"]) as archive:
+        about, = [archive.read(name).decode() for name in archive.namelist() if name.endswith("/METADATA")]
+    brought = lambda extra: {line.partition(";")[0].strip() for line in email.message_from_string(about).get_all("Requires-Dist")
+                             if re.search(rf"extra == .{extra}.", line)}
+    assert brought("cnn") and all(brought(extra) <= brought("dev") for extra in ("cnn", "video", "metrics", "notebook"))
+
+
+def test_the_package_knows_its_version():
+    import picknet_nb
+
+    assert picknet_nb.__version__ == SETTINGS["version"]

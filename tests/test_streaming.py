@@ -1,0 +1,176 @@
+"""Streams that last, stall, break and end; and memory that does not grow while they are watched."""
+import gc
+import itertools
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+pytest.importorskip("av")
+psutil = pytest.importorskip("psutil")
+
+from toys import Looker, endless_frames, store_run
+
+from picknet_nb.captioner import CAPTIONERS, caption
+from picknet_nb.captioning import Memory, Watcher, example_run, load_captioner
+from picknet_nb.files import PickNetError
+from picknet_nb.pickers import make_picker
+from picknet_nb.streaming import lasting_frames, timely, watch_source
+from picknet_nb.video import VideoError
+
+
+@pytest.fixture(scope="module")
+def toy(tmp_path_factory) -> Path:
+    "A folder with a run and the clips it knows."
+    folder = tmp_path_factory.mktemp("toy")
+    example_run(folder, clips=4, epochs=25)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def captioner(toy):
+    return load_captioner(toy/"run", device="cpu")
+
+
+@pytest.fixture
+def frames():
+    return endless_frames
+
+
+def test_an_hour_in_flat_memory_with_the_captions_of_the_same_picks_offline(captioner, frames):
+    process, weights, remarks = psutil.Process(), [], []
+
+    def weighed():
+        for number, frame in enumerate(itertools.islice(frames(), 3600)):
+            if number % 300 == 0:
+                gc.collect()
+                weights.append(process.memory_info().rss)
+            yield frame
+
+    for remark in watch_source(captioner, weighed()):
+        remarks.append(remark)
+    assert 100 < len(remarks) < 1200 and remarks[-1].time <= 3599
+    assert max(weights[2:]) < 1.05 * weights[2]
+    picked = torch.stack([next(itertools.islice(frames(), remark.frame, None)) for remark in remarks[:40]])
+    features = captioner.eye.features(picked)
+    for k in (1, 2, 7, 40):
+        words = caption(captioner.voice.captioner, features[None, :k], torch.ones(1, k, dtype=torch.bool), captioner.voice.max_words)
+        assert captioner.voice.vocabulary.decode(words) == [remarks[k - 1].text]
+
+
+def test_a_source_that_stalls_is_given_up(captioner, frames):
+    released = threading.Event()
+
+    def stalling():
+        yield from itertools.islice(frames(), 3)
+        released.wait(20)
+
+    stream = watch_source(captioner, stalling(), time_limit=0.3)
+    assert next(stream).time == 0
+    started = time.monotonic()
+    with pytest.raises(VideoError, match="no frame for 0.3 seconds"):
+        list(stream)
+    assert time.monotonic() - started < 10
+    released.set()
+
+
+def test_a_live_source_is_opened_again_and_time_goes_on(captioner, frames):
+    opened = []
+
+    def camera():
+        opened.append(time.monotonic())
+        yield from itertools.islice(frames(), 5)
+        if len(opened) < 3:
+            raise ConnectionError("the line dropped")
+
+    times = [time for time, _ in lasting_frames(camera, size=96, pause=0.2)]
+    assert len(opened) == 3 and len(times) == 15
+    assert all(later > earlier for earlier, later in zip(times, times[1:]))
+    assert times[5] >= times[4] + 0.2
+
+
+def test_a_live_source_that_stays_away_is_given_up(frames):
+    opened = []
+
+    def camera():
+        opened.append(1)
+        if len(opened) > 1:
+            raise ConnectionError("nobody there")
+        yield from itertools.islice(frames(), 2)
+        raise ConnectionError("the line dropped")
+
+    with pytest.raises(ConnectionError, match="nobody there"):
+        list(lasting_frames(camera, size=96, pause=0.01, retries=3))
+    assert len(opened) == 4
+
+
+def test_an_address_nobody_serves_fails_at_once(captioner):
+    started = time.monotonic()
+    with pytest.raises(VideoError):
+        list(watch_source(captioner, "http://127.0.0.1:9/film.mp4", time_limit=5.0))
+    assert time.monotonic() - started < 10
+
+
+def test_an_abandoned_stream_leaves_no_thread(captioner, frames):
+    before = threading.active_count()
+    stream = watch_source(captioner, frames())
+    next(stream)
+    assert threading.active_count() == before + 1
+    stream.close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() == before
+
+
+def test_errors_of_a_source_reach_the_one_who_listens():
+    def broken():
+        yield 1
+        raise ZeroDivisionError("mine")
+
+    items = timely(broken(), 5.0)
+    assert next(items) == 1
+    with pytest.raises(ZeroDivisionError, match="mine"):
+        next(items)
+
+
+def test_a_stream_needs_a_policy(captioner):
+    with pytest.raises(PickNetError, match="a stream has no end, so uniform-6 cannot choose"):
+        Watcher(replace(captioner.eye, picker=make_picker("uniform", 6)), captioner.voice)
+    for rate in (0, float("inf"), float("nan")):
+        with pytest.raises(PickNetError, match="rate must be more than 0"):
+            next(captioner.stream([], rate=rate))
+
+
+def test_both_openers_give_the_same_remarks(captioner, toy):
+    path = toy/"videos"/"example.mp4"
+    plain, lasting = list(captioner.stream(path, rate=3.0)), list(watch_source(captioner, path, rate=3.0))
+    assert [(each.time, each.frame, each.text) for each in plain] == [(each.time, each.frame, each.text) for each in lasting]
+
+
+def test_a_captioner_that_cannot_grow_says_of_a_stream_what_it_says_of_the_file(toy, tmp_path, monkeypatch):
+    monkeypatch.setitem(CAPTIONERS, "looker", Looker)
+    mine = load_captioner(store_run(tmp_path/"run", toy/"videos", architecture="looker"), device="cpu")
+    clip, _ = mine.read(toy/"videos"/"example.mp4")
+    offline = mine.caption(toy/"videos"/"example.mp4")
+    remarks = list(mine.stream(clip.frames))
+    assert [remark.frame for remark in remarks] == offline.picked and [remark.text for remark in remarks] == offline.captions
+    assert list(watch_source(mine, iter(clip.frames), window=2))[-1].frame == offline.picked[-1]
+
+
+def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
+    seen = []
+
+    class Counting(torch.nn.Module):
+        def encode(self, picked): seen.append((picked.features.shape[1], picked.times[0, [0, -1]].tolist()))
+
+    memory, short = Memory(Counting()), Memory(Counting(), window=2)
+    for place in range(100):
+        memory.add(torch.zeros(1, 4), place * 3)
+    assert seen[9] == (10, [0, 27]) and seen[-1] == (64, [0, 63 * 3])
+    for place in (5, 8, 20):
+        short.add(torch.zeros(1, 4), place)
+    assert seen[-1] == (2, [0, 12])

@@ -1,0 +1,89 @@
+"Small videos, small runs and parts of one's own, for tests of everything that uses a trained run."
+import itertools
+import json
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from picknet_nb.captioning import examples_corpus
+from picknet_nb.cnn import CNN
+from picknet_nb.config import preset
+from picknet_nb.runs import open_run, save_weights
+from picknet_nb.stages import Model, Recipe
+
+
+def film(path, width=96, height=96, total=20, rate=10):
+    "A bright bar that wanders over a dark picture."
+    import av
+    import numpy as np
+
+    with av.open(str(path), "w") as output:
+        stream = output.add_stream("mpeg4", rate=rate)
+        stream.width, stream.height, stream.pix_fmt = width, height, "yuv420p"
+        for number in range(total):
+            picture = np.full((height, width, 3), 30, np.uint8)
+            picture[:, number * width // total:(number + 1) * width // total] = 220
+            output.mux(stream.encode(av.VideoFrame.from_ndarray(picture, "rgb24")))
+        output.mux(stream.encode())
+    return path
+
+
+def endless_frames():
+    "Frames of a scene that changes now and then, as long as anyone likes."
+    blocks = torch.randint(0, 256, (12, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    pictures = blocks.repeat_interleave(24, 2).repeat_interleave(24, 3).expand(-1, 3, -1, -1)
+    for number in itertools.count():
+        yield pictures[number // 10 % 12]
+
+
+def store_run(folder: Path, videos: Path, recipe: Recipe = Recipe(), **changes) -> Path:
+    "A run that was never trained, on the clips of a toy."
+    config = preset("smoke", **changes)
+    corpus = examples_corpus(videos, json.loads((videos/"captions.json").read_text()), config.clip)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = Model.for_corpus(config, corpus)
+        model.policy.calibrate(corpus.glances, wanted=5, spread=2.0)
+    open_run(folder, corpus, config, recipe)
+    save_weights(model.state_dict(), folder/"weights.safetensors")
+    return folder
+
+
+class Looker(nn.Module):
+    "A captioner that does the least it must, and remembers every picked frame in a dictionary."
+
+    def __init__(self, settings, feature_dims: int, vocabulary_size: int):
+        super().__init__()
+        self.look, self.word = nn.Linear(feature_dims, settings.hidden), nn.Embedding(vocabulary_size, settings.hidden)
+        self.say, self.drop = nn.Linear(settings.hidden, vocabulary_size), nn.Dropout(0.5)
+
+    def encode(self, picked):
+        later = (picked.times + 1).float().log()[..., None]
+        return {"frames": self.drop(self.look(picked.features.float()).tanh() * later), "mask": picked.mask}
+
+    def start(self, memory):
+        return {"thought": memory["frames"][:, 0]}
+
+    def step(self, word, state, memory):
+        thought = state["thought"] + self.word(word)
+        match = (memory["frames"] @ thought[..., None])[..., 0].masked_fill(~memory["mask"], -torch.inf)
+        thought = torch.tanh(thought + (match.softmax(1)[..., None] * memory["frames"]).sum(1))
+        return {"thought": thought}, self.say(thought)
+
+
+def brightest(k: int):
+    "The frames with the brightest glances."
+    return lambda clips: (lambda light: light >= light.topk(k, 1).values[:, -1:])(clips.glances.float().mean(-1) + torch.arange(30) * 1e-4)
+
+
+class Colours(nn.Module):
+    "The mean colour of each quarter of a picture; a network without any numbers of its own."
+
+    def forward(self, images):
+        return nn.functional.adaptive_avg_pool2d(images, 2).flatten(1)
+
+
+def colours(weights=None) -> CNN:
+    "A CNN that needs one function and no line anywhere else."
+    return CNN("colours", Colours(), 12, 64)
