@@ -645,7 +645,7 @@ def test_every_function_is_named_here():
                 "word_losses word_losses_gradient CaptionLoss",
         "encoder": "lstm_step FrameModel EncoderState StreamEncoder check_shapes refuse_infinite Picked",
         "decoder": "gru_step embedded thin_out Weights NEVER WordModel Draws gumbel draw_chances choose feed",
-        "captioner": "CAPTIONERS Beams extend beam_search generate check_sizes Ready",
+        "captioner": "CAPTIONERS Beams extend beam_search generate check_sizes Ready PaperNetworks",
         "policy": "glance_differences PickNet project walk_by_scan pair_logits walk path_logits path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Choice PICKERS Picker PickerError picks_at all_frames uniform random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct kmeans",
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
