@@ -220,7 +220,7 @@ def test_a_captioner_of_ones_own_captions_files(toy, tmp_path, monkeypatch):
     assert mine.voice.vocabulary.decode(words) == [caption.text]  # times and all, the same as in training
     assert mine.caption(toy/"videos"/"example.mp4", beam=2, running=False).text == caption.text
     monkeypatch.delitem(CAPTIONERS, "looker")
-    with pytest.raises(RunError, match="run.json: no captioner 'looker'.*registered first.*--use MODULE"):
+    with pytest.raises(RunError, match="config.json: no captioner 'looker'.*registered first.*--use MODULE"):
         load_captioner(run, device="cpu")
 
 
