@@ -335,3 +335,14 @@ def test_no_pair_of_words_is_said_twice_where_that_is_asked_for(size):
     if size == 1: assert torch.equal(fresh, greedy(captioner, memory, 14, no_repeats=True))
     same = [not pairs(each) or len(pairs(each)) == len(set(pairs(each))) for each in plain]
     if size == 1: assert torch.equal(plain[torch.tensor(same)], fresh[torch.tensor(same)])  # who repeats nothing says the same as before
+
+
+def test_the_scores_of_a_beam_are_those_of_its_words():
+    "Whoever continues a caption goes on from that caption's own state."
+    torch.manual_seed(0)
+    captioner, memory = speaker(14, 8), Seen(3*torch.randn(20, 8))
+    words, scores = beam(captioner, memory, 4, 9, length_penalty=0.0, best=4)
+    for place in range(4):
+        said = words[:, place]
+        told = teach(captioner, memory, said).index_fill(-1, torch.tensor(NEVER), -torch.inf).log_softmax(-1)
+        assert_close(scores[:, place], told.gather(-1, said[..., None])[..., 0].where(said != PAD, 0).sum(1))

@@ -118,6 +118,25 @@ def test_stage_three_keeps_the_limit_that_stage_two_ended_with(corpus):
     assert second.max_picks == 10
 
 
+def test_stage_three_feeds_the_decoder_its_own_words_as_often_as_stage_one_did_in_the_end(corpus):
+    config = preset("smoke", supervision_epochs=6, feedback_step=0.1, feedback_every=2, feedback_most=0.5)
+    stage = Adaptation(fresh(config, corpus), corpus, config, reward_for(config.policy, corpus))
+    for epoch, expected in ((0, 0.3), (1, 0.3), (2, 0.4), (9, 0.5)):
+        stage.start_epoch(epoch)
+        assert stage.supervision.feedback.item() == pytest.approx(expected)
+    first = Supervision(fresh(config, corpus), corpus, config, frame_choice(make_picker("all"), corpus))
+    first.start_epoch(0)
+    assert first.feedback.item() == 0
+
+
+def test_stage_three_goes_on_with_the_feedback_that_stage_one_ended_with(corpus):
+    config = preset("smoke", supervision_epochs=6, feedback_step=0.1, feedback_every=2, feedback_most=1.0)
+    stage = Adaptation(fresh(config, corpus), corpus, config, reward_for(config.policy, corpus))
+    for epoch in (0, 4):
+        stage.start_epoch(epoch)
+        assert stage.supervision.feedback == pytest.approx(feedback_at(6 + epoch, config)) and stage.supervision.feedback > 0
+
+
 def test_stage_three_teaches_the_captioner_on_sampled_picks(corpus):
     config = preset("smoke", rollouts=2)
     model = fresh(config, corpus)
