@@ -21,7 +21,8 @@ setup(
     project_urls={"Source": settings["git_url"], "Documentation": settings["doc_host"] + settings["doc_baseurl"]},
     keywords=settings["keywords"].split(),
     packages=find_packages(include=["picknet_nb", "picknet_nb.*"]),
-    package_data={"picknet_nb": ["paper.json"]},
+    package_data={"picknet_nb": ["paper.json", "box/*/*"]},
+    include_package_data=False,  # the box is data, not a package
     install_requires=settings["requirements"].split(),
     extras_require=extras,
     entry_points={"console_scripts": settings["console_scripts"].split()},

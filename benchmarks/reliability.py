@@ -4,7 +4,7 @@
     python benchmarks/reliability.py --only suite        # or: clips captions stream corpus; nothing: only the list of what was found
     python benchmarks/reliability.py --fuzz 1            # as many inputs as `make test`
 
-Counts come from the tests themselves (tests/reliability.py), one line for each batch of inputs. Each load runs in a process of its own;
+Counts come from the tests themselves (tests/reliability.py, which tries the commands: `--inputs`, `--kills`), one line for each batch of inputs. Each load runs in a process of its own;
 its peak is the largest resident memory of that process, and for extraction also of its decoders. Needs the development environment.
 """
 from __future__ import annotations
@@ -112,7 +112,7 @@ def run_suite(fuzz: int) -> dict:
     return {"fuzz": fuzz, "tests": int(tests.get("tests")), "tests_failed": failed, "tests_skipped": int(tests.get("skipped")),
             "seconds": {name: round(value, 1) for name, value in seconds.items()},
             "inputs_tried": sum(sum(each.values()) for each in inputs.values()),
-            "uncaught": sum(each.get("failure", 0) for each in inputs.values()), "inputs": inputs,
+            "uncaught": sum(sum(each.values()) - each.get("read", 0) - each.get("refused", 0) for each in inputs.values()), "inputs": inputs,
             "faults_injected": {kind: sum(each.values()) for kind, each in sorted(tallied["faults"].items())},
             "attacks": {kind: sum(each.values()) for kind, each in sorted(tallied["attacks"].items())}}
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from itertools import chain, pairwise
+from functools import lru_cache
 from pathlib import Path
 from time import perf_counter
 
@@ -21,27 +21,25 @@ import torch
 from torch import Tensor, nn
 
 from .analysis import data_folder
-from .captioner import beam as search_beam, growing, teach, without_dropout
+from .captioner import beam as search_beam, growing, without_dropout
 from .cnn import CNN, load_cnn
-from .config import ClipSettings, Config, preset
-from .corpus import Corpus
-from .decoder import caption_loss
+from .config import Config
 from .encoder import pick_frames
 from .files import FileError, PickNetError, read_json, write_whole
+from .models import Speech, find_model, new_folder
 from .pickers import Clips, Picker, make_picker
-from .runs import RunError, load_run, open_run, save_weights
+from .runs import RunError, load_run
 from .shapes import describe, example_story, make_story
 from .stages import Model, Recipe, recipes
 from .text import Vocabulary
-from .video import VIDEO_SUFFIXES, Clip, VideoError, glance, is_video, read_clip, resize, stream_frames
+from .video import VIDEO_SUFFIXES, Clip, VideoError, glance, in_decoder, is_video, read_clip, resize, stream_frames
 from .world import write_clip
 
 # %% auto #0
-__all__ = ['write_examples', 'examples_corpus', 'learn_by_heart', 'example_run', 'run_folders', 'finished_runs',
-           'has_both_rewards', 'find_run', 'Eye', 'look_over', 'decide', 'look_closely', 'Voice', 'Caption',
-           'Stopwatch', 'caption_clip', 'refuse_address', 'check_threshold', 'FileCaptioner', 'read_ahead',
-           'find_videos', 'Failure', 'Memory', 'Remark', 'Watcher', 'camera', 'VideoCaptioner', 'load_eye_cnn',
-           'load_eye', 'load_captioner']
+__all__ = ['write_examples', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run', 'Eye', 'look_over',
+           'decide', 'look_closely', 'Voice', 'Caption', 'Stopwatch', 'caption_clip', 'refuse_address',
+           'check_threshold', 'FileCaptioner', 'find_videos', 'Failure', 'Memory', 'Remark', 'Watcher', 'camera',
+           'VideoCaptioner', 'load_eye_cnn', 'load_eye', 'load_captioner', 'load', 'caption']
 
 # %% ../nbs/33_captioning.ipynb #c947b2a2
 def write_examples(folder: Path, clips: int = 8, seed: int = 0) -> dict[str, list[str]]:  # captions of each clip, by name
@@ -53,52 +51,19 @@ def write_examples(folder: Path, clips: int = 8, seed: int = 0) -> dict[str, lis
     write_whole(folder/"captions.json", json.dumps(captions, indent=1))
     return captions
 
-# %% ../nbs/33_captioning.ipynb #b1b0e225
-def examples_corpus(folder: Path, captions: dict[str, list[str]], settings: ClipSettings) -> Corpus:
-    "The clips as a corpus: all of them for training, none for anything else."
-    cnn = load_cnn(settings.cnn)
-    clips = [read_clip(folder/f"{name}.mp4", settings.frames, cnn.image_size).frames for name in captions]
-    features = torch.stack([cnn(each) for each in clips])  # (clips, frames, dims)
-    glances = torch.stack([glance(each, settings.glance_size) for each in clips]) if settings.glance == "grey" else None
-    splits = {"train": torch.arange(len(clips)), "validation": torch.arange(0), "test": torch.arange(0)}
-    return Corpus.build("examples", list(captions), features, glances, list(captions.values()), splits, settings, {"weights": cnn.weights})
-
-# %% ../nbs/33_captioning.ipynb #31b2fe4a
-def learn_by_heart(captioner: nn.Module, corpus: Corpus, config: Config, epochs: int) -> None:
-    "Teach a captioner the captions of a few clips, from a fifth of their frames at a time."
-    optimiser, pick = torch.optim.Adam(captioner.parameters(), config.training.supervision_rate), make_picker("chance", 0.2)
-    for batch in (batch for _ in range(epochs) for batch in corpus.batches("train", config.training.batch_size)):
-        videos, words = corpus.caption_video[batch], corpus.words[batch]
-        clips = Clips(corpus.features[videos], corpus.glances[videos])
-        loss = caption_loss(teach(captioner, captioner.encode(pick_frames(clips.features, pick(clips))), words), words)
-        optimiser.zero_grad()
-        loss.backward()
-        optimiser.step()
-
 # %% ../nbs/33_captioning.ipynb #182c2578
-def example_run(
-    folder,            # gets `videos` and `run`; a run that is there already is kept
-    clips: int = 8,
-    epochs: int = 90,
-) -> Path:             # the run's folder
-    "A toy to try everything with: clips of the built-in world, and a model that knows them by heart."
+def example_run(folder, clips: int = 8) -> Path:  # the folder gets `videos` and `run`; what is there is kept
+    "Something to try everything with: clips of the built-in world, and the model that knows that world."
     folder = Path(folder)
-    if (folder/"run"/"weights.safetensors").exists():
-        return folder/"run"
-    config = preset("smoke", hidden=128, word_embedding=64, feature_embedding=64, dropout=0.0, max_words=20, batch_size=40)
-    corpus = examples_corpus(folder/"videos", write_examples(folder/"videos", clips), config.clip)
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        model = Model.for_corpus(config, corpus)
-        learn_by_heart(model.captioner, corpus, config, epochs)
-        model.policy.calibrate(corpus.glances, wanted=5, spread=2.0)
-    open_run(folder/"run", corpus, config, Recipe())
-    save_weights(model.state_dict(), folder/"run"/"weights.safetensors")
+    if not (folder/"run"/"run.json").exists():
+        write_examples(folder/"videos", clips)
+        with new_folder(folder/"run") as made:
+            shutil.copytree(find_model("shapes"), made, dirs_exist_ok=True)
     return folder/"run"
 
 # %% ../nbs/33_captioning.ipynb #cb046801
 def run_folders() -> list[Path]:
-    "Where runs are looked for: in `data/runs`, and in `runs` of the current folder."
+    "Where `picknet info` looks for runs: in `data/runs`, and in `runs` of the current folder."
     return list({folder.resolve(): folder for folder in (Path("runs"), data_folder()/"runs")}.values())
 
 
@@ -116,16 +81,18 @@ def has_both_rewards(run: Path) -> bool:
         return False
 
 # %% ../nbs/33_captioning.ipynb #72dc67fe
-def find_run(folder=None) -> Path:  # a run, or a folder with runs somewhere inside; None: `run_folders`
+def find_run(folder=None) -> Path:  # a run, a model, or a folder with runs somewhere inside; None: the model in the box
     "The folder itself if it is a run, else the newest run inside it that is the paper's method, else the newest."
-    if folder and (Path(folder)/"run.json").exists():
-        return Path(folder)
-    folders = [Path(folder)] if folder else run_folders()
-    if not any(each.is_dir() for each in folders):
-        raise RunError(folders[-1], "no such folder: train a model with `picknet reproduce` first, or name the folder of a run")
-    found = finished_runs(folders)
+    if folder is None:
+        return find_model()
+    folder = Path(folder)
+    if (folder/"run.json").exists():
+        return folder
+    if not folder.is_dir():
+        raise RunError(folder, "no such folder: name the folder of a run or of a model, or leave it away for the model in the box")
+    found = finished_runs([folder])
     if not found:
-        raise RunError(folders[-1], "holds no trained run: it has no run.json and weights.safetensors, nor has any folder inside it")
+        raise RunError(folder, "holds no trained run: it has no run.json and weights.safetensors, nor has any folder inside it")
     return max(found, key=lambda run: (has_both_rewards(run), (run/"weights.safetensors").stat().st_mtime))
 
 # %% ../nbs/33_captioning.ipynb #9c10f4bb
@@ -184,6 +151,7 @@ class Voice:
     captioner: nn.Module
     vocabulary: Vocabulary
     max_words: int = 20
+    speech: Speech = Speech()  # how it speaks where nobody says otherwise
 
     @torch.no_grad()
     def remember(self, features: Tensor, places: Tensor, running: bool = True):
@@ -193,14 +161,15 @@ class Voice:
         with without_dropout(self.captioner):
             return growing(self.captioner, picked) if running else self.captioner.encode(picked)
 
-    def words(self, memory, beam: int = 1, best: int = 1) -> tuple[Tensor, Tensor]:  # int64 (rows, best, time), (rows, best)
+    def words(self, memory, beam: int | None = None, best: int = 1) -> tuple[Tensor, Tensor]:  # int64 (rows, best, time), (rows, best)
         "The best word sequences of each row of a memory, and their log-probabilities over length to the power 0.7."
+        beam = self.speech.beam if beam is None else beam
         if min(beam, best) < 1:
             raise PickNetError(f"beam and best must be 1 or more, not {beam} and {best}")
         with without_dropout(self.captioner):
-            return search_beam(self.captioner, memory, max(beam, best), self.max_words, best=best)
+            return search_beam(self.captioner, memory, max(beam, best), self.max_words, best=best, no_repeats=self.speech.no_repeats)
 
-    def say(self, memory, beam: int = 1, best: int = 1) -> tuple[list[list[str]], list[list[float]]]:
+    def say(self, memory, beam: int | None = None, best: int = 1) -> tuple[list[list[str]], list[list[float]]]:
         "The same as sentences."
         words, scores = self.words(memory, beam, best)
         return [self.vocabulary.decode(each) for each in words.cpu()], scores.tolist()
@@ -258,7 +227,7 @@ class Stopwatch(dict):
         self[part] = self.get(part, 0.0) + perf_counter() - started
 
 # %% ../nbs/33_captioning.ipynb #7bace5fa
-def caption_clip(clip: Clip, eye: Eye, voice: Voice, beam: int = 1, best: int = 1, threshold: float | None = None,
+def caption_clip(clip: Clip, eye: Eye, voice: Voice, beam: int | None = None, best: int = 1, threshold: float | None = None,
                  running: bool = True, source: str = "", watch: Stopwatch | None = None) -> Caption:
     "Glance at every frame, look closely at the picked ones, say what they show; `watch` may have timed what came before."
     watch = Stopwatch(eye.device) if watch is None else watch
@@ -289,6 +258,17 @@ def check_threshold(threshold: float | None) -> float | None:
         raise PickNetError(f"the threshold is a probability between 0 and 1, not {threshold}")
     return threshold
 
+# %% ../nbs/33_captioning.ipynb #c83a52b7
+def _read_each(paths: list, frames: int, size: int) -> Iterator[tuple]:
+    "For each file: equally spaced frames and their times, as arrays, and how long that took; or why there are none."
+    for path in paths:
+        try:
+            refuse_address(path)
+            started, clip = perf_counter(), read_clip(path, frames, size)
+            yield (clip.frames.numpy(), clip.times.numpy()), perf_counter() - started
+        except FileError as error:
+            yield error.reason, 0.0
+
 # %% ../nbs/33_captioning.ipynb #17e65afb
 @dataclass
 class FileCaptioner:
@@ -297,18 +277,28 @@ class FileCaptioner:
     voice: Voice
     config: Config    # the run's settings
 
+    def read_many(self, paths: Iterable) -> Iterator[tuple[object, Clip | str, Stopwatch]]:
+        "Each path with its clip, or why there is none, and how long that took; the next is read while this one is worked on."
+        left = deque(paths)
+        while left:
+            with closing(in_decoder(left[0], 60.0, _read_each, list(left), self.config.clip.frames, self.eye.cnn.image_size)) as reader:
+                try:
+                    for found, seconds in reader:
+                        (watch := Stopwatch(self.eye.device))["read"] = seconds
+                        yield left.popleft(), found if isinstance(found, str) else Clip(*map(torch.from_numpy, found)), watch
+                except VideoError as error:  # the reader died or hung: those that are left get another one
+                    yield left.popleft(), error.reason, Stopwatch(self.eye.device)
+
     def read(self, path) -> tuple[Clip, Stopwatch]:
         "Equally spaced frames of a file, and how long that took."
-        refuse_address(path)
-        watch = Stopwatch(self.eye.device)
-        with watch("read"):
-            clip = read_clip(path, self.config.clip.frames, self.eye.cnn.image_size)
+        _, clip, watch = next(self.read_many([path]))
+        if isinstance(clip, str): raise VideoError(path, clip)
         return clip, watch
 
     def caption(
         self,
         path,                            # a video file
-        beam: int = 1,                   # 1: greedy
+        beam: int | None = None,         # 1: greedy; None: as the model speaks best
         best: int = 1,                   # how many sentences
         threshold: float | None = None,  # pick where p(pick) is larger; None: the run's own
         running: bool = True,            # also say what would be said after each pick
@@ -317,14 +307,6 @@ class FileCaptioner:
         check_threshold(threshold)
         clip, watch = self.read(path)
         return caption_clip(clip, self.eye, self.voice, beam, best, threshold, running, str(path), watch)
-
-# %% ../nbs/33_captioning.ipynb #64c3aa3f
-def read_ahead(paths: Iterable, read: Callable) -> Iterator[tuple[object, Callable]]:
-    "Each path with a function that gives what `read` made of it, or raises; the next is read while this one is worked on."
-    with ThreadPoolExecutor(1) as reader:
-        begun = ((path, reader.submit(read, path)) for path in paths)
-        for (path, future), _ in pairwise(chain(begun, [None])):
-            yield path, future.result
 
 # %% ../nbs/33_captioning.ipynb #c810183d
 def find_videos(paths: Iterable) -> list[Path]:
@@ -390,7 +372,7 @@ class Remark:
 class Watcher:
     "Watches one stream; what it remembers does not grow."
 
-    def __init__(self, eye: Eye, voice: Voice, threshold: float | None = None, beam: int = 1, window: int = 0):
+    def __init__(self, eye: Eye, voice: Voice, threshold: float | None = None, beam: int | None = None, window: int = 0):
         if not eye.picker.causal:
             raise PickNetError(f"a stream has no end, so {eye.picker.label} cannot choose among its frames: use a run that learned to")
         self.eye, self.voice, self.beam, self.seen = eye, voice, beam, None
@@ -426,19 +408,18 @@ class VideoCaptioner(FileCaptioner):
     def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The caption of each file, or why there is none; options are those of `caption`."
         check_threshold(options.get("threshold"))
-        for path, read in read_ahead(paths, self.read):
-            try:
-                clip, watch = read()
+        for path, clip, watch in self.read_many(paths):
+            if isinstance(clip, str):
+                yield Failure(str(path), clip)
+            else:
                 yield caption_clip(clip, self.eye, self.voice, source=str(path), watch=watch, **options)
-            except FileError as error:
-                yield Failure(str(path), error.reason)
 
     def stream(
         self,
         source,                          # a path, an address, the number of a camera, or any iterable of frames
         rate: float = 1.0,               # 5.3: frames a second
         threshold: float | None = None,  # None: the run's own
-        beam: int = 1,
+        beam: int | None = None,
         window: int = 0,                 # describe the last so many picked frames; 0: all of them
         opened: Callable = stream_frames,  # what opens the source
         **options,                       # of the opener, such as time_limit
@@ -478,12 +459,8 @@ def load_eye(folder: Path, model: Model, config: Config, details: dict, weights,
     return Eye(load_eye_cnn(folder, config.clip.cnn, details, weights, device), picker, config.policy.threshold, side, device)
 
 # %% ../nbs/33_captioning.ipynb #1db870bd
-def load_captioner(
-    run=None,      # folder of a run, or one with runs inside; None: the one that `find_run` finds
-    device=None,   # None: a GPU if there is one
-    weights=None,  # of the CNN: a file; None: those it is known by
-) -> VideoCaptioner:
-    "Everything a run folder names, loaded and ready."
+def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
+    "Everything a run names, ready: the one that `find_run` finds, on a GPU if there is one, with the CNN's own weights or those of a file."
     device, folder = str(device or ("cuda" if torch.cuda.is_available() else "cpu")), find_run(run)
     try:
         model, config, vocabulary, details = load_run(folder, device)
@@ -492,4 +469,22 @@ def load_captioner(
         raise  # it names the file
     except (PickNetError, TypeError, AttributeError) as reason:  # a part that nobody has registered, or a garbled recipe
         raise RunError(folder/"run.json", str(reason)) from reason
-    return VideoCaptioner(eye, Voice(model.captioner, vocabulary, config.clip.max_words), config)
+    return VideoCaptioner(eye, Voice(model.captioner, vocabulary, config.clip.max_words, Speech.read(folder)), config)
+
+# %% ../nbs/33_captioning.ipynb #97de97e6
+@lru_cache(maxsize=2)
+def load(
+    model=None,   # a name in the box, or the folder of a run or model; None: the model that has seen the world
+    device=None,  # None: a GPU if there is one
+) -> VideoCaptioner:
+    "A captioner for files, folders and streams; asked for again, the same one."
+    return load_captioner(model if model is None or Path(model).exists() else find_model(str(model)), device)
+
+
+def caption(
+    path,        # a video file
+    model=None,  # as for `load`
+    **options,   # of `VideoCaptioner.caption`: beam, best, threshold, running
+) -> Caption:
+    "What a video shows, in a sentence: `.text`; `.times` says what it rests on."
+    return load(model).caption(path, **options)

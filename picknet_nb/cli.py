@@ -5,27 +5,29 @@
 # %% ../nbs/40_cli.ipynb #7e6a1b0e
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
 import sys
 import warnings
-from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from .config import PRESETS, load_config, preset, settings_from
-from .files import FileError, PickNetError, WriteError, read_json, write_whole
-from .preparing import JSON, SOME_LEFT_OUT, USED, WEIGHTS, extract, joined, prepare, say, settings_of, settings_table, typed, use_module
+from .config import PRESETS, preset, settings_from
+from .files import FileError, PickNetError, write_whole
+from .preparing import extract, joined, prepare, settings_of, settings_table
+from .terminal import (
+    EXIT, JSON, SOME_LEFT_OUT, USED, after_mistake, know_all_letters, say, show_warning, shown, typed, use_module)
+from .watching import caption, explore, export, models, stream
 
 # %% auto #0
-__all__ = ['app', 'SET', 'RUN', 'CAPTIONER', 'PARTS', 'version', 'start', 'save_figure', 'save_pictures', 'changes_of',
-           'reproduce', 'noted', 'same_as_noted', 'recipe_of', 'train', 'explain_zero', 'evaluate', 'score',
-           'drawing_names', 'drawings', 'check_place', 'tell', 'open_speaker', 'caption', 'stream', 'explore', 'bench',
-           'missing_parts', 'info', 'after_interrupt', 'show_warning', 'after_mistake', 'know_all_letters', 'main']
+__all__ = ['app', 'SET', 'CAPTIONER', 'PARTS', 'version', 'start', 'save_figure', 'save_pictures', 'changes_of', 'reproduce',
+           'noted', 'same_as_noted', 'recipe_of', 'train', 'explain_zero', 'evaluate', 'score', 'bench',
+           'missing_parts', 'info', 'after_interrupt', 'main']
 
 # %% ../nbs/40_cli.ipynb #cd3b3ab9
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -33,8 +35,6 @@ app.add_typer(prepare, name="prepare")
 
 SET = Annotated[Optional[list[str]], typer.Option("--set", help=(
     "name=value, a setting that differs from the scale's; may be repeated; `picknet info --settings` lists them."))]
-RUN = Annotated[Optional[Path], typer.Option("--run", help=(
-    "Folder of a trained run; default: the newest PickNet (V+L) in data/runs and runs, or else the newest run."))]
 CAPTIONER = Annotated[Optional[str], typer.Option("--captioner", help=(
     "A registered captioner: paper, or one of your own (picknet --use MODULE); the same as --set architecture=…"))]
 
@@ -47,7 +47,8 @@ def version(asked: bool) -> None:
         raise typer.Exit
 
 
-@app.callback(epilog="Example: picknet --use mine reproduce --captioner mean, with a captioner `mean` that mine.py registers")
+@app.callback(epilog="Example: picknet --use mine reproduce --captioner mean, with a captioner `mean` that mine.py registers\n\n"
+              "Exit status: 0 done, 1 refused, 2 mistyped, 3 done but for some files, 130 interrupted.")
 def start(
     _: Annotated[bool, typer.Option("--version", callback=version, is_eager=True, help="Print the version and exit.")] = False,
     use: Annotated[Optional[list[str]], typer.Option(metavar="MODULE", help=(
@@ -117,27 +118,26 @@ def reproduce(
     except FileError:
         raise
     except PickNetError as reason:  # no matplotlib: the table stands all the same
-        print(f"no pictures: {reason}", file=sys.stderr)
-    if not as_json: print(f"\nEverything is in {folder}")
+        print(f"no pictures: {shown(reason)}", file=sys.stderr)
+    if not as_json: print(f"\nEverything is in {shown(folder)}")
 
 # %% ../nbs/40_cli.ipynb #9f67fa81
 def noted(run: Path) -> dict:
     "What a run was begun with: its recipe, and the data and scale where they were noted."
     from picknet_nb.reproduction import present_scale
-    from picknet_nb.runs import RunError
-    from picknet_nb.stages import Recipe
-    about = read_json(run/"run.json", RunError)
-    try:
-        opened = about["details"].get("opened", {})
-        return {"recipe": Recipe.read(about["recipe"]), "data": opened.get("data"), "scale": present_scale(opened.get("scale"))}
-    except (KeyError, TypeError, AttributeError):
-        raise RunError(run/"run.json", "does not describe a run") from None
+    from picknet_nb.runs import read_about, read_recipe
+    about = read_about(run)
+    opened = about.get("details", {}).get("opened", {})
+    return {"recipe": read_recipe(run/"run.json", about.get("recipe", {})), "data": opened.get("data"), "scale": present_scale(opened.get("scale"))}
 
 
 def same_as_noted(run: Path, option: str, given: Optional[str], was: Optional[str]) -> Optional[str]:
     "What is given, or else what was noted; both at once must agree, unless what was noted is a folder that is gone."
     from picknet_nb.runs import RunError
-    if given is None or was is None or option == "--data" and was != "shapes" and not Path(was).exists():
+    gone = option == "--data" and was not in (None, "shapes") and not os.path.exists(was)
+    if gone and given is None:
+        raise RunError(run, f"was begun with --data {was}, which is not there: say with --data where it is now")
+    if given is None or was is None or gone:
         return was if given is None else given
     if given != was and (option != "--data" or given == "shapes" or str(Path(given).resolve()) != was):
         raise RunError(run, f"was begun with {option} {was}, not {given}; leave {option} away to go on with it")
@@ -177,7 +177,7 @@ def train(
 ) -> None:
     "Train one model. Killed at any moment, it goes on where it stopped."
     from picknet_nb.reproduction import check_changes, open_data, present_scale
-    from picknet_nb.runs import RunError
+    from picknet_nb.runs import RunError, read_settings
     from picknet_nb.training import train as run
     started = (folder/"run.json").exists()
     if started and not resume:
@@ -185,17 +185,19 @@ def train(
     if resume and not started:
         raise RunError(folder, "holds no run to go on with; without --resume one is begun")
     was = noted(folder) if started else dict.fromkeys(("recipe", "data", "scale"))
-    data = same_as_noted(folder, "--data", data, was["data"]) or "shapes"
-    config = load_config(folder/"config.json") if started else preset(scale or "small")
+    data = same_as_noted(folder, "--data", data, was["data"]) or ("" if started else "shapes")
+    if not data:
+        raise RunError(folder, "does not say which data it was begun with: name it with --data")
+    config = read_settings(folder) if started else preset(scale or "small")
     scale = same_as_noted(folder, "--scale", present_scale(scale), was["scale"]) or "small"
     recipe = recipe_of(folder, row, picks, was["recipe"])
     config = check_changes(config, changes_of(settings, captioner))
     with joined() as device:
         run(folder, open_data(data, scale, device=device), config, recipe)
-    print(folder/"weights.safetensors")
+    print(shown(folder/"weights.safetensors"))
 
 # %% ../nbs/40_cli.ipynb #765d3438
-app.command(epilog="Example: picknet extract videos/ --out features --cnn resnet50")(extract)
+app.command(epilog="Example: picknet extract videos/ --out features --cnn resnet50" + EXIT)(extract)
 
 # %% ../nbs/40_cli.ipynb #465b09b9
 def explain_zero(captions: dict) -> None:
@@ -206,28 +208,33 @@ def explain_zero(captions: dict) -> None:
 # %% ../nbs/40_cli.ipynb #c2ab132a
 @app.command(epilog="Example: picknet evaluate data/runs/shapes-small/seed-0/picknet-v-l --beam 5")
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
+    run: Annotated[Path, typer.Argument(help="Folder of a finished run or of a model, or the name of a model in the box.")],
     data: Annotated[Optional[str], typer.Option(help="'shapes' or the folder of a corpus; default: what the run was trained on.")] = None,
     scale: Annotated[Optional[str], typer.Option(help="Of the built-in world; default: the run's.")] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
-    beam: Annotated[int, typer.Option(min=1, help="1 is greedy.")] = 1,
+    beam: Annotated[Optional[int], typer.Option(min=1, help="1 is greedy; default: as the model speaks.")] = None,
     threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Pick where p(pick) is larger; default: the run's own.")] = None,
     out: Annotated[Optional[Path], typer.Option(help="Write the captions here, as {id: caption}.")] = None,
     as_json: JSON = False,
 ) -> None:
     "Caption a split with a trained run, and score the captions."
+    from dataclasses import replace
     from picknet_nb.metrics import score as measure
+    from picknet_nb.models import Speech, find_model
     from picknet_nb.reproduction import measure_row, open_data
     from picknet_nb.runs import load_run
+    run = run if run.exists() else find_model(str(run))
+    beam = beam or Speech.read(run).beam
     with joined() as device:
         (model, config, vocabulary, about), was = load_run(run, str(device)), noted(run)
         config = config if threshold is None else config.changed(threshold=threshold)
-        data, scale = data or was["data"] or "shapes", scale or was["scale"] or "small"
+        data, scale = data or same_as_noted(run, "--data", None, was["data"]) or "shapes", scale or was["scale"] or "small"
         corpus = open_data(data, scale, device=str(device))
-        sizes = {"feature_dims": corpus.features.shape[-1], "glance_dims": corpus.glances.shape[-1]}
-        if corpus.vocabulary.fingerprint() != vocabulary.fingerprint() or any(about[name] != size for name, size in sizes.items()):
-            raise PickNetError(f"{run} was trained with other words or features than those of {data}: give its own --data, "
-                               "and for the built-in world its --scale")
+        seen, shown_here = (config.clip.cnn, about["feature_dims"], about["glance_dims"]), (corpus.settings.cnn, corpus.features.shape[-1], corpus.glances.shape[-1])
+        if seen != shown_here:
+            raise PickNetError(f"{run} was trained on features of {seen[0]} ({seen[1]}, glances {seen[2]}), and {data} has those of "
+                               f"{shown_here[0]} ({shown_here[1]}, glances {shown_here[2]}): give its own --data, and for the built-in world its --scale")
+        corpus = replace(corpus, vocabulary=vocabulary)  # it speaks with its own words, whatever people said of these clips
         row = measure_row(model, corpus, config, was["recipe"], (beam,), split)
     captions, = row["captions"].values()
     if out:
@@ -250,144 +257,12 @@ def score(
     scores = measure(said, read_references(references))
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
 
-# %% ../nbs/40_cli.ipynb #ef17e216
-def drawing_names(
-    paths: list[Path],  # as typed: files and folders
-    files: list[Path],  # the videos in them
-) -> list[str]:
-    "A name for each video without an ending: its path below the folder that was typed, or below the one that all have in common."
-    base = os.path.commonpath([os.path.abspath(path if path.is_dir() else path.parent) for path in paths])
-    names = [Path(os.path.relpath(os.path.abspath(file), base)) for file in files]
-    alike = Counter(name.with_suffix("") for name in names)
-    return [str(name.with_suffix("") if alike[name.with_suffix("")] == 1 else name) for name in names]
-
-# %% ../nbs/40_cli.ipynb #bf1c1ab3
-def drawings(
-    option: str,            # --strip, --gif or --mp4
-    given: Optional[Path],  # a file, or a folder
-    names: list[str],       # of the videos
-    files: list[Path],      # the videos
-) -> list[Optional[Path]]:
-    "Where the drawing of each video goes, in a folder that is there and can be written."
-    from picknet_nb.drawing import STRIP_SUFFIXES
-    endings = {"--strip": STRIP_SUFFIXES, "--gif": (".gif",), "--mp4": (".mp4",)}[option]
-    if given is None:
-        return [None] * len(names)
-    if str(given) == "-":
-        raise PickNetError(f"{option} - cannot be: a drawing goes to a file or a folder, not to standard output")
-    if given.is_dir() or not given.suffix and not given.exists():
-        places = [given/f"{name}{endings[0]}" for name in names]
-    elif len(names) > 1:
-        raise FileError(given, f"{option} of {len(names)} videos must be a folder, not a file")
-    elif given.suffix.lower() not in endings:
-        raise FileError(given, f"{option} must end in {', '.join(endings)}, or be a folder")
-    else:
-        places = [given]
-    for place in places:
-        check_place(place, {os.path.realpath(file) for file in files})
-    return places
-
-
-def check_place(place: Path, videos: set[str]) -> None:
-    "Make the folder of a file that is to be written; refuse a file that cannot be, or that is one of the videos."
-    if os.path.realpath(place) in videos:
-        raise FileError(place, "is one of the videos: choose another name")
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as reason:
-        raise WriteError(place, reason.strerror) from reason
-    if place.is_dir() or not os.access(place.parent, os.W_OK):
-        raise WriteError(place, "is a folder" if place.is_dir() else "no permission")
-
-# %% ../nbs/40_cli.ipynb #bf36e5fd
-def tell(found, as_json: bool, one: bool, run: Path) -> None:
-    "A caption, or why there is none, for a program or for a person: one sentence a line, with its video where there are several."
-    from picknet_nb.captioning import Failure
-    failed = isinstance(found, Failure)
-    if failed: print(f"left out: {found.source}: {found.reason}", file=sys.stderr)
-    if as_json or not failed:
-        lines = [] if failed else [text if one else f"{found.source}: {text}" for text in found.n_best]
-        say({**found.to_dict(), "run": str(run)}, as_json, "\n".join(lines))
-    if one and not failed and not as_json:
-        print(f"{len(found.times)} frame{'s' * (len(found.times) > 1)} picked, at {', '.join(f'{time:.1f}' for time in found.times)} s")
-
-# %% ../nbs/40_cli.ipynb #e2fb55fd
-def open_speaker(run: Optional[Path], weights: Optional[Path]) -> tuple[Path, object]:
-    "The run that is meant, and its captioner; a run that was only found is named."
-    from picknet_nb.captioning import find_run, load_captioner
-    found = find_run(run)
-    captioner = load_captioner(found, weights=weights)
-    if found != run:
-        print(f"with {found}, trained on {read_json(found/'run.json').get('corpus', 'unknown data')}", file=sys.stderr)
-    return found, captioner
-
-# %% ../nbs/40_cli.ipynb #d36ad3f3
-@app.command(epilog="Example: picknet caption holiday.mp4 --strip strip.png")
-def caption(
-    paths: Annotated[list[Path], typer.Argument(help="Video files, or folders of them.")],
-    run: RUN = None,
-    weights: WEIGHTS = None,
-    beam: Annotated[Optional[int], typer.Option(min=1, help="1 is greedy; default: as many as --best.")] = None,
-    best: Annotated[int, typer.Option(min=1, help="How many sentences, at most --beam.")] = 1,
-    threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")] = None,
-    strip: Annotated[Optional[Path], typer.Option(help="Draw the picks: a .png, .jpg, .pdf or .svg; of several videos a folder.")] = None,
-    gif: Annotated[Optional[Path], typer.Option(help="The clip with its running caption: a .gif; of several videos a folder.")] = None,
-    mp4: Annotated[Optional[Path], typer.Option(help="The same as .mp4.")] = None,
-    as_json: JSON = False,
-) -> None:
-    "Say what videos show; the CNN looks only at picked frames."
-    from picknet_nb.captioning import Failure, find_videos
-    from picknet_nb.drawing import render, save_strip
-    if beam and best > beam:
-        raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")
-    files = list(dict.fromkeys(find_videos(paths)))
-    names, failed, one = drawing_names(paths, files), 0, len(files) == 1
-    drawn = [drawings(option, given, names, files) for option, given in (("--strip", strip), ("--gif", gif), ("--mp4", mp4))]
-    if strip or gif or mp4:
-        from picknet_nb.video import import_pyplot
-        import_pyplot()  # if it is missing, that is said now
-    run, captioner = open_speaker(run, weights)
-    captions = captioner.caption_many(files, beam=beam or best, best=best, threshold=threshold)
-    for found, *places in zip(captions, *drawn):
-        tell(found, as_json, one, run)
-        failed += isinstance(found, Failure)
-        for draw, place in zip((save_strip, render, render), places if not isinstance(found, Failure) else ()):
-            if place:
-                draw(found, place)
-                if one and not as_json: print(place)
-    if failed:
-        raise typer.Exit(SOME_LEFT_OUT if failed < len(files) else 1)
-
-# %% ../nbs/40_cli.ipynb #cfbf0c2f
-@app.command(epilog="Example: picknet stream rtsp://camera.local/live --rate 1")
-def stream(
-    source: Annotated[str, typer.Argument(help="A file, an address, or the number of a camera.")],
-    run: RUN = None,
-    weights: WEIGHTS = None,
-    rate: Annotated[float, typer.Option(min=0.01, help="Frames looked at in a second.")] = 1.0,
-    threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")] = None,
-    window: Annotated[int, typer.Option(min=0, help="Describe the last so many picked frames; 0: all of them.")] = 0,
-    as_json: JSON = False,
-) -> None:
-    "Caption a stream as it goes: a line whenever a frame is picked."
-    from picknet_nb.streaming import watch_source
-    _, captioner = open_speaker(run, weights)
-    for remark in watch_source(captioner, int(source) if source.isdigit() else source, rate=rate, threshold=threshold, window=window):
-        say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {remark.text}")
-
-# %% ../nbs/40_cli.ipynb #71f8aa2e
-@app.command(epilog="Example: picknet explore --port 8866")
-def explore(
-    run: RUN = None,
-    weights: WEIGHTS = None,
-    videos: Annotated[Optional[Path], typer.Option(help="Folder with videos; default: clips of the built-in world.")] = None,
-    captions: Annotated[Optional[Path], typer.Option(help="JSON {clip: [captions]}, shown beside ours.")] = None,
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Where the page is served: http://localhost:PORT.")] = 8866,
-    browser: Annotated[bool, typer.Option(help="Open one.")] = True,
-) -> None:
-    "A page to step through clips and move the threshold."
-    from picknet_nb.explorer import serve
-    serve(run, videos, captions, port, browser, weights)
+# %% ../nbs/40_cli.ipynb #e667f33d
+app.command(epilog="Example: picknet caption holiday.mp4 --strip strip.png" + EXIT)(caption)
+app.command(epilog="Example: picknet stream rtsp://camera.local/live --rate 1")(stream)
+app.command(epilog="Example: picknet explore --videos holiday --port 8866")(explore)
+app.command(epilog="Example: picknet models everyday")(models)
+app.command(epilog="Example: picknet export runs/mine mine --beam 5 --no-repeats")(export)
 
 # %% ../nbs/40_cli.ipynb #6cdbf984
 @app.command(epilog="Example: picknet bench captioner --out captioner.json")
@@ -436,7 +311,7 @@ def info(
              "settings": {name: asdict(config) for name, config in PRESETS.items()}}
     lines = [f"picknet_nb {__version__}, torch {torch.__version__}, {gpu or 'no GPU'}",
              f"optional parts missing: {missing_parts(optional)}", "settings: see `picknet info --settings`",
-             "trained runs:" + "".join(f"\n  {run}" for run in runs) if runs else "trained runs: none yet"]
+             "trained runs:" + "".join(f"\n  {shown(run)}" for run in runs) if runs else "trained runs: none yet"]
     say(found, as_json, settings_table() if settings else "\n".join(lines))
 
 # %% ../nbs/40_cli.ipynb #123d7751
@@ -453,43 +328,36 @@ def after_interrupt(arguments: list[str]) -> str:  # what was typed after `pickn
         return "interrupted; what was finished is kept, and the same command goes on from there"
     return "interrupted"
 
-# %% ../nbs/40_cli.ipynb #009de418
-def show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    "A warning of ours in one line; any other as Python shows it."
-    ours = issubclass(category, (UserWarning, FutureWarning)) and Path(filename).parent.name == "picknet_nb"
-    text = f"picknet: {message}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
-    (file or sys.stderr).write(text)
-
-
-def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
-    "What to write instead of the names of files that were taken for options."
-    return [f"{each} is a file: write ./{each}" for each in arguments if each.startswith("-") and Path(each).is_file()]
-
-
-def know_all_letters(*streams) -> None:
-    "Let a stream write what its encoding lacks by number."
-    for stream in streams:
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
-
 # %% ../nbs/40_cli.ipynb #1600b03f
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of a device that takes no more
+
+
 def main() -> None:
     "The `picknet` command."
     know_all_letters(sys.stdout, sys.stderr)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
-            app()
+            try:
+                app()
+            finally:
+                if sys.stdout: sys.stdout.flush()  # what cannot be written is an error now, and not when Python ends
     except PickNetError as error:
-        sys.exit(f"picknet: {error}")
+        sys.exit(f"picknet: {shown(error)}")
     except SystemExit as end:
         if end.code == 130:  # Typer has caught Ctrl-C
             print(f"picknet: {after_interrupt(sys.argv[1:])}", file=sys.stderr)
         for advice in after_mistake(sys.argv[1:]) if end.code == 2 else ():
             print(f"picknet: {advice}", file=sys.stderr)
         raise
-    except BrokenPipeError:  # `picknet … | head`
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as reason:
+        if reason.filename:  # of some file that nobody has a word for
+            sys.exit(f"picknet: {shown(reason.filename)}: {reason.strerror}")
+        if reason.errno not in (*_FULL, errno.EPIPE):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the rest goes
+        if reason.errno in _FULL:  # else it was `picknet … | head`
+            sys.exit(f"picknet: standard output cannot be written: {reason.strerror}")
 
 
 if __name__ == "__main__" and not hasattr(sys, "ps1") and "ipykernel" not in sys.modules:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import copy
 import difflib
-import hashlib
 import importlib.util
 import inspect
 import pickle
@@ -24,12 +23,12 @@ from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_eval
 
 from .config import Registry
-from .files import FileError, PickNetError
+from .files import FileError, PickNetError, check_torch_zip, check_unpacked, file_digest
 from .video import resize
 
 # %% auto #0
-__all__ = ['CNNS', 'RESNETS', 'CNN', 'load_cnn', 'WeightsError', 'read_weights', 'file_digest', 'Normalised', 'ResNet', 'Folded',
-           'FoldedBlock', 'FastResNet', 'SameConv', 'MBConv', 'EfficientNetLite0', 'folded', 'Tiny']
+__all__ = ['CNNS', 'RESNETS', 'CNN', 'load_cnn', 'WeightsError', 'read_weights', 'Normalised', 'ResNet', 'Folded', 'FoldedBlock',
+           'FastResNet', 'SameConv', 'MBConv', 'EfficientNetLite0', 'folded', 'Tiny']
 
 # %% ../nbs/04_cnn.ipynb #10433aa2
 class CNN(nn.Module):
@@ -100,9 +99,11 @@ class WeightsError(FileError):
 
 # %% ../nbs/04_cnn.ipynb #05adaa05
 def _read_pickle(path: Path) -> dict[str, Tensor]:
-    "The tensors of a `.pth` file; anything in it that would run code is refused."
+    "The tensors of a `.pth` file; anything in it that would run code is refused, and so is a small file that unpacks to a large one."
     try:
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        state = torch.load(path, map_location="cpu", weights_only=True, mmap=check_torch_zip(path, WeightsError))
+    except WeightsError:
+        raise
     except pickle.UnpicklingError as reason:
         raise WeightsError(path, "refused: it holds more than tensors, and reading it could run code. "
                                  "Ask its maker for a .safetensors file") from reason
@@ -125,6 +126,7 @@ def read_weights(
         return _read_pickle(path), {}
     if path.suffix != ".safetensors":
         raise WeightsError(path, "must end in .safetensors, .pth or .pt")
+    check_unpacked(path, path.stat().st_size, WeightsError)  # one with holes in it
     try:
         with safetensors.safe_open(path, "pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}, file.metadata() or {}
@@ -132,15 +134,6 @@ def read_weights(
         raise WeightsError(path, f"not a safetensors file, or a damaged one ({reason})") from reason
 
 # %% ../nbs/04_cnn.ipynb #a50709ce
-def file_digest(path) -> str:
-    "The SHA-256 of a file: 64 digits that change when it does."
-    digest = hashlib.sha256()
-    with open(path, "rb") as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _origin(path, name: str = "") -> str:
     "What the record says about weights that were read from a file."
     return f"{name or Path(path).name} {file_digest(path)[:12]}"

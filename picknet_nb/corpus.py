@@ -10,7 +10,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import isqrt
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import Tensor
 
 from .config import ClipSettings, ConfigError
 from .extraction import part_path, read_part
-from .files import FileError, PickNetError, first_few, locked, read_json, replacing, write_whole
+from .files import FileError, PickNetError, first_few, limit, locked, open_regular, read_json, replacing, write_whole
 from .text import Vocabulary, _kept, _row, tokenize
 
 # %% auto #0
@@ -97,9 +97,12 @@ def check_captions(where, ids: list[str], captions: dict[str, list[str]]) -> Non
         raise CorpusError(where, "captions must be an object {video id: [captions]}")
     if not _is_text(list(captions)):
         raise CorpusError(where, "video ids must be texts")
+    most = limit("PICKNET_CAPTION_LETTERS")
     for name, lines in captions.items():
         if not _is_text(lines):
             raise CorpusError(where, f"captions of {name} must be a list of texts")
+        if lines and len(max(lines, key=len)) > most:
+            raise CorpusError(where, f"{name} has a caption of more than {most:,} letters (PICKNET_CAPTION_LETTERS)")
     known = set(ids)
     if strangers := [name for name in captions if name not in known]:
         raise CorpusError(where, f"captions without a video: {first_few(strangers)}")
@@ -167,12 +170,12 @@ def _own_folder(path: Path):
     "Keep others out of a corpus folder while it is written."
     with locked(path, CorpusError):
         for leftover in path.glob(".*.partial"):
-            leftover.unlink(missing_ok=True)
+            with suppress(OSError): leftover.unlink()  # a folder of that name is not ours
         yield
 
 # %% ../nbs/06_corpus.ipynb #5d1ca4db
 def _digest(content) -> str:
-    "Letters that change when anything in a list changes."
+    "Letters that change when anything in a list or an object changes."
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
@@ -186,10 +189,10 @@ def _write_texts(path: Path, corpus: Corpus) -> None:
     "The JSON files of a corpus folder, `corpus.json` last."
     content = json.dumps(dict(zip(corpus.ids, corpus.captions)), ensure_ascii=False, indent=0)
     write_whole(path/"captions.json", content)
-    write_whole(path/"words.json", json.dumps({
-        "captions": hashlib.sha256(content.encode()).hexdigest(), "ids": _digest(corpus.ids),
-        "counted_with": _counted_with(corpus.ids, corpus.splits, corpus.settings),
-        "vocabulary": corpus.vocabulary.to_list(), "sentences": corpus.sentences}, ensure_ascii=False, indent=0))
+    words = {"captions": hashlib.sha256(content.encode()).hexdigest(), "ids": _digest(corpus.ids),
+             "counted_with": _counted_with(corpus.ids, corpus.splits, corpus.settings),
+             "vocabulary": corpus.vocabulary.to_list(), "sentences": corpus.sentences}
+    write_whole(path/"words.json", json.dumps({"checksum": _digest(words)} | words, ensure_ascii=False, indent=0))
     splits = {split: [corpus.ids[video] for video in videos.tolist()] for split, videos in corpus.splits.items()}
     write_whole(path/"corpus.json", json.dumps({
         "name": corpus.name, "settings": asdict(corpus.settings), "details": corpus.details, "ids": corpus.ids, "splits": splits,
@@ -227,13 +230,29 @@ def _read_about(path: Path) -> dict:
     about["settings"] = _stored_settings(path, about)
     return about
 
+# %% ../nbs/06_corpus.ipynb #5bf30264
+def _in_memory(path: Path, mapped: dict[str, Tensor]) -> dict[str, Tensor]:
+    "The same tensors in memory of their own. They are read, not copied page by page: a file that is cut short now is an error."
+    with open_regular(path, CorpusError) as file:
+        start = 8 + int.from_bytes(file.read(8), "little")
+        header, tensors = json.loads(file.read(start - 8)), {}
+    for name, tensor in mapped.items():
+        content = np.fromfile(path, np.uint8, tensor.nbytes, offset=start + header[name]["data_offsets"][0])
+        if len(content) != tensor.nbytes:
+            raise CorpusError(path, "was cut short while it was read")
+        tensors[name] = torch.from_numpy(content).view(tensor.dtype).view(tensor.shape)
+    return tensors
+
 # %% ../nbs/06_corpus.ipynb #bb2da6e2
 def _read_videos(path: Path) -> tuple[Tensor, Tensor | None]:
-    "Features and, if there are any, glances, mapped from the file."
+    "Features and, if there are any, glances: in memory, or mapped if they are larger than the limit."
     try:
+        with open_regular(path, CorpusError) as file:  # mapping a pipe would wait for its writer
+            small = file.seek(0, 2) <= limit("PICKNET_MEMORY_BYTES")
         tensors = safetensors.torch.load_file(path)
+        tensors = _in_memory(path, tensors) if small else tensors
         features, glances = tensors["features"], tensors.get("glances")
-    except (OSError, KeyError, safetensors.SafetensorError) as reason:
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as reason:
         raise CorpusError(path, f"cannot be read, or holds no features: {reason}") from reason
     if features.dim() != 3:
         raise CorpusError(path, f"features must be (videos, frames, dims), not {tuple(features.shape)}")
@@ -244,15 +263,15 @@ def _read_words(path: Path, about: dict, settings: ClipSettings, captions: list[
     "What still holds of `words.json`: the captions cut into words, and the vocabulary if it would be counted the same today."
     ids = about["ids"]
     try:
-        stored = json.loads((path/"words.json").read_text(encoding="utf-8"))
-        if stored["captions"] != hashlib.sha256((path/"captions.json").read_bytes()).hexdigest():
+        stored = read_json(path/"words.json")
+        made_from = {"captions": hashlib.sha256((path/"captions.json").read_bytes()).hexdigest(), "ids": _digest(ids)}
+        if stored.pop("checksum") != _digest(stored) or any(stored[name] != value for name, value in made_from.items()):
             return {}
-        fits = all(map(_is_text, stored["sentences"])) and list(map(len, stored["sentences"])) == list(map(len, captions))
-        if not fits or stored.get("ids", _digest(ids)) != _digest(ids):
+        if not all(map(_is_text, stored["sentences"])) or list(map(len, stored["sentences"])) != list(map(len, captions)):
             return {}
-        same = stored.get("counted_with") == _counted_with(ids, about["splits"], settings)
+        same = stored["counted_with"] == _counted_with(ids, about["splits"], settings)
         return {"sentences": stored["sentences"]} | ({"vocabulary": Vocabulary(tuple(stored["vocabulary"]))} if same else {})
-    except (OSError, ValueError, KeyError, TypeError, PickNetError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, PickNetError):
         return {}  # it is only a short cut
 
 # %% ../nbs/06_corpus.ipynb #0e783bd5
@@ -291,6 +310,8 @@ def build_corpus(
     check_splits(where, len(ids), splits)
     check_videos(where, ids, features, glances)
     settings = _true_settings(where, settings, features, glances)
+    if (size := 8 * settings.max_words * sum(map(len, captions))) > (most := limit("PICKNET_UNPACKED_BYTES")):
+        raise CorpusError(where, f"max_words={settings.max_words} would make {size:,} bytes of words, at most {most:,} (PICKNET_UNPACKED_BYTES)")
     sentences = sentences or cut_captions(captions)
     vocabulary = vocabulary or _count_words(sentences, _counted_videos(ids, splits["train"].tolist(), settings), settings.min_word_count)
     owner = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(video) for video in captions]))

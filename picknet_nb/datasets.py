@@ -6,18 +6,19 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import os
+import shutil
+import stat
 import sys
 import tarfile
 import zipfile
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from http.client import HTTPException
 from pathlib import Path
-from tokenize import TokenError
 from typing import NamedTuple
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -28,19 +29,21 @@ import torch
 from torch import Tensor
 from tqdm import tqdm
 
-from .cnn import CNN, file_digest
+from .cnn import CNN
 from .config import ClipSettings
 from .corpus import SPLITS, Corpus, CorpusError, Rows, _is_text, assemble, check_captions, cut_captions, write_corpus
 from .extraction import ClipShape, decode_files, extract_folder, list_videos
-from .files import PickNetError, first_few, read_json, write_whole
+from .features import DAMAGED, Readers, feature_readers
+from .files import (FileError, PickNetError, WriteError, file_digest, first_few, limit, open_regular, read_json, read_text, real_folder,
+                              replacing, write_whole)
 from .video import is_video
 from .workers import rank_and_world
 
 # %% auto #0
-__all__ = ['Readers', 'MSVD_CLIPS', 'BY_HAND', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'read_captions',
-           'msvd_numbers', 'Prepared', 'prepare_videos', 'prepare_msvd', 'read_msrvtt', 'split_by_name',
-           'prepare_msrvtt', 'open_features', 'read_splits', 'prepare_features', 'download', 'unpack_clips',
-           'download_dataset']
+__all__ = ['MSVD_CLIPS', 'BY_HAND', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'read_captions', 'msvd_numbers',
+           'Prepared', 'prepare_videos', 'prepare_msvd', 'read_msrvtt', 'split_by_name', 'prepare_msrvtt',
+           'open_features', 'read_splits', 'prepare_features', 'check_alike', 'prepare_joined', 'download',
+           'unpack_clips', 'download_dataset']
 
 # %% ../nbs/07_datasets.ipynb #a3364e8c
 def split_by_number(numbers: dict[str, int], ids: list[str], ends: tuple[int, int] = (1200, 1300)) -> dict[str, Tensor]:
@@ -55,11 +58,7 @@ def read_mapping(
 ) -> dict[str, int]:
     "Clip id -> number N from lines `clipid vidN`."
     numbers, taken = {}, set()
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as reason:
-        raise CorpusError(path, f"cannot be read: {reason}") from reason
-    for place, line in enumerate(lines, 1):
+    for place, line in enumerate(read_text(path, CorpusError).splitlines(), 1):
         if line.strip():
             name, _, video = line.strip().rpartition(" ")
             if not name or not video.startswith("vid") or not video[3:].isdecimal() or len(video) > 12:
@@ -78,18 +77,18 @@ def read_msvd_csv(
     "The English captions of each clip, clips in sorted order."
     captions: dict[str, list[str]] = {}
     try:
-        with open(path, encoding="utf-8", errors="replace", newline="") as file:
-            rows = csv.DictReader(file)
-            missing = {"VideoID", "Start", "End", "Language", "Description"} - set(rows.fieldnames or ())
-            if missing:
-                raise CorpusError(path, f"has no column {', '.join(sorted(missing))}")
-            for row in rows:
-                if row["Language"] == "English" and (row["Description"] or "").strip():
-                    captions.setdefault(f"{row['VideoID']}_{row['Start']}_{row['End']}", []).append(row["Description"].strip())
-    except (OSError, csv.Error) as reason:
+        rows = csv.DictReader(io.StringIO(read_text(path, CorpusError, errors="replace"), newline=""))
+        missing = {"VideoID", "Start", "End", "Language", "Description"} - set(rows.fieldnames or ())
+        if missing:
+            raise CorpusError(path, f"has no column {', '.join(sorted(missing))}")
+        for row in rows:
+            if row["Language"] == "English" and (row["Description"] or "").strip():
+                captions.setdefault(f"{row['VideoID']}_{row['Start']}_{row['End']}", []).append(row["Description"].strip())
+    except csv.Error as reason:
         raise CorpusError(path, f"cannot be read: {reason}") from reason
     if not captions:
         raise CorpusError(path, "holds no English captions")
+    check_captions(path, list(captions), captions)
     return dict(sorted(captions.items()))
 
 # %% ../nbs/07_datasets.ipynb #f7ebc1d8
@@ -183,10 +182,7 @@ def prepare_msvd(
 
 # %% ../nbs/07_datasets.ipynb #1d969092
 _SPLIT_NAMES = {"train": "train", "validate": "validation", "val": "validation", "validation": "validation", "test": "test"}
-_LARGEST_TEXT = 1 << 30  # bytes; the annotations of MSR-VTT are 30 million
-_DAMAGED = (  # what readers of archives and arrays raise on a damaged file
-    OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, EOFError, RuntimeError, NotImplementedError, MemoryError,
-    SyntaxError, zipfile.BadZipFile, zlib.error, TokenError)
+_LARGEST_TEXT = limit("PICKNET_TEXT_BYTES")
 
 
 def _read_annotations(path) -> dict:
@@ -194,13 +190,13 @@ def _read_annotations(path) -> dict:
     if Path(path).suffix != ".zip":
         return read_json(path, CorpusError)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_regular(path, CorpusError) as file, zipfile.ZipFile(file) as archive:
             entry = next(each for each in archive.infolist()
                          if each.filename.endswith(".json") and not each.filename.startswith("__MACOSX"))
             if entry.file_size > _LARGEST_TEXT:
-                raise CorpusError(path, f"{entry.filename} would unpack to {entry.file_size:,} bytes")
+                raise CorpusError(path, f"{entry.filename} would unpack to {entry.file_size:,} bytes (PICKNET_TEXT_BYTES)")
             return json.loads(archive.read(entry))
-    except (*_DAMAGED, StopIteration, RecursionError) as reason:
+    except (*DAMAGED, StopIteration, RecursionError) as reason:
         raise CorpusError(path, f"cannot be read, or holds no annotations: {reason}") from reason
 
 # %% ../nbs/07_datasets.ipynb #e585cad3
@@ -243,34 +239,6 @@ def prepare_msrvtt(
     return prepare_videos(out, "msrvtt", list_videos(videos), captions, lambda ids: split_by_name(which, ids),
                           paths[0], cnn, settings, workers, progress)
 
-# %% ../nbs/07_datasets.ipynb #f5a4ef55
-Readers = dict[str, Callable[[], np.ndarray]]  # id -> a call that reads (frames, dims)
-
-
-def _npz_readers(path: Path) -> Readers:
-    "Arrays of a `.npz` in any of three layouts."
-    file = np.load(path, allow_pickle=False)
-    if not hasattr(file, "files"):
-        raise ValueError("is one array, not an archive of them")
-    if "ids" not in file.files:
-        return {name: lambda name=name: file[name] for name in file.files}
-    ids = [str(name) for name in file["ids"]]
-    if "q" in file.files:
-        q, scale = file["q"], float(file["scale"])
-        return {name: lambda i=i: np.square(q[i].T.astype(np.float32) / scale) for i, name in enumerate(ids)}
-    features = file["features"]
-    return {name: lambda i=i: features[i] for i, name in enumerate(ids)}
-
-# %% ../nbs/07_datasets.ipynb #0c067c0a
-def _h5_readers(path: Path) -> Readers:
-    "Data sets of an HDF5 file."
-    try:
-        import h5py
-    except ImportError as reason:
-        raise PickNetError("reading HDF5 needs h5py: pip install h5py") from reason
-    file = h5py.File(path, "r")
-    return {name: lambda name=name: file[name][()] for name in file}
-
 # %% ../nbs/07_datasets.ipynb #bfa72385
 def open_features(
     *paths,  # .npz files, HDF5 files or folders of .npy
@@ -279,16 +247,9 @@ def open_features(
     readers: Readers = {}
     for path in map(Path, paths):
         try:
-            if path.is_dir():
-                found = {each.stem: lambda each=each: np.load(each, allow_pickle=False) for each in sorted(path.glob("*.npy"))}
-            elif path.suffix in (".h5", ".hdf5"):
-                found = _h5_readers(path)
-            elif path.suffix == ".npz":
-                found = _npz_readers(path)
-            else:
-                raise CorpusError(path, "must be a .npz, an HDF5 file (.h5, .hdf5) or a folder of .npy")
-        except _DAMAGED as reason:
-            raise CorpusError(path, f"cannot be read as features: {reason}") from reason
+            found = feature_readers(path)
+        except (FileError, *DAMAGED) as reason:
+            raise CorpusError(path, f"cannot be read as features: {getattr(reason, 'reason', reason)}") from reason
         if not found:
             raise CorpusError(path, "holds no features")
         if twice := [name for name in found if name in readers]:
@@ -315,8 +276,8 @@ def _read_features(readers: Readers, ids: list[str], frames: int, where, dtype=t
     for name in ids:
         try:
             array = torch.from_numpy(np.ascontiguousarray(readers[name]()))
-        except _DAMAGED as reason:
-            raise CorpusError(where, f"{name} cannot be read: {reason}") from reason
+        except (FileError, *DAMAGED) as reason:
+            raise CorpusError(where, f"{name} cannot be read: {getattr(reason, 'reason', reason)}") from reason
         array = _checked(array, name, frames, where, dtype)
         dims = dims or array.shape[1]
         if array.shape[1] != dims:
@@ -386,16 +347,54 @@ def prepare_features(
     there = set(ids)
     return Prepared(corpus, strangers, [each for each in texts if each not in there])
 
+# %% ../nbs/07_datasets.ipynb #a6feae19
+def check_alike(corpora: list[Corpus]) -> None:
+    "Refuse to join corpora whose clips are not the same kind of thing."
+    first = corpora[0]
+    for other in corpora[1:]:
+        for name in ("frames", "cnn", "glance", "glance_size", "max_words"):
+            ours, theirs = getattr(first.settings, name), getattr(other.settings, name)
+            if ours != theirs:
+                raise CorpusError(other.name, f"cannot be joined with {first.name}: its {name} is {theirs}, not {ours}")
+        if other.details.get("weights") != first.details.get("weights"):
+            raise CorpusError(other.name, f"cannot be joined with {first.name}: its features were made with other weights")
+
+
+def prepare_joined(
+    out,                             # the folder of the new corpus
+    corpora: list[Corpus],
+    name: str | None = None,         # None: their names, joined
+    settings: ClipSettings | None = None,  # None: the first one's; only what concerns words may differ
+) -> Corpus:
+    "One corpus of several that were made alike."
+    check_alike(corpora)
+    first, starts = corpora[0], np.cumsum([0, *(len(each.ids) for each in corpora)])
+    splits = {split: torch.cat([each.splits[split] + int(start) for each, start in zip(corpora, starts)]) for split in SPLITS}
+    every = lambda part: [item for each in corpora for item in getattr(each, part)]
+    glances = None if first.glances is first.features else torch.cat([each.glances for each in corpora])
+    joined = Corpus.build(name or " and ".join(each.name for each in corpora), every("ids"), torch.cat([each.features for each in corpora]), glances,
+                          every("captions"), splits, settings or first.settings,
+                          {**first.details, "joined": [each.name for each in corpora]}, where=out, sentences=every("sentences"))
+    joined.save(out)
+    return joined
+
 # %% ../nbs/07_datasets.ipynb #62504a86
+def _not_through_links(path, flags: int) -> int:
+    "How a file is opened that somebody may have put a link in the place of."
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o644)
+
+
 def _fetch(url: str, partial: Path, progress: bool, timeout: float) -> None:
-    "Append the rest of a file to what is there."
+    "Append the rest of a file to what is there, if that is a file of ours."
+    if os.path.lexists(partial) and (not stat.S_ISREG(partial.lstat().st_mode) or partial.lstat().st_nlink > 1):
+        partial.unlink()  # a link, or a pipe: what it leads to is not touched
     have = partial.stat().st_size if partial.exists() else 0
     request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
     with urlopen(request, timeout=timeout) as answer:
         have = have if answer.status == 206 else 0  # a server that cannot resume sends everything
         length = answer.headers.get("Content-Length")
         total = have + int(length) if length else None
-        with open(partial, "ab" if have else "wb") as file, \
+        with open(partial, "ab" if have else "wb", opener=_not_through_links) as file, \
              tqdm(total=total, initial=have, unit="B", unit_scale=True, desc=partial.stem, disable=not progress) as bar:
             while block := answer.read(1 << 20):
                 file.write(block)
@@ -423,9 +422,12 @@ def download(
     "Fetch a file, going on where an earlier attempt broke off."
     path = Path(path)
     partial, noted = (path.with_name(f"{path.name}.{ending}") for ending in ("partial", "sha256"))
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise WriteError(path, reason.strerror or str(reason)) from reason
     if sha256 is None and noted.exists():
-        sha256 = noted.read_text(errors="replace").strip()
+        sha256 = read_text(noted, CorpusError, errors="replace").strip()
     if path.exists() and (sha256 is None or file_digest(path) == sha256):
         return path
     _check_url(url, sha256)
@@ -456,23 +458,28 @@ BY_HAND = {
 _LARGEST_CLIP = 1 << 32  # bytes: a few kilobytes of archive can claim to hold more than any disk
 
 
+def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
+    "One file of an archive, unless it is there; whatever else has its name goes."
+    if os.path.lexists(path) and stat.S_ISREG(path.lstat().st_mode) and path.lstat().st_size == member.size:
+        return
+    with replacing(path) as file:
+        shutil.copyfileobj(tar.extractfile(member), file, 1 << 20)
+
+
 def unpack_clips(archive, folder) -> list[Path]:
-    "The video files of a tar file, flat in one folder; nothing else in it is touched."
-    folder, clips = Path(folder), []
-    folder.mkdir(parents=True, exist_ok=True)
+    "The video files of a plain tar file, flat in one folder; nothing else in it is touched."
+    folder, clips = real_folder(folder, CorpusError), []
     try:
-        with tarfile.open(archive) as tar:
+        with open_regular(archive, CorpusError) as file, tarfile.open(fileobj=file, mode="r:") as tar:  # a packed one could swell
             for member in tar:
                 name = Path(member.name).name  # without folders: nothing can be written outside
-                if not member.isfile() or not is_video(name):
-                    continue
-                if member.size > _LARGEST_CLIP:
+                if member.size < 0 or (member.isfile() and is_video(name) and (member.issparse() or member.size > _LARGEST_CLIP)):
                     raise CorpusError(archive, f"{name} would unpack to {member.size:,} bytes")
-                clips.append(folder/name)
-                if not clips[-1].exists() or clips[-1].stat().st_size != member.size:
-                    write_whole(clips[-1], tar.extractfile(member).read())
-    except (OSError, tarfile.TarError) as reason:
-        raise CorpusError(archive, f"cannot be unpacked: {reason}") from reason
+                if member.isfile() and is_video(name):
+                    _unpack(tar, member, folder/name)
+                    clips.append(folder/name)
+    except (OSError, tarfile.TarError, ValueError, OverflowError, RecursionError) as reason:
+        raise CorpusError(archive, f"cannot be unpacked as a tar file that is not packed further: {reason}") from reason
     return clips
 
 # %% ../nbs/07_datasets.ipynb #ff513e85

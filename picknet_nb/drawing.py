@@ -8,18 +8,31 @@ from __future__ import annotations
 import io
 import os
 import textwrap
+import warnings
 from collections.abc import Iterator
+from contextlib import closing
 from functools import lru_cache
 from itertools import chain
 from pathlib import Path
+from time import monotonic
+from unicodedata import category
 
 from .captioning import Caption
-from .files import write_whole
-from .video import PICK_GREEN, VideoError, draw_bar, draw_frame, import_pyplot
+from .files import LIMITS, limit, write_whole
+from .video import PICK_GREEN, VideoError, _check_file, _import_av, _open_file, draw_bar, draw_frame, import_pyplot, in_decoder
 
 # %% auto #0
-__all__ = ['STRIP_SUFFIXES', 'place_captions', 'original_frames', 'height_to_width', 'caption_strip', 'save_strip', 'burn_in',
-           'spoken_pictures', 'render']
+__all__ = ['STRIP_SUFFIXES', 'drawable', 'place_captions', 'original_frames', 'height_to_width', 'caption_strip', 'save_strip',
+           'burn_in', 'spoken_pictures', 'render']
+
+# %% ../nbs/34_drawing.ipynb #0633d20f
+_LETTERS, _LINES = 600, 8  # that are drawn of one caption at most
+
+
+def drawable(text: str) -> str:
+    "A text as it can be drawn: one line, no control characters, no half ones, not too long."
+    words = " ".join(text[:2 * _LETTERS].split())
+    return textwrap.shorten("".join("\ufffd" if category(each) in ("Cc", "Cs") else each for each in words), _LETTERS, placeholder=" …")
 
 # %% ../nbs/34_drawing.ipynb #d2a705c9
 def place_captions(
@@ -34,7 +47,7 @@ def place_captions(
         taken = starts[-1] + 2 if i and changes[i - 1][0] == row else 0
         starts.append(min(column, max(taken, columns - 3)))
         if i: ends.append(starts[-1] if changes[i - 1][0] == row else columns)
-    return [(row, start, textwrap.fill(text, letters * max(1, end - start) - 1))
+    return [(row, start, textwrap.fill(drawable(text), letters * max(1, end - start) - 1, max_lines=_LINES, placeholder=" …"))
             for (row, _, text), start, end in zip(changes, starts, [*ends, columns])]
 
 # %% ../nbs/34_drawing.ipynb #be41b184
@@ -47,25 +60,43 @@ def _upright(frame, largest: int):
     return picture.resize(tuple(max(2, int(side * scale) // 2 * 2) for side in picture.size))
 
 # %% ../nbs/34_drawing.ipynb #cb582780
+LIMITS["PICKNET_RENDER_SECONDS"] = 300  # of a video: what is drawn into a GIF or an MP4
+_TIME_LIMIT = 60.0                      # seconds to wait for one picture
+
+
+def _ticks(path, rate: float, largest: int, most: int) -> Iterator[tuple[int, object]]:
+    "Pictures, and up to which tick of the clock each is the one to show; nothing beyond one tick more than `most`."
+    with _open_file(path, monotonic() + _TIME_LIMIT) as (container, stream):
+        usual, start, ticks = float(stream.average_rate or 25), None, 0
+        for number, frame in enumerate(container.decode(stream)):
+            time = number / usual if frame.pts is None else float(frame.pts * frame.time_base)
+            start = time if start is None else start
+            due = min(int((time - start) * rate + 1e-6), most) + 1
+            if due > ticks:  # a slow video shows a frame more than once, a fast one not every frame
+                yield due, _upright(frame, largest)
+                ticks = due
+            if ticks > most:
+                return
+
+# %% ../nbs/34_drawing.ipynb #50cd8f64
 def original_frames(
     path,
-    rate: float,     # frames a second to give
-    largest: int,    # of width and height, in pixels
+    rate: float,                    # frames a second to give
+    largest: int,                   # of width and height, in pixels
+    seconds: float | None = None,   # of the video, at most; None: PICKNET_RENDER_SECONDS
 ) -> Iterator[tuple[float, object]]:  # time, picture of the Pillow kind
     "The pictures of a video at a constant rate, upright, in their own proportions."
-    import av  # whoever has a caption of a file has PyAV
-    try:
-        with av.open(f"file:{path}") as container:
-            stream, start, tick = container.streams.video[0], None, 0
-            for number, frame in enumerate(container.decode(stream)):
-                time = number / float(stream.average_rate or 25) if frame.pts is None else float(frame.pts * frame.time_base)
-                start, picture = time if start is None else start, None
-                while (time - start) * rate >= tick - 1e-6:  # a slow video shows a frame more than once
-                    picture = picture or _upright(frame, largest)
-                    yield tick / rate, picture
-                    tick += 1
-    except (av.error.FFmpegError, IndexError) as reason:
-        raise VideoError(path, f"cannot be read again: {reason}") from reason
+    _check_file(path)
+    seconds = limit("PICKNET_RENDER_SECONDS") if seconds is None else seconds
+    most, done = max(1, int(seconds * rate)), 0
+    with closing(in_decoder(path, _TIME_LIMIT, _ticks, path, rate, largest, most)) as pictures:
+        for due, picture in pictures:
+            yield from ((tick / rate, picture) for tick in range(done, min(due, most)))
+            done = due
+    if not done:
+        raise VideoError(path, "has no frame that can be decoded")
+    if done > most:
+        warnings.warn(f"{path}: only its first {seconds:g} seconds are drawn (PICKNET_RENDER_SECONDS)", stacklevel=2)
 
 # %% ../nbs/34_drawing.ipynb #286cae42
 def height_to_width(source: str) -> float:
@@ -98,7 +129,7 @@ def caption_strip(
         draw_bar(axis, caption.probabilities[i], left, top + tall, bars, picked)
         if picked: axis.text(left + 0.5, top + tall + bars + 0.03, f"{time:.1f} s", fontsize=7, ha="center", va="top")
     for row, column, text in placed:
-        axis.text(gap + column * (1 + gap), tops[row] - 0.04, text, fontsize=7, va="bottom", linespacing=1.1)
+        axis.text(gap + column * (1 + gap), tops[row] - 0.04, text, fontsize=7, va="bottom", linespacing=1.1, parse_math=False)
     axis.set(xlim=(0, across), ylim=(height, 0), aspect="equal")
     axis.axis("off")
     plt.close(figure)
@@ -136,18 +167,18 @@ def burn_in(
     canvas = Image.new("RGB", (width, height + round(3.9 * size) // 2 * 2), "white")
     canvas.paste(picture)
     draw, letters = ImageDraw.Draw(canvas), max(4, int(width * 0.96 / _font(size).getlength("a man is") * 8))
-    lines = "\n".join(textwrap.wrap(text, letters)[:3])
+    lines = "\n".join(textwrap.wrap(drawable(text), letters)[:3])
     draw.multiline_text((width * 0.02, height + size * 0.15), lines, "black", _font(size), spacing=size * 0.1)
     if picked:
         draw.rectangle((0, 0, width - 1, height - 1), outline=PICK_GREEN, width=max(3, size // 3))
     return canvas
 
 # %% ../nbs/34_drawing.ipynb #651eb98a
-def spoken_pictures(caption: Caption, rate: float, largest: int) -> Iterator:
+def spoken_pictures(caption: Caption, rate: float, largest: int, seconds: float | None = None) -> Iterator:
     "The pictures of a captioned file with the caption that stands at their time."
     times = caption.clip.times.tolist()
     said = [(times[place], text) for place, text in caption.changes()]
-    for time, picture in original_frames(caption.source, rate, largest):
+    for time, picture in original_frames(caption.source, rate, largest, seconds):
         text = next((text for since, text in reversed(said) if since <= time + 1e-6), "")
         yield burn_in(picture, text, any(0 <= time - times[place] < max(0.25, 1 / rate) for place in caption.picked))
 
@@ -174,6 +205,7 @@ def render(
     out,                          # a name that ends in .gif or .mp4
     rate: float | None = None,    # frames a second; None: 8 for a GIF, 24 for an MP4
     largest: int | None = None,   # of width and height; None: 240 for a GIF, 720 for an MP4
+    seconds: float | None = None,  # of the video, at most; None: PICKNET_RENDER_SECONDS, which is 300
 ) -> Path:
     "The clip with its running caption burnt in."
     out, kind = Path(out), Path(out).suffix.lower()
@@ -184,10 +216,10 @@ def render(
     hidden = out.with_name(f".{os.getpid()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        (_write_gif if kind == ".gif" else _write_mp4)(hidden, spoken_pictures(caption, rate, largest), rate)
+        (_write_gif if kind == ".gif" else _write_mp4)(hidden, spoken_pictures(caption, rate, largest, seconds), rate)
         os.replace(hidden, out)
-    except OSError as reason:
-        raise VideoError(out, f"cannot be written: {reason.strerror or reason}") from reason
+    except (OSError, _import_av().error.FFmpegError) as reason:
+        raise VideoError(out, f"cannot be written: {getattr(reason, 'strerror', None) or reason}") from reason
     finally:
         if hidden.exists(): hidden.unlink()  # `missing_ok` does not forgive a folder that is a file
     return out

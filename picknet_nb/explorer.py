@@ -10,22 +10,30 @@ import html
 import io
 import json
 import os
+import re
+import secrets
+import sys
 import tempfile
+import threading
+import uuid
+import webbrowser
 from pathlib import Path
+from urllib.parse import unquote
 
 import torch
 from torch import Tensor
 
-from .captioning import example_run, find_run, load_captioner, write_examples
-from .files import PickNetError, write_whole
-from .runs import RunError
+from .captioning import find_run, load_captioner, write_examples
+from .files import PickNetError, first_few, limit, write_whole
+from .models import find_model
 from .scenes import Exploration, Library, Moment, Outcome, Viewing, other_pickers
 from .video import PICK_GREEN, resize
 
 # %% auto #0
-__all__ = ['DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'picture_uri', 'vector_picture', 'thumbnail_style', 'strip_html',
+__all__ = ['DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'NAMES', 'picture_uri', 'vector_picture', 'thumbnail_style', 'strip_html',
            'decision_html', 'rewards_html', 'moment_html', 'captions_html', 'comparison_html', 'make_controls', 'Board',
-           'examples_folder', 'choose_sources', 'Explorer', 'connect', 'write_page', 'page', 'server_settings', 'serve']
+           'examples_folder', 'choose_sources', 'error_html', 'Explorer', 'connect', 'write_page', 'page', 'refusal',
+           'make_door', 'make_kernels', 'make_handler', 'make_server', 'server_settings', 'serve']
 
 # %% ../nbs/37_explorer.ipynb #6df93fd7
 def picture_uri(
@@ -186,7 +194,8 @@ def make_controls(exploration: Exploration) -> dict:
     pickers = [(exploration.outcome().name, own), *((each.label, each) for each in other_pickers(min(6, frames), frames, own))]
     as_wide = lambda width: {"layout": widgets.Layout(width=width), "style": {"description_width": "initial"}}
     return {
-        "clip": widgets.Dropdown(options=exploration.library.names, description="clip", **as_wide("300px")),
+        "clip": widgets.Dropdown(options=exploration.library.labels(), value=exploration.viewing.name, description="clip",
+                                 **as_wide("300px")),
         "upload": widgets.FileUpload(accept="video/*", description="upload a clip", layout=widgets.Layout(width="150px")),
         "picker": widgets.Dropdown(options=pickers, value=own, description="picker", **as_wide("180px")),
         "threshold": widgets.FloatSlider(value=exploration.threshold, min=0.01, max=0.99, step=0.01, description="threshold",
@@ -226,27 +235,24 @@ UNSEEN = 2**20  # seed of a world that no run was trained on
 
 
 def examples_folder() -> Path:
-    "Where the toy run and its clips are kept between calls."
+    "Where example clips are kept between calls."
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home()/".cache")/"picknet_nb"/"examples"
 
 
 def choose_sources(run=None, videos=None) -> tuple[Path, Path]:
-    "The run and the folder of videos to explore, made where there are none."
-    examples = examples_folder()
-    try:
-        run = find_run(run)
-    except RunError:
-        if run is not None: raise
-        run = example_run(examples)
-    if videos is None and run == examples/"run":
-        videos = examples/"videos"  # the only clips that the toy knows
-    elif videos is None:
-        videos = examples/"unseen"
-        if not (videos/"captions.json").exists():
-            write_examples(videos, clips=16, seed=UNSEEN)
-    return run, Path(videos)
+    "The run or model and the folder of videos to explore; example clips are written where none are named."
+    if videos is not None:
+        return find_run(run), Path(videos)
+    if not ((examples := examples_folder())/"captions.json").exists():
+        write_examples(examples, clips=16, seed=UNSEEN)
+    return find_model("shapes") if run is None else find_run(run), examples
 
 # %% ../nbs/37_explorer.ipynb #8e90d0b3
+def error_html(error: PickNetError) -> str:
+    "What is wrong, as one red line."
+    return f'<div class="pn pn-error">{html.escape(str(error))}</div>'
+
+
 class Explorer:
     "The page: shown by JupyterLab when it is the last value of a cell, and by Voilà as a page of its own."
 
@@ -264,7 +270,8 @@ class Explorer:
     def head(self) -> str:
         "What is being explored."
         cnn, clips = self.exploration.captioner.eye.cnn.name, len(self.exploration.library.names)
-        about = f"{clips} clips · {cnn} features · picks by {self.exploration.outcome().name}"
+        unread = f" ({broken} of them cannot be read)" if (broken := len(self.exploration.library.broken)) else ""
+        about = f"{clips} clips{unread} · {cnn} features · picks by {self.exploration.outcome().name}"
         return f'<div class="pn pn-head"><b>PickNet explorer</b>{html.escape(about)}</div>'
 
     def attempt(self, action, *values) -> None:
@@ -274,7 +281,7 @@ class Explorer:
             action(*values)
             message.value = ""
         except PickNetError as error:
-            message.value = f'<div class="pn pn-error">{html.escape(str(error))}</div>'
+            message.value = error_html(error)
 
     def _repr_mimebundle_(self, **options):
         "What Jupyter shows."
@@ -283,7 +290,7 @@ class Explorer:
 # %% ../nbs/37_explorer.ipynb #d9c66aad
 def connect(explorer: Explorer) -> None:
     "Let every control do what it says."
-    state, board, controls = explorer.exploration, explorer.board, explorer.controls
+    state, board, controls, marking = explorer.exploration, explorer.board, explorer.controls, []
 
     def set_value(name):
         return lambda value: (setattr(state, name, value), board.draw())
@@ -292,9 +299,19 @@ def connect(explorer: Explorer) -> None:
         controls["frame"].value = 0
         board.show_clip()
 
+    def choose(name):
+        if marking: return  # a list that is written anew says that its first entry was chosen
+        try:
+            show(state.choose(name))
+        finally:
+            marking.append(name)
+            if controls["clip"].options != (labels := state.library.labels()):
+                controls["clip"].options, controls["clip"].value = labels, name
+            marking.clear()
+
     actions = {name: set_value(name) for name in ("picker", "threshold", "frame")} | {
         "limits": lambda value: set_value("limits")(None if tuple(value) == (1, controls["limits"].max) else tuple(value)),
-        "clip": lambda name: show(state.choose(name)),
+        "clip": choose,
         "upload": lambda files: files and show(state.upload(files[0]["name"], bytes(files[0]["content"])))}
     for name, action in actions.items():
         controls[name].observe(lambda change, action=action: explorer.attempt(action, change["new"]), "value")
@@ -315,34 +332,160 @@ def write_page(folder) -> Path:
 
 
 def page() -> Explorer:
-    "The explorer of what the server was started with."
-    return Explorer(**json.loads(os.environ.get(_SOURCES, "{}")))
+    "The explorer of what the server was started with; a red line where that has gone since."
+    try:
+        return Explorer(**json.loads(os.environ.get(_SOURCES, "{}")))
+    except PickNetError as error:
+        return _import_widgets().HTML(STYLE + error_html(error))
+
+# %% ../nbs/37_explorer.ipynb #7fafd567
+NAMES = ("127.0.0.1", "localhost", "[::1]")  # of this machine; any port, so that `ssh -L 9000:127.0.0.1:8866` works
+
+
+def refusal(headers, path: str = "/") -> str:
+    "Why a request gets no answer; empty where it gets one."
+    if re.search(r"\.\.|\A/voila/templates/(?![\w-]+/static/.)", unquote(path)):
+        return "there is no such file"  # said before Voilà stumbles over it
+    host, origin = headers.get("Host", "").lower(), headers.get("Origin")
+    if re.sub(r":\d+\Z", "", host) not in NAMES:
+        return "this page answers only to the names of this machine"
+    elsewhere = headers.get("Sec-Fetch-Site") in ("cross-site", "same-site") and headers.get("Sec-Fetch-Mode") != "navigate"
+    if elsewhere if origin is None else origin.lower() != f"http://{host}":
+        return "this page does not answer to other sites"
+    return ""
+
+# %% ../nbs/37_explorer.ipynb #973b262c
+def make_door(app):
+    "What listens instead of a tornado application, and passes on to it what is not refused."
+    from tornado import httpserver, httputil, routing
+
+    class Door(routing.Router):
+        settings = app.settings
+
+        def find_handler(self, request, **options):
+            if not (reason := refusal(request.headers, request.path)):
+                return app.find_handler(request, **options)
+            body = b"" if request.method == "HEAD" else reason.encode()
+            headers = httputil.HTTPHeaders({"Content-Type": "text/plain", "Content-Length": str(len(body))})
+            request.connection.write_headers(httputil.ResponseStartLine("HTTP/1.1", 403, "Forbidden"), headers, body)
+            request.connection.finish()  # answered before its body is read; tornado then closes the connection
+            return httputil.HTTPMessageDelegate()
+
+        def listen(self, port, address):
+            httpserver.HTTPServer(self, max_body_size=2**20).listen(port, address)  # clips come by websocket
+
+    return Door()
+
+# %% ../nbs/37_explorer.ipynb #f0739323
+def make_kernels(pages: int):
+    "A kernel manager of Jupyter that starts so many kernels at once, and no more."
+    from jupyter_server.services.kernels.kernelmanager import AsyncMappingKernelManager
+    from tornado.web import HTTPError
+
+    class Kernels(AsyncMappingKernelManager):
+        starting: set[str] = set()  # those that are not yet in the manager's own list
+
+        async def start_kernel(self, **options):
+            if len(self.starting.union(self.list_kernel_ids())) >= pages:
+                raise HTTPError(503, f"{pages} pages are open already, as many as there may be at once. Close one and try again (one that was "
+                                     "not closed properly ends after two minutes), or start with a higher PICKNET_EXPLORE_PAGES.")
+            self.starting.add(name := options.setdefault("kernel_id", str(uuid.uuid4())))
+            try:
+                return await super().start_kernel(**options)
+            finally:
+                self.starting.discard(name)
+
+    return Kernels
+
+# %% ../nbs/37_explorer.ipynb #3d417573
+def make_handler():
+    "Voilà's handler of the page, for those who come with the token; what is wrong becomes a sentence."
+    from tornado.web import HTTPError
+    from voila.tornado.handler import TornadoVoilaHandler
+
+    class Page(TornadoVoilaHandler):
+        def get_login_url(self):
+            raise HTTPError(403, "This page needs its token: open the whole address that `picknet explore` has printed.")
+
+        async def get(self, path=None):
+            if not self.token_authenticated:  # a cookie is not enough to start a process
+                self.get_login_url()
+            self.set_header("Referrer-Policy", "same-origin")  # nobody else learns the address
+            self.xsrf_token  # sets the cookie that a closing page sends along, or its process would not end
+            await super().get(path)
+
+        def write_error(self, status, exc_info=(None, None), **options):
+            sentence = getattr(exc_info[1], "log_message", None) or "Something went wrong; the terminal says what."
+            self.set_header("Content-Type", "text/html; charset=utf-8")
+            self.finish(f"<!doctype html><title>PickNet explorer</title><style>{WRITTEN}</style><p class=pn>{html.escape(sentence)}</p>")
+
+    return Page
+
+# %% ../nbs/37_explorer.ipynb #ff2fc9bf
+def make_server():
+    "Voilà with a door, and with the address that has the token."
+    from jupyter_server import DEFAULT_STATIC_FILES_PATH
+    from voila.app import Voila
+    if not Voila.class_traits().get("token"):
+        raise ImportError("this Voilà, or the jupyter_server below it, has no token")
+
+    class Server(Voila):
+        @property
+        def display_url(self):
+            return f"http://{self.ip}:{self.port}/?token={self.token}"
+
+        def init_handlers(self):
+            *others, (pattern, _, options) = super().init_handlers()
+            return [each for each in others if each[0] not in ("/login", "/logout")] + [(pattern, make_handler(), options)]
+
+        def listen(self):
+            self.app.settings["static_path"] = DEFAULT_STATIC_FILES_PATH  # Jupyter's page about what is not there asks for it
+            self.app = make_door(self.app)
+            super().listen()
+
+        def launch_browser(self):
+            forward = f'<meta name="referrer" content="no-referrer"><meta http-equiv="refresh" content="0;url={self.display_url}">'
+            uri = write_whole(Path(self.root_dir)/"open.html", forward).as_uri()
+            threading.Thread(target=webbrowser.open, args=(uri, 2), daemon=True).start()
+
+    return Server
 
 # %% ../nbs/37_explorer.ipynb #e7731748
-def server_settings(port: int, browser: bool) -> dict:
-    "This machine only, no files, uploads up to 256 MB; forgotten pages end after ten minutes."
-    return {"Voila": {"ip": "127.0.0.1", "port": port, "open_browser": browser, "tornado_settings": {"websocket_max_message_size": 2**28}},
-            "MappingKernelManager": {"cull_idle_timeout": 600, "cull_interval": 60},
-            "VoilaConfiguration": {"file_allowlist": ["nothing"], "show_tracebacks": True}}
+def server_settings(port: int, browser: bool, folder="", kernels=None) -> dict:
+    "This machine only, by token, no files; kernels and what they write lie in the folder."
+    private = os.name == "posix" and 0 < len(str(folder)) <= 40  # the name of a socket has at most 104 characters
+    return {"Voila": {"ip": "127.0.0.1", "port": port, "open_browser": browser, "token": secrets.token_hex(24), "config_file_paths": [],
+                      "connection_dir_root": str(folder) or tempfile.gettempdir(),
+                      "tornado_settings": {"websocket_max_message_size": 2 * limit("PICKNET_EXPLORE_UPLOAD_MB") * 10**6,
+                                           "allow_remote_access": False, "allow_unauthenticated_access": False}},
+            "IdentityProvider": {"cookie_options": {"samesite": "Strict"}},
+            "KernelManager": {"transport": "ipc" if private else "tcp"},
+            "MappingKernelManager": {"cull_idle_timeout": 120, "cull_interval": 20},  # only those that no page is connected to
+            "VoilaConfiguration": {"file_allowlist": ["nothing"], "show_tracebacks": True,
+                                   **({"multi_kernel_manager_class": kernels} if kernels else {})}}
 
 # %% ../nbs/37_explorer.ipynb #bfdd02e1
 def serve(
-    run=None,              # folder of a run; None: the one that `find_run` finds, or the toy
+    run=None,              # folder of a run; None: a model in the box
     videos=None,           # folder with videos; None: clips of the built-in world
     captions=None,         # JSON file, {clip: [captions]}
     port: int = 8866,
     browser: bool = True,  # open one
     weights=None,          # of the CNN: a file; None: those it is known by
+    pages: int | None = None,  # at once; None: PICKNET_EXPLORE_PAGES
 ) -> None:
-    "Serve the explorer as a page of its own on this machine, until it is interrupted."
+    "Serve the explorer as a page of its own on this machine, at an address that is printed, until it is interrupted."
     try:
         from traitlets.config import Config
-        from voila.app import Voila
+        server, kernels = make_server(), make_kernels(pages or limit("PICKNET_EXPLORE_PAGES"))
     except ImportError as reason:
-        raise PickNetError('a page of its own needs Voilà: pip install "picknet_nb[notebook]"') from reason
+        raise PickNetError('a page of its own needs Voilà 0.5 or later: pip install "picknet_nb[notebook]"') from reason
     run, videos = choose_sources(run, videos)
-    Exploration(load_captioner(run, weights=weights), Library(videos, captions))  # what is wrong is said here, not in a page
+    library = Library(videos, captions)
+    Exploration(load_captioner(run, weights=weights), library)  # what is wrong is said here, not in a page
+    if library.broken:
+        print(f"cannot be read: {first_few(map(repr, library.broken))}", file=sys.stderr)
     sources = {"run": run, "videos": videos, "captions": captions, "weights": weights}
     os.environ[_SOURCES] = json.dumps({name: source and str(Path(source).resolve()) for name, source in sources.items()})
     with tempfile.TemporaryDirectory() as folder:
-        Voila.launch_instance([str(write_page(folder))], config=Config(server_settings(port, browser)))
+        server.launch_instance([str(write_page(folder))], config=Config(server_settings(port, browser, folder, kernels)))

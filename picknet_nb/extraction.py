@@ -26,13 +26,13 @@ from torch import Tensor
 from tqdm import tqdm
 
 from .cnn import CNN
-from .files import FileError, locked, read_json, write_whole
+from .files import FileError, WriteError, limit, locked, open_regular, read_json, real_folder, write_whole
 from .video import _import_av, glance, read_clip
 from .workers import Pool, rank_and_world, usable_cores
 
 # %% auto #0
-__all__ = ['ClipShape', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'Extraction',
-           'extract_folder']
+__all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'has_part',
+           'Extraction', 'extract_folder']
 
 # %% ../nbs/05_extraction.ipynb #264b35fa
 class ClipShape(NamedTuple):
@@ -52,23 +52,40 @@ def _pixels(room, shape: ClipShape) -> Tensor:  # uint8 (frames, 3, side, side)
     "Shared memory as a clip; nothing is copied."
     return torch.frombuffer(room, dtype=torch.uint8).view(shape.frames, 3, shape.image_size, shape.image_size)
 
+# %% ../nbs/05_extraction.ipynb #be35ec1b
+_PIECE, _PIECES = 1 << 20, 64  # bytes, and how many of them are looked at
+
+
+def known_by(path) -> str:
+    "What a file is known by: its size and SHA-256, that of pieces if it is large; empty for one that cannot be read."
+    digest = hashlib.sha256()
+    try:
+        with open_regular(path) as file:
+            size = os.fstat(file.fileno()).st_size
+            for start in range(0, size, max(_PIECE, size // _PIECES)):
+                file.seek(start)
+                digest.update(file.read(_PIECE))
+    except (OSError, FileError):
+        return ""
+    return f"{size} bytes, SHA-256 {digest.hexdigest()}"
+
 # %% ../nbs/05_extraction.ipynb #29ff2436
-def _decode_into(job: tuple[str, Path], room, shape: ClipShape) -> str:
-    "In a worker: leave the frames of a file in `room`; the answer is empty, or the reason why they are not there."
-    av = _import_av()
+def _decode_into(job: tuple[str, Path], room, shape: ClipShape) -> tuple[str, str]:
+    "In a worker: leave the frames of a file in `room`; why they are not there, or empty, and what the file is known by."
+    av, known = _import_av(), known_by(job[1])  # known first: a file that is replaced now is done again next time
     av.logging.set_level(av.logging.PANIC)  # FFmpeg's own lines stay off the screen; what matters of them is in the errors
     try:
         _pixels(room, shape).copy_(read_clip(str(job[1]), shape.frames, shape.image_size, shape.time_limit).frames)
-        return ""
+        return "", known
     except FileError as error:
-        return error.reason
+        return error.reason, known
     except Exception as error:  # whatever a strange file makes a library do, it must not end the others
-        return f"{type(error).__name__}: {error}"
+        return f"{type(error).__name__}: {error}", known
 
 
-def _collect(reason: str, room, shape: ClipShape) -> tuple[Tensor | None, str]:
+def _collect(answer: tuple[str, str], room, shape: ClipShape) -> tuple[Tensor | None, str, str]:
     "In the parent: a copy of the frames before the room is used for the next file."
-    return (None if reason else _pixels(room, shape).clone()), reason
+    return (None if answer[0] else _pixels(room, shape).clone()), *answer
 
 # %% ../nbs/05_extraction.ipynb #4f546705
 _GRACE = 5.0  # seconds beyond which a decoder that should have given up by itself is ended
@@ -80,6 +97,7 @@ class Decoded(NamedTuple):
     path: Path
     frames: Tensor | None  # uint8 (frames, 3, side, side)
     reason: str = ""       # why there are none
+    known: str = ""        # what the file is known by
 
 
 def decode_files(
@@ -90,10 +108,9 @@ def decode_files(
     "Decode files in worker processes, one `Decoded` for each, as they finish."
     _import_av()  # say at once what is missing, not once for each file
     pool = Pool(_decode_into, workers, (shape,), room=partial(_make_room, shape), collect=partial(_collect, shape=shape),
-                time_limit=2 * shape.time_limit + _GRACE)
+                time_limit=2 * shape.time_limit + _GRACE, memory_limit=limit("PICKNET_DECODER_BYTES"))
     for done in pool.run(jobs):
-        frames, reason = done.answer or (None, done.reason)
-        yield Decoded(*done.job, frames, reason)
+        yield Decoded(*done.job, *(done.answer or (None, done.reason)))
 
 # %% ../nbs/05_extraction.ipynb #9be3859c
 _NOT_VIDEO = frozenset(".txt .csv .tsv .json .jsonl .md .npy .npz .h5 .hdf5 .srt .vtt .jpg .jpeg .png .zip .gz .py .ipynb".split())
@@ -122,21 +139,41 @@ def list_videos(
 def part_path(out, name: str) -> Path:
     "Where the features and glances of one video stand; an id that is no file name, or a long one, stands there by its hash."
     plain = os.path.basename(name) == name and "\0" not in name and len(os.fsencode(name)) < 200
-    return Path(out)/"parts"/f"{name if plain else hashlib.sha256(name.encode()).hexdigest()}.safetensors"
+    return Path(out)/"parts"/f"{name if plain else hashlib.sha256(os.fsencode(name)).hexdigest()}.safetensors"
 
 # %% ../nbs/05_extraction.ipynb #69e31571
-def write_part(out, name: str, features: Tensor, glances: Tensor) -> None:
-    "Write what was extracted from one video, whole or not at all."
+def write_part(out, name: str, features: Tensor, glances: Tensor, known: str = "") -> None:
+    "Write what was extracted from one video, whole or not at all, with what the video is known by."
     tensors = {"features": features.half().cpu().contiguous(), "glances": glances.cpu().contiguous()}
-    write_whole(part_path(out, name), safetensors.torch.save(tensors))
+    write_whole(part_path(out, name), safetensors.torch.save(tensors, {"video": known} if known else None))
 
 
 def read_part(out, name: str) -> dict[str, Tensor]:  # features float16 (frames, dims), glances uint8 (frames, glance dims)
     "What was extracted from one video."
+    path = part_path(out, name)
+    open_regular(path).close()  # what reads safetensors would wait for a pipe
     try:
-        return safetensors.torch.load_file(part_path(out, name))
+        return safetensors.torch.load_file(path)
     except (OSError, safetensors.SafetensorError) as reason:
-        raise FileError(part_path(out, name), f"cannot be read: {reason}") from reason
+        raise FileError(path, f"cannot be read: {reason}") from reason
+
+# %% ../nbs/05_extraction.ipynb #fa0d639b
+def has_part(out, name: str, path) -> bool:
+    "Whether there is a part, made of the video as it is now; a video that is gone, and a part that does not say, are believed."
+    part = part_path(out, name)
+    try:
+        open_regular(part).close()
+        with safetensors.safe_open(part, "pt") as found:
+            known = (found.metadata() or {}).get("video")
+        if not known or known_by(path) in ("", known):
+            return True
+    except (OSError, FileError, safetensors.SafetensorError):
+        pass  # none, or one that cannot be read
+    try:
+        part.unlink(missing_ok=True)  # if the new video is broken, the old one's features must not stand in for it
+    except OSError as reason:
+        raise WriteError(part, reason.strerror) from reason
+    return False
 
 # %% ../nbs/05_extraction.ipynb #8c73fd5e
 def _begin(out: Path, cnn: CNN, shape: ClipShape) -> None:
@@ -231,7 +268,8 @@ def _report_failed(clips: Iterable[Decoded], failed: dict[str, str], bar: tqdm) 
         failed[clip.name] = f"{clip.path}: {clip.reason}"
         bar.update()
         if not bar.disable:
-            bar.write(f"skipped {failed[clip.name]}", file=sys.stderr)
+            line = f"skipped {failed[clip.name]}"  # a name may hold what a terminal obeys
+            bar.write("".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line), file=sys.stderr)
 
 # %% ../nbs/05_extraction.ipynb #ec60efa6
 def extract_folder(
@@ -245,18 +283,19 @@ def extract_folder(
     time_limit: float = 60.0,     # seconds after which a file is given up
     alone: bool = False,          # all of them here, whatever torchrun says: no other process is met
 ) -> Extraction:
-    "Features and glances of every video, one part each; what is there already is not done again."
+    "Features and glances of every video, one part each; what is there already is not done again, unless its video is another one now."
     files, out, failed, made = list_videos(videos), Path(out), {}, 0
     shape, (rank, world) = ClipShape(frames, cnn.image_size, glance_size, time_limit), (0, 1) if alone else rank_and_world()
+    real_folder(out/"parts")
     with _meeting(world) as group, nullcontext() if rank else locked(out/"parts"):
         _begin(out, cnn, shape)
         mine = list(files.items())[rank::world]
-        todo = [(name, path) for name, path in mine if not part_path(out, name).exists()]
+        todo = [(name, path) for name, path in mine if not has_part(out, name, path)]
         with tqdm(total=len(mine), initial=len(mine) - len(todo), unit="video", desc=cnn.name, disable=not progress) as bar:
             clips = _report_failed(decode_files(todo, shape, workers or _default_workers()), failed, bar)
             for batch, features, glances in _features_of(_batches(clips, max(1, cnn.batch // frames)), cnn, shape):
                 for clip, feature, look in zip(batch, features, glances):
-                    write_part(out, clip.name, feature, look)
+                    write_part(out, clip.name, feature, look, clip.known)
                     made += 1
                     bar.update()
         failed = _exchange(failed, group)

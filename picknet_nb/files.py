@@ -6,19 +6,25 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 import platform
+import stat
 import tempfile
+import zipfile
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
 # %% auto #0
-__all__ = ['PickNetError', 'FileError', 'WriteError', 'first_few', 'replacing', 'write_whole', 'read_json', 'locked']
+__all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'replacing', 'write_whole', 'limit', 'open_regular',
+           'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip', 'check_torch_zip', 'real_folder',
+           'read_json', 'locked']
 
 # %% ../nbs/00_files.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -91,6 +97,116 @@ def write_whole(
         file.write(content.encode() if isinstance(content, str) else content)
     return Path(path)
 
+# %% ../nbs/00_files.ipynb #62fc70bb
+LIMITS = {
+    "PICKNET_TEXT_BYTES": 48 << 20,       # a text or JSON file, which becomes thirty times as large in memory; that of MSR-VTT has 30 million
+    "PICKNET_UNPACKED_BYTES": 512 << 20,  # what a packed file unpacks to, unless that is less than four times its own size
+    "PICKNET_PICKLE_BYTES": 8 << 20,      # the list of tensors in a .pth file; that of ResNet-152 has 100,000
+    "PICKNET_CLIP_BYTES": 64 << 20,       # the features of one clip; 30 frames of a ResNet take 245,760
+    "PICKNET_MEMORY_BYTES": 1 << 30,      # a corpus that is read into memory; a larger one is mapped
+    "PICKNET_CAPTION_LETTERS": 5_000,     # one caption; people write fifty
+    "PICKNET_CAPTION_WORDS": 200,         # one caption that is scored: METEOR takes 2 GB to align 500 words
+}
+
+
+def limit(name: str) -> int:
+    "One of the limits, or what the environment says instead."
+    said = os.environ.get(name)
+    if said is not None and not (said.isascii() and said.isdecimal()):
+        raise PickNetError(f"{name} must be a whole number, not {said!r}")
+    return LIMITS[name] if said is None else int(said)
+
+# %% ../nbs/00_files.ipynb #75517f29
+def open_regular(path, error: type[FileError] = FileError) -> BinaryIO:
+    "A file to read bytes from; a pipe or a device, which may never end, is refused."
+    try:
+        wait_for_nobody = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        handle = os.open(path, os.O_RDONLY | wait_for_nobody)
+    except FileNotFoundError:
+        raise error(path, "no such file") from None
+    except (OSError, ValueError) as reason:
+        raise error(path, f"cannot be read: {reason}") from reason
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise error(path, "cannot be read: a folder, a pipe or a device, not a regular file")
+    return os.fdopen(handle, "rb")
+
+# %% ../nbs/00_files.ipynb #c7cdd101
+def read_text(path, error: type[FileError] = FileError, errors: str = "strict") -> str:
+    "The whole of a text file in UTF-8."
+    most = limit("PICKNET_TEXT_BYTES")
+    try:
+        with open_regular(path, error) as file:
+            content = file.read(most + 1)
+        if len(content) <= most:
+            return content.decode("utf-8", errors)
+    except (OSError, UnicodeDecodeError) as reason:
+        raise error(path, f"cannot be read: {reason}") from reason
+    raise error(path, f"a text of more than {most:,} bytes is not read (PICKNET_TEXT_BYTES)")
+
+
+def file_digest(path) -> str:
+    "The SHA-256 of a file: 64 digits that change when it does."
+    digest = hashlib.sha256()
+    with open_regular(path) as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+# %% ../nbs/00_files.ipynb #16761cb0
+def size_on_disk(path) -> int:
+    "The bytes that a file really has: one with holes in it looks larger."
+    about = os.stat(path)
+    return min(about.st_size, 512 * getattr(about, "st_blocks", about.st_size))
+
+
+def check_unpacked(
+    path,
+    size: int,                 # in bytes: what the file itself says that it unpacks to
+    error: type[FileError] = FileError,
+    there: int | None = None,  # bytes on the disk; None: those of the file
+) -> None:
+    "Refuse a small file that claims to be a large one."
+    most = max(limit("PICKNET_UNPACKED_BYTES"), 4 * (size_on_disk(path) if there is None else there))
+    if size > most:
+        raise error(path, f"would unpack to {size:,} bytes, and at most {most:,} are read (PICKNET_UNPACKED_BYTES)")
+
+# %% ../nbs/00_files.ipynb #510c8790
+def check_zip(path, error: type[FileError] = FileError) -> list[zipfile.ZipInfo]:
+    "What is in a zip archive, if that is not much larger than the archive."
+    with zipfile.ZipFile(path) as archive:
+        entries = archive.infolist()
+    check_unpacked(path, sum(entry.file_size for entry in entries), error)
+    return entries
+
+
+def check_torch_zip(path, error: type[FileError] = FileError) -> bool:
+    "Refuse a file of `torch.save` that swells or is damaged; the answer says whether its tensors can be mapped."
+    if not zipfile.is_zipfile(path):
+        return False  # the older format is not packed
+    entries, most = check_zip(path, error), limit("PICKNET_PICKLE_BYTES")
+    lists = [entry for entry in entries if entry.filename.endswith(".pkl")]
+    if (size := sum(entry.file_size for entry in lists)) > most:
+        raise error(path, f"its list of tensors has {size:,} bytes, and at most {most:,} are read (PICKNET_PICKLE_BYTES)")
+    with zipfile.ZipFile(path) as archive:
+        if any(b"bytearray" in archive.read(entry) for entry in lists):
+            raise error(path, "refused: it asks for memory of any size, which no tensor needs")
+        if damaged := archive.testzip():
+            raise error(path, f"damaged: the checksum of {damaged!r} in it does not fit")
+    return all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+
+# %% ../nbs/00_files.ipynb #0157a703
+def real_folder(path, error: type[FileError] = FileError) -> Path:
+    "A folder inside of another, to write to: made if there is none, refused if it is a link, which may lead anywhere."
+    path = Path(path)
+    if path.is_symlink():
+        raise error(path, "is a link, and nothing is written through it: put a folder there, or choose another place")
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as reason:
+        raise WriteError(path, reason.strerror or str(reason)) from reason
+    return path
+
 # %% ../nbs/00_files.ipynb #a458da8c
 def _once(pairs: list[tuple[str, object]]) -> dict:
     "An object of a JSON file; a name that comes twice would lose what it said first."
@@ -104,13 +220,18 @@ def _once(pairs: list[tuple[str, object]]) -> dict:
 def read_json(path, error: type[FileError] = FileError):
     "The content of a JSON file, or `error` with the path and the reason."
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=_once)
-    except FileNotFoundError:
-        raise error(path, "no such file") from None
-    except (OSError, UnicodeDecodeError) as reason:
-        raise error(path, f"cannot be read: {reason}") from reason
+        return json.loads(read_text(path, error), object_pairs_hook=_once)
     except (ValueError, RecursionError) as reason:
         raise error(path, f"not valid JSON: {reason}") from reason
+
+# %% ../nbs/00_files.ipynb #9e946ffd
+def _holder(path: Path) -> str:
+    "Who has a lock: what its file says, if that is a file of ours and not a link to something else."
+    try:
+        said = "" if path.is_symlink() else read_text(path, errors="replace")[:200]
+    except FileError:
+        said = ""
+    return "".join(letter for letter in said if letter.isprintable()) or "another process"
 
 # %% ../nbs/00_files.ipynb #6a172fb9
 _CLOSED = (errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOSPC, errno.EDQUOT, errno.ENOTDIR, errno.EEXIST)  # a folder nobody can write to
@@ -128,8 +249,7 @@ def locked(
         folder.mkdir(parents=True, exist_ok=True)
         held = FileLock(folder/".lock", timeout=-1 if wait else 0).acquire()
     except Timeout:
-        who = holder.read_text() if holder.is_file() else "another process"
-        raise error(folder, f"in use by {who}") from None
+        raise error(folder, f"in use by {_holder(holder)}") from None
     except OSError as reason:
         if reason.errno in _CLOSED:
             raise WriteError(folder, reason.strerror) from reason

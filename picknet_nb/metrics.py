@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .files import PickNetError, first_few
+from .files import FileError, PickNetError, first_few, limit, read_text
 
 # %% auto #0
 __all__ = ['INSTALL', 'JAVA_OPTIONS', 'METRICS', 'ScoreError', 'find_java', 'JavaProcess', 'Java', 'ptb_tokenize',
@@ -182,6 +182,14 @@ def _is_text(caption) -> bool:
     return isinstance(caption, str) and not any("\ud800" <= letter <= "\udfff" for letter in caption)
 
 
+def _too_long(captions: Mapping[str, str | Sequence[str]]) -> dict[str, list[str]]:
+    "Videos with a caption that no person wrote, behind what is wrong with them."
+    most = limit("PICKNET_CAPTION_LETTERS")
+    long = [id for id, said in captions.items() if any(isinstance(each, str) and len(each) > most for each in
+                                                        (said if isinstance(said, Sequence) and not isinstance(said, str) else (said,)))]
+    return {f"more than {most:,} letters in one caption (PICKNET_CAPTION_LETTERS) of": long} if long else {}
+
+
 def check_captions(
     candidates: Mapping[str, str],
     references: Mapping[str, Sequence[str]],
@@ -194,7 +202,7 @@ def check_captions(
         "not a list of captions as references of": {
             id for id, known in references.items()
             if isinstance(known, str) or not known or not all(map(_is_text, known))},
-    }
+    } | _too_long(candidates) | _too_long(references)
     found = [f"{what} {first_few(sorted(ids, key=str))}" for what, ids in faults.items() if ids]
     if found or not references:
         raise ScoreError("; ".join(found) or "there is nothing to score")
@@ -243,6 +251,16 @@ def _as_scores(found: dict, videos: list[str], signature: str, per_video: bool) 
     return Scores({metric: float(found[metric][0]) for metric in order}, signature,
                   {metric: dict(zip(videos, map(float, found[metric][1]))) for metric in order} if per_video else {})
 
+# %% ../nbs/30_metrics.ipynb #2f70d765
+def _check_words(known: dict[str, list[str]], said: Mapping[object, dict[str, list[str]]]) -> None:
+    "Refuse tokenised captions that scorers fail on: references without one word, and captions whose alignment would not end."
+    if silent := [video for video, captions in known.items() if not any(captions)]:
+        raise ScoreError(f"not one word in the references of {first_few(silent)}")
+    most = limit("PICKNET_CAPTION_WORDS")
+    if long := [video for each in (known, *said.values()) for video, captions in each.items()
+                if any(caption.count(" ") >= most for caption in captions)]:
+        raise ScoreError(f"more than {most:,} words in one caption (PICKNET_CAPTION_WORDS) of {first_few(dict.fromkeys(long))}")
+
 # %% ../nbs/30_metrics.ipynb #e0bcb108
 def score_many(
     systems: Mapping[object, Mapping[str, str]],  # any name: video: caption, as that captioner said it
@@ -252,20 +270,23 @@ def score_many(
     split: str = "",                              # for the signature
     decoding: str = "",                           # for the signature, such as "greedy" or "beam 5"
     time_limit: float = 600.0,                    # seconds for each system until Java is ended
+    meteor: Java | None = None,                   # of `meteor_process`, where one is running already
 ) -> Iterator[tuple[object, Scores]]:             # name and scores, as soon as they are known
     "Score several sets of captions against the same references; Java starts once for all of them."
     if unknown := set(metrics) - set(METRICS):
         raise ScoreError(f"no metric {first_few(sorted(unknown))}: choose from {', '.join(METRICS)}")
     for candidates in systems.values():
         check_captions(candidates, references)
-    videos, limit = list(references), time_limit * len(systems)
+    videos, most = list(references), time_limit * len(systems)  # seconds
     texts = [caption for known in references.values() for caption in known]
     texts += [candidates[video] for candidates in systems.values() for video in videos]
     with ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as running:
-        meteor = running.enter_context(meteor_process(limit)) if "METEOR" in metrics else None
-        words = iter(ptb_tokenize(texts, limit))
+        if "METEOR" not in metrics: meteor = None
+        elif not meteor: meteor = running.enter_context(meteor_process(most))
+        words = iter(ptb_tokenize(texts, most))
         known = {video: [next(words) for _ in references[video]] for video in videos}
         said = {name: {video: [next(words)] for video in videos} for name in systems}
+        _check_words(known, said)
         ask = lambda name: meteor and pool.submit(
             meteor_scores, meteor, [caption for caption, in said[name].values()], list(known.values()))
         for name, waiting in [(name, ask(name)) for name in systems]:
@@ -330,9 +351,9 @@ def _read_pairs(path) -> list[tuple[str, object]]:
     "Every (video, caption or captions) of a JSON file, repeated ones included."
     pairs_of = lambda pairs: pairs if len({key for key, _ in pairs}) < len(pairs) else dict(pairs)  # repeats survive as a list
     try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"), object_pairs_hook=pairs_of)
-    except (OSError, ValueError, RecursionError) as reason:
-        raise ScoreError(f"{path}: cannot be read: {reason}") from reason
+        content = json.loads(read_text(path), object_pairs_hook=pairs_of)
+    except (FileError, ValueError, RecursionError) as reason:
+        raise ScoreError(f"{path}: cannot be read: {getattr(reason, 'reason', reason)}") from reason
     if isinstance(content, dict):
         records = next((content[name] for name in ("annotations", "sentences") if isinstance(content.get(name), list)), None)
         content = list(content.items()) if records is None else records
@@ -353,6 +374,8 @@ def read_captions(path) -> dict[str, str]:
     wrong = [video for video, caption in captions.items() if not isinstance(caption, str)]
     if wrong:
         raise ScoreError(f"{path}: not one caption but something else for {first_few(wrong)}")
+    for what, videos in _too_long(captions).items():
+        raise ScoreError(f"{path}: {what} {first_few(videos)}")
     return captions
 
 # %% ../nbs/30_metrics.ipynb #8bde5290
@@ -364,4 +387,6 @@ def read_references(path) -> dict[str, list[str]]:
     wrong = [video for video, captions in references.items() if not captions or not all(isinstance(each, str) for each in captions)]
     if wrong:
         raise ScoreError(f"{path}: not a list of captions for {first_few(wrong)}")
+    for what, videos in _too_long(references).items():
+        raise ScoreError(f"{path}: {what} {first_few(videos)}")
     return references

@@ -25,7 +25,7 @@ def glance_differences(
 ) -> Tensor:          # float32 (..., dims)
     "What has changed since the last pick; grey values count from 0 to 1."
     if glances.dtype == torch.uint8:
-        return (glances.short() - last.short()).float() / 255
+        return (glances.short() - last.short()).float().div_(255)  # in place: this is a third of a rollout on a CPU
     return glances.float() - last.float()
 
 # %% ../nbs/12_policy.ipynb #12c0d5e6

@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import shlex
 import sys
 from dataclasses import asdict, fields
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -19,13 +16,13 @@ import typer
 
 from .config import PRESETS, ClipSettings, Config, ConfigError, group_of, preset
 from .files import PickNetError, first_few, write_whole
+from .terminal import EXIT, JSON, WEIGHTS, left_out, say, shown
 
 # %% auto #0
-__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'USED', 'prepare', 'SOME_LEFT_OUT', 'JSON', 'OUT', 'CNN', 'WEIGHTS',
-           'WORKERS', 'SETTINGS', 'OF_THE_WORLD', 'OF_FEATURES', 'setting', 'settings_of', 'clip_settings',
-           'settings_table', 'use_module', 'typed', 'kinds_of_data', 'say', 'joined', 'report', 'prepare_shapes',
-           'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd', 'prepare_msrvtt', 'prepare_features',
-           'prepare_download', 'extract']
+__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'CNN', 'WORKERS', 'SETTINGS', 'OF_THE_WORLD',
+           'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'clip_settings', 'settings_table', 'kinds_of_data',
+           'joined', 'report', 'prepare_shapes', 'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd',
+           'prepare_msrvtt', 'prepare_features', 'prepare_join', 'prepare_download', 'extract']
 
 # %% ../nbs/39_preparing.ipynb #4d4779cc
 SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -78,53 +75,20 @@ def settings_table() -> str:
         lines += ["", f"{group}, {about}", *(line(each.name, [getattr(some, each.name) for some in groups]) for each in fields(groups[0]))]
     return "\n".join(each.rstrip() for each in lines)
 
-# %% ../nbs/39_preparing.ipynb #5c2b94de
-USED: list[str] = []  # modules of one's own; processes that train rows side by side import them, too
-
-
-def use_module(name: str) -> None:
-    "Import a module that registers something, from the current folder or from what is installed."
-    name, here = name.removesuffix(".py"), os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        import_module(name)
-    except ModuleNotFoundError as reason:
-        if not f"{name}.".startswith(f"{reason.name}."):
-            raise  # what the module itself misses is its own affair
-        raise PickNetError(f"--use {name}: there is no such module, neither in {here} nor among what is installed") from None
-    if name not in USED:
-        USED.append(name)
-
-# %% ../nbs/39_preparing.ipynb #112b0f2a
-def typed() -> str:
-    "What was typed, for result files."
-    return "picknet " + shlex.join(sys.argv[1:])
-
 # %% ../nbs/39_preparing.ipynb #3b6d45f3
 prepare = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-SOME_LEFT_OUT = 3  # the exit code of work that is done but for some files
-
-
 @prepare.callback()
 def kinds_of_data() -> None:
     "Make a corpus to train on. It is made of your own videos, MSVD, MSR-VTT, features you have, or the built-in world."
 
 
-JSON = Annotated[bool, typer.Option("--json", help="Print JSON for programs instead of text for people.")]
 OUT = Annotated[Path, typer.Option("--out", help="Folder of the corpus.")]
 CNN = Annotated[str, typer.Option("--cnn", help=(
     "tiny, efficientnet-lite0, resnet18, resnet50, resnet101, resnet152, with torchvision's older weights resnet50-v1, resnet101-v1, "
     "resnet152-v1, any network of timm as timm:NAME, or one of your own (picknet --use MODULE)."))]
-WEIGHTS = Annotated[Optional[Path], typer.Option(help="The CNN's weights, .pth or .safetensors; default: those it is known by.")]
 WORKERS = Annotated[Optional[int], typer.Option(min=1, help="Decoding processes; default: one for each core but one.")]
 SETTINGS = Annotated[Optional[list[str]], typer.Option("--set", help=(
     f"name=value, a setting that differs from the paper's; may be repeated. There are {', '.join(OF_A_CORPUS)}."))]
-
-
-def say(content, as_json: bool, text: str) -> None:
-    "Print for a program or for a person."
-    print(json.dumps(content, ensure_ascii=False) if as_json else text, flush=True)  # a kill loses nothing that was said
 
 
 def joined():
@@ -139,17 +103,16 @@ def report(prepared, out: Path, named: bool = True) -> None:
         return
     corpus = prepared.corpus
     sizes = ", ".join(f"{len(videos)} {split}" for split, videos in corpus.splits.items())
-    print(f"{out}: {len(corpus.ids)} videos ({sizes}), {len(corpus.words)} captions, {len(corpus.vocabulary)} words")
+    print(f"{shown(out)}: {len(corpus.ids)} videos ({sizes}), {len(corpus.words)} captions, {len(corpus.vocabulary)} words")
     for reason in () if named else prepared.failed.values():
-        print(f"left out: {reason}", file=sys.stderr)
+        print(f"left out: {shown(reason)}", file=sys.stderr)
     if named and prepared.failed:
         print(f"left out: {len(prepared.failed)}, named above", file=sys.stderr)
     placed = {video for videos in corpus.splits.values() for video in videos.tolist()}
     loose = [name for number, name in enumerate(corpus.ids) if number not in placed]
     for what, names in (("captions but no video", prepared.missing), ("in no split", loose)):
-        if names: print(f"{what}: {first_few(names, 5)} ({len(names)})", file=sys.stderr)
-    if prepared.failed:
-        raise typer.Exit(SOME_LEFT_OUT)
+        if names: print(f"{what}: {shown(first_few(names, 5))} ({len(names)})", file=sys.stderr)
+    left_out(len(prepared.failed), len(corpus.ids))
 
 # %% ../nbs/39_preparing.ipynb #60aea535
 OF_THE_WORLD = tuple(name for name in OF_A_CORPUS if name != "frames")  # its clips have thirty beats
@@ -175,7 +138,7 @@ def prepare_shapes(
     corpus = make(out, scale=present_scale(scale), seed=seed, settings=clip)
     if settings and Corpus.load(out).settings != clip:
         raise CorpusError(out, "was prepared with other settings: choose another --out")
-    print(f"{out}: {', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, {len(corpus.vocabulary)} words")
+    print(f"{shown(out)}: {', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, {len(corpus.vocabulary)} words")
 
 # %% ../nbs/39_preparing.ipynb #381cbe12
 def draw_splits(ids: list[str], path: Path) -> Path:
@@ -199,7 +162,7 @@ def checked_splits(splits: Optional[Path], captions: Path, videos: Path, texts: 
                                     f"such as {next(iter(files), 'holiday')!r}")
     if not splits:
         splits = draw_splits(ids, out/"splits.json")
-        print(f"no --splits: videos split at random, 80 : 5 : 15, as written in {splits}")
+        print(f"no --splits: videos split at random, 80 : 5 : 15, as written in {shown(splits)}")
     empty = [split for split, places in read_splits(splits, ids).items() if split != "test" and not len(places)]
     if empty:
         raise CorpusError(splits, f"leaves no video for {' and '.join(empty)}")
@@ -207,7 +170,7 @@ def checked_splits(splits: Optional[Path], captions: Path, videos: Path, texts: 
 
 # %% ../nbs/39_preparing.ipynb #91811193
 @prepare.command("videos", epilog="Example: picknet prepare videos --captions captions.json --videos clips --name mine "
-                                  "--out data/corpora/mine")
+                                  "--out data/corpora/mine" + EXIT)
 def prepare_videos(
     captions: Annotated[Path, typer.Option(help="JSON {id: [captions]}; an id is a file's name without its ending.")],
     videos: Annotated[Path, typer.Option(help="Folder of video files.")],
@@ -229,7 +192,7 @@ def prepare_videos(
 
 # %% ../nbs/39_preparing.ipynb #a70fd755
 @prepare.command("msvd", epilog="Example: picknet prepare msvd --captions video_corpus.csv --videos YouTubeClips "
-                                "--mapping youtube_mapping.txt --out data/corpora/msvd")
+                                "--mapping youtube_mapping.txt --out data/corpora/msvd" + EXIT)
 def prepare_msvd(
     captions: Annotated[Path, typer.Option(help="video_corpus.csv, or JSON {clip id: [captions]}.")],
     videos: Annotated[Path, typer.Option(help="Folder of clips.")],
@@ -246,7 +209,7 @@ def prepare_msvd(
 
 # %% ../nbs/39_preparing.ipynb #cdb039b6
 @prepare.command("msrvtt", epilog="Example: picknet prepare msrvtt --annotations train_val_videodatainfo.json "
-                                  "--annotations test_videodatainfo.json --videos videos --out data/corpora/msrvtt")
+                                  "--annotations test_videodatainfo.json --videos videos --out data/corpora/msrvtt" + EXIT)
 def prepare_msrvtt(
     annotations: Annotated[list[Path], typer.Option(help="The annotation files, or the zips with them; may be repeated.")],
     videos: Annotated[Path, typer.Option(help="Folder of videoN.mp4.")],
@@ -265,7 +228,7 @@ OF_FEATURES = tuple(name for name in OF_A_CORPUS if name not in ("glance_size", 
 
 
 @prepare.command("features", epilog="Example: picknet prepare features --features vgg16_part0.npz --features vgg16_part1.npz "
-                                    "--captions captions.json --splits youtube_mapping.txt --name msvd --out data/corpora/msvd-vgg16")
+                                    "--captions captions.json --splits youtube_mapping.txt --name msvd --out data/corpora/msvd-vgg16" + EXIT)
 def prepare_features(
     features: Annotated[list[Path], typer.Option(help=".npz, HDF5 or a folder of .npy; may be repeated.")],
     captions: Annotated[Path, typer.Option(help="JSON {id: [captions]}, or MSVD's .csv.")],
@@ -283,6 +246,28 @@ def prepare_features(
     clip = clip_settings(settings, OF_FEATURES, glance="grey" if glances else "feature")
     report(make(out, features, captions, splits, glances or None, name, cnn, clip), out, named=False)
 
+# %% ../nbs/39_preparing.ipynb #c03e4d59
+OF_WORDS = ("min_word_count", "vocabulary_from")  # what may differ when corpora are joined
+
+
+@prepare.command("join", epilog="Example: picknet prepare join data/corpora/msvd data/corpora/msrvtt --out data/corpora/both --set min_word_count=15")
+def prepare_join(
+    corpora: Annotated[list[Path], typer.Argument(help="Folders of corpora that were made with the same CNN.")],
+    out: OUT,
+    name: Annotated[Optional[str], typer.Option(help="What tables call it; default: the names of its parts.")] = None,
+    settings: Annotated[Optional[list[str]], typer.Option("--set", help=f"name=value: {' or '.join(OF_WORDS)}, for the words of all of them.")] = None,
+) -> None:
+    "One corpus of several. Every clip keeps its split; the vocabulary is counted over all training captions."
+    from dataclasses import replace
+    from picknet_nb.corpus import Corpus
+    from picknet_nb.datasets import Prepared, prepare_joined as make
+    if len(corpora) < 2:
+        raise PickNetError("joining takes two corpora or more")
+    parts, changes = [Corpus.load(each) for each in corpora], settings_of(settings)
+    if unread := changes.keys() - set(OF_WORDS):
+        raise ConfigError(f"joining does not read {', '.join(sorted(unread))}; it reads {' and '.join(OF_WORDS)}")
+    report(Prepared(make(out, parts, name, replace(parts[0].settings, **changes)), {}, []), out)
+
 # %% ../nbs/39_preparing.ipynb #cbecc183
 @prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd")
 def prepare_download(
@@ -292,7 +277,7 @@ def prepare_download(
     "Fetch what can be fetched of a data set. What has to be brought by hand is named."
     from picknet_nb.datasets import download_dataset
     for each in download_dataset(name, out):
-        print(f"bring by hand: {each}")
+        print(f"bring by hand: {shown(each)}")
 
 # %% ../nbs/39_preparing.ipynb #283673f7
 def extract(
@@ -309,6 +294,5 @@ def extract(
     with joined() as device:
         extraction = extract_folder(videos, out, load_cnn(cnn, weights, device), frames, workers=workers)
     say({"done": extraction.ids, "failed": extraction.failed}, as_json,
-        f"{out}: {len(extraction.ids)} videos, {len(extraction.failed)} left out")
-    if extraction.failed:
-        raise typer.Exit(SOME_LEFT_OUT)
+        f"{shown(out)}: {len(extraction.ids)} videos, {len(extraction.failed)} left out")
+    left_out(len(extraction.failed), len(extraction.ids))

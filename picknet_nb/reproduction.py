@@ -10,13 +10,13 @@ import math
 import multiprocessing
 import os
 import platform
-import re
 import subprocess
 import sys
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -35,36 +35,18 @@ from .config import FORMER_NAMES, Config, ConfigError, group_of, preset, setting
 from .corpus import Corpus
 from .files import FileError, PickNetError, first_few, read_json, write_whole
 from .pickers import PICKERS
-from .runs import RunError, fingerprint, load_run, open_run
+from .runs import RunError, fingerprint, learned_from, load_run, open_run
+from .scoring import LEADER, clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile, slug
 from .stages import ROWS, Model, Recipe, caption_videos, frame_choice, recipes
 from .training import train
 from .workers import Done, Pool, usable_cores
 
 # %% auto #0
-__all__ = ['LEADER', 'TUNES', 'slug', 'row_path', 'decoding_name', 'check_split', 'measure_row', 'commit_here', 'circumstances',
-           'made_from', 'differences', 'minutes_of', 'stage_one', 'train_first', 'check_former', 'find_row',
-           'train_row', 'frames_alike', 'takes_a_number', 'Job', 'Plan', 'sit_down', 'do_job', 'done_jobs',
-           'default_workers', 'train_rows', 'score_rows', 'compare_rows', 'clip_scores', 'rows_of_clips',
-           'present_scale', 'open_data', 'check_changes', 'check_rows', 'check_scorers', 'earlier_rows', 'result_of',
-           'commands_of', 'table_folder', 'reproduce']
-
-# %% ../nbs/38_reproduction.ipynb #515963aa
-LEADER = "PickNet (V+L)"  # trained first: its picks set the others' number of frames
-
-
-def slug(name: str) -> str:
-    "A row's name as a file name."
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
-def row_path(folder: Path, seed: int, name: str) -> Path:
-    "The file of a row."
-    return folder/"rows"/f"seed-{seed}.{slug(name)}.json"
-
-
-def decoding_name(beam: int) -> str:
-    "What result files call a way of decoding."
-    return "greedy" if beam == 1 else f"beam{beam}"
+__all__ = ['TUNES', 'check_split', 'measure_row', 'commit_here', 'circumstances', 'made_from', 'differences', 'minutes_of',
+           'stage_one', 'train_first', 'check_former', 'find_row', 'train_row', 'frames_alike', 'takes_a_number', 'Job',
+           'Plan', 'sit_down', 'do_job', 'done_jobs', 'default_workers', 'train_rows', 'present_scale', 'open_data',
+           'check_changes', 'check_rows', 'check_scorers', 'earlier_rows', 'result_of', 'commands_of', 'table_folder',
+           'reproduce']
 
 # %% ../nbs/38_reproduction.ipynb #339e401f
 def check_split(corpus: Corpus, split: str) -> None:
@@ -84,10 +66,9 @@ def measure_row(model: Model, corpus: Corpus, config: Config, recipe: Recipe, be
         started = time.perf_counter()
         words, picks = caption_videos(model, corpus, videos, choose, beam)
         if words.is_cuda: torch.cuda.synchronize()
-        seconds = (time.perf_counter() - started) / len(videos)
+        found.setdefault("seconds_per_clip", (time.perf_counter() - started) / len(videos))
         found["captions"][decoding_name(beam)] = dict(
             zip([corpus.ids[video] for video in videos.tolist()], corpus.vocabulary.decode(words.cpu())))
-        found.setdefault("seconds_per_clip", seconds)
     counts = picks.sum(1)
     return found | {"frames_used": counts.float().mean().item(), "pick_positions": picks.float().mean(0).tolist(),
                     "pick_counts": torch.bincount(counts, minlength=picks.shape[1] + 1).tolist()}
@@ -120,24 +101,25 @@ def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
     "Everything that a row's outcome depends on."
     settings = replace(recipe.settings(config), clip=corpus.settings)
     return {"recipe": asdict(recipe), "settings": asdict(settings), "corpus": corpus.name,
-            "vocabulary": corpus.vocabulary.fingerprint(), "features": fingerprint(corpus.features)}
+            "vocabulary": corpus.vocabulary.fingerprint(), "features": fingerprint(corpus.features), "learned_from": learned_from(corpus)}
 
 
 def differences(before: dict, now: dict) -> str:
-    "What a row was made from and what it should be made from, where the two differ."
+    "What a row was made from and what it should be made from, where the two differ; an earlier row noted less."
+    marks = ("corpus",) if "learned_from" in before else ("corpus", "vocabulary", "features")
     def facts(made):
-        recipe, marks = Recipe(**made["recipe"]), {name: made[name] for name in ("corpus", "vocabulary", "features")}
-        return {"picker": recipe.label, "adapted": recipe.adapted, **settings_from(made["settings"]).flat(), **marks}
+        recipe, data = Recipe(**made["recipe"]), {name: made[name] for name in marks} | ({} if marks[1:] else made["learned_from"])
+        return {"picker": recipe.label, "adapted": recipe.adapted, **settings_from(made["settings"]).flat(), **data}
     before, now = facts(before), facts(now)
-    names = [name for name in now if before[name] != now[name]]
-    listed = lambda facts: first_few([facts[name] if name == "picker" else f"{name} {facts[name]}" for name in names])
+    names = [name for name in now if before.get(name) != now[name]]
+    listed = lambda facts: first_few([facts[name] if name == "picker" else f"{name} {facts.get(name)}" for name in names])
     return f"was made with {listed(before)}, and this table needs {listed(now)}" if names else ""
 
 # %% ../nbs/38_reproduction.ipynb #89687083
 def minutes_of(run: Path) -> float:
     "How long a run trained and validated, from its log."
-    log = run/"log.jsonl"
-    return sum(entry["seconds"] for entry in read_log(log)) / 60 if log.exists() else 0.0
+    spent = [entry.get("seconds") for entry in read_log(log)] if (log := run/"log.jsonl").exists() else []
+    return sum(each for each in spent if type(each) in (int, float)) / 60
 
 
 def stage_one(config: Config, recipe: Recipe) -> tuple[str, Recipe]:
@@ -176,7 +158,7 @@ def find_row(folder: Path, corpus: Corpus, config: Config, name: str, recipe: Re
     if not path.exists():
         return None
     row = read_json(path)
-    if not isinstance(row, dict) or not {"captions", "frames_used", "picker"} <= row.keys():
+    if not isinstance(row, dict) or "picker" not in row or type(row.get("captions")) is not dict or type(row.get("frames_used")) not in (int, float):
         raise FileError(path, "is not the file of a row")
     if "made_from" not in row:
         check_former(path, row, folder, corpus, config, name, recipe)
@@ -293,8 +275,8 @@ def default_workers() -> int:
 
 # %% ../nbs/38_reproduction.ipynb #2ac92218
 def train_rows(folder: Path, corpus: Corpus, config: Config, rows: list[str], seeds: int = 1, beams: tuple[int, ...] = (1,),
-               bars: bool = True, workers: int = 1, setup: Callable | None = None) -> list[dict]:
-    "Every row for every seed; several workers need to be told how they are set up."
+               bars: bool = True, workers: int = 1, setup: Callable | None = None, give: Callable[[dict], object] = lambda row: None) -> list[dict]:
+    "Every row for every seed; several workers need to be told how they are set up; `give` gets each row when it is done."
     plan, found, first = Plan(folder, corpus, config, rows, seeds), {}, config.training.seed
     with tqdm(total=len(rows) * seeds, desc="rows", unit="row", disable=not bars or workers == 1, position=0) as bar:
         for job, row, reason in done_jobs(plan.jobs, workers, corpus, setup, folder, beams, bars):
@@ -304,56 +286,9 @@ def train_rows(folder: Path, corpus: Corpus, config: Config, rows: list[str], se
             plan.note(job)
             if job.name:
                 found[job.config.training.seed, job.name] = row
+                give(row)
                 bar.update()
     return [found[seed, name] for seed in range(first, first + seeds) for name in rows]
-
-# %% ../nbs/38_reproduction.ipynb #07e756aa
-def score_rows(folder: Path, rows: list[dict], references: dict[str, list[str]], bars: bool = True) -> str:
-    "Add scores to rows that have none; what comes back is the metrics' signature."
-    from picknet_nb.metrics import score_many
-
-    for row in rows:
-        row.setdefault("scores", {})
-    for decoding in sorted({decoding for row in rows for decoding in row["captions"]}, reverse=True):
-        waiting = {number: row["captions"][decoding] for number, row in enumerate(rows)
-                   if decoding in row["captions"].keys() - row["scores"].keys()}
-        scored = score_many(waiting, references, per_video=True, split="test", decoding=decoding) if waiting else ()
-        for number, scores in tqdm(scored, f"scoring, {decoding}", len(waiting), unit="row", disable=not (bars and waiting)):
-            row = rows[number]
-            row["scores"][decoding] = scores.values
-            row.setdefault("signature", scores.signature)  # of the first decoding, the greedy one
-            row.setdefault("videos", {})[decoding] = {video: round(value, 5) for video, value in scores.per_video["CIDEr"].items()}
-            write_whole(row_path(folder, row["seed"], row["row"]), json.dumps(row))
-    return rows[0].get("signature", "") if rows else ""
-
-# %% ../nbs/38_reproduction.ipynb #371ce63f
-def compare_rows(rows: list[dict], name: str = LEADER, decoding: str = "greedy") -> dict[str, dict]:
-    "How far one row is from every other in CIDEr, with its 95% interval and p, by a paired bootstrap over seeds and videos."
-    from picknet_nb.metrics import paired_bootstrap
-
-    scores: dict[str, dict[int, dict]] = {}
-    for row in rows:
-        if decoding in row.get("videos", {}): scores.setdefault(row["row"], {})[row["seed"]] = row["videos"][decoding]
-    compared = {}
-    for other in scores if name in scores else ():
-        seeds = sorted(scores[name].keys() & scores[other].keys()) if other != name else ()
-        if seeds: compared[other] = paired_bootstrap(*([scores[each][seed] for seed in seeds] for each in (name, other)))._asdict()
-    return compared
-
-# %% ../nbs/38_reproduction.ipynb #275c6051
-def clip_scores(rows: list[dict], file: str = "results.json") -> dict:
-    "CIDEr of every video for every row, seed and decoding, in the order of `ids`."
-    scored = [row for row in rows if row.get("videos")]
-    ids = sorted(next(iter(scored[0]["videos"].values()))) if scored else []
-    values = lambda row: {decoding: [round(videos[video], 3) for video in ids] for decoding, videos in row["videos"].items()}
-    return {"kind": "clip scores", "of": file, "ids": ids,
-            "rows": [{"row": row["row"], "seed": row["seed"], "CIDEr": values(row)} for row in scored]}
-
-
-def rows_of_clips(content: dict) -> list[dict]:
-    "What `compare_rows` needs, from what `clip_scores` kept."
-    videos = lambda row: {decoding: dict(zip(content["ids"], values)) for decoding, values in row["CIDEr"].items()}
-    return [{"row": row["row"], "seed": row["seed"], "videos": videos(row)} for row in content["rows"]]
 
 # %% ../nbs/38_reproduction.ipynb #273355ff
 def present_scale(scale: str) -> str:
@@ -412,6 +347,9 @@ def check_scorers() -> None:
     find_java()
 
 # %% ../nbs/38_reproduction.ipynb #5d1a6580
+_OBEYED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}  # what a terminal would obey, written out
+
+
 def earlier_rows(folder: Path, corpus: Corpus, config: Config, done: list[dict], bars: bool = True) -> list[dict]:
     "Rows that other calls left in the folder, made from the same, besides those that this call has done."
     found, have = [], {(row["seed"], row["row"]) for row in done}
@@ -428,7 +366,7 @@ def earlier_rows(folder: Path, corpus: Corpus, config: Config, done: list[dict],
             frames = frames_alike(folder, corpus, settings) if takes_a_number(name) else 6
             found.append(find_row(folder, corpus, settings, name, recipes(frames)[name]))
         except FileError as reason:
-            if bars: tqdm.write(f"left out of the table: {name} of seed {seed}: {reason}", file=sys.stderr)
+            if bars: tqdm.write(f"left out of the table: {name} of seed {seed}: {reason}".translate(_OBEYED), file=sys.stderr)
     return found
 
 # %% ../nbs/38_reproduction.ipynb #6e6637f1
@@ -445,8 +383,7 @@ def result_of(corpus: Corpus, config: Config, rows: list[dict], **about) -> dict
 # %% ../nbs/38_reproduction.ipynb #86c3af91
 def commands_of(folder: Path, config: Config, command: str) -> str:
     "What was typed for all the rows of a table: this command, after those that made the rows that were there."
-    path = folder/"results.json"
-    before = read_json(path) if path.exists() else {}
+    before = read_json(path) if (path := folder/"results.json").exists() else {}
     try:  # the first edition did not take what a clip is from the corpus
         same = before.get("command") and replace(settings_from(before.get("config", {})), clip=config.clip) == config
     except ConfigError:
@@ -454,13 +391,13 @@ def commands_of(folder: Path, config: Config, command: str) -> str:
     earlier = before["command"].split(" && ") if same else []
     return " && ".join(dict.fromkeys([*earlier, command]))
 
-# %% ../nbs/38_reproduction.ipynb #279d5763
+# %% ../nbs/38_reproduction.ipynb #f4be3162
 def table_folder(data: str, scale: str, changes: dict | None = None) -> Path:
     "Where the runs and results of a table go, if nobody says: another captioner has a table of its own."
     captioner = (changes or {}).get("architecture", "")
     return data_folder()/"runs"/"-".join(filter(None, (Path(data).name, present_scale(scale), slug(captioner))))
 
-
+# %% ../nbs/38_reproduction.ipynb #279d5763
 def reproduce(
     data: str = "shapes",              # "shapes", or the folder of a corpus
     scale: str = "small",              # "smoke", "small", "paper" or "improved"
@@ -485,13 +422,18 @@ def reproduce(
     corpus = open_data(data, scale, device=device, bars=bars)
     check_split(corpus, "test")
     config, load = replace(config, clip=corpus.settings), partial(open_data, data, scale, device=device, bars=False)
-    done = train_rows(folder, corpus, config, rows, seeds, tuple(beams), bars, workers, partial(sit_down, load, tuple(modules)))
+    meanwhile = scored_meanwhile(folder, corpus.references("test")) if scores and workers > 1 else nullcontext(lambda row: None)
+    opened = time.monotonic()
+    with meanwhile as give:
+        done = train_rows(folder, corpus, config, rows, seeds, tuple(beams), bars, workers, partial(sit_down, load, tuple(modules)), give)
+    trained = time.monotonic()
     if earlier := earlier_rows(folder, corpus, config, done, bars):
         done, command = done + earlier, commands_of(folder, config, command)
     done.sort(key=lambda row: (row["seed"], list(ROWS).index(row["row"])))
     signature = score_rows(folder, done, corpus.references("test"), bars) if scores else ""
-    result = result_of(corpus, config, done, scale=scale, command=command, metrics=signature,
-                       minutes_of_call=round((time.monotonic() - started) / 60, 2))  # data and scores too; less where rows were there
+    parts = {"data": opened - started, "rows": trained - opened, "scores": time.monotonic() - trained, "call": time.monotonic() - started}
+    result = result_of(corpus, config, done, scale=scale, command=command, metrics=signature, minutes_of_call=round(parts.pop("call") / 60, 2),
+                       minutes_of_parts={name: round(seconds / 60, 2) for name, seconds in parts.items()})  # less where rows were there
     if scores: write_whole(folder/"clips.json", json.dumps(clip_scores(done)) + "\n")
     write_whole(folder/"results.json", json.dumps(result, indent=1) + "\n")
     return result

@@ -9,30 +9,49 @@ import hashlib
 import io
 import json
 import math
+import os
 import time
+import warnings
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
+from .captioner import CAPTIONERS
 from .config import ClipSettings, Config, ConfigError, load_config, save_config
 from .corpus import Corpus
 from .extras import Shadow
-from .files import FileError, PickNetError, read_json, write_whole
+from .files import LIMITS, FileError, PickNetError, check_torch_zip, first_few, limit, read_json, write_whole
 from .stages import Model, Recipe
 from .text import Vocabulary
 from .workers import rank_and_world
 
 # %% auto #0
-__all__ = ['RunError', 'save_weights', 'load_weights', 'fingerprint', 'open_run', 'load_run', 'Progress', 'Trainer',
-           'read_checkpoint', 'random_states', 'save_checkpoint', 'restore']
+__all__ = ['RunError', 'save_weights', 'load_weights', 'fingerprint', 'digest', 'learned_from', 'changes', 'read_about',
+           'read_recipe', 'read_settings', 'read_words', 'open_run', 'shapes_of', 'check_shapes', 'load_run',
+           'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint', 'restore']
 
 # %% ../nbs/25_runs.ipynb #b22ebd76
 class RunError(FileError):
     "A run folder that cannot be used, and why."
+
+
+def _in_short(reason) -> str:
+    "The first line of an error, or its kind where it says nothing."
+    return (str(reason).splitlines() or [type(reason).__name__])[0][:200]
+
+
+def _file(path) -> Path:
+    "The path of a file that is there; a pipe of that name would be waited for without end."
+    if not Path(path).is_file():
+        raise RunError(path, "is no file" if os.path.lexists(path) else "no such file")
+    return Path(path)
 
 # %% ../nbs/25_runs.ipynb #b4de1627
 def save_weights(weights: dict[str, Tensor], path: Path) -> Path:
@@ -40,82 +59,240 @@ def save_weights(weights: dict[str, Tensor], path: Path) -> Path:
     return write_whole(path, save({name: weight.detach().cpu().contiguous() for name, weight in weights.items()}))
 
 # %% ../nbs/25_runs.ipynb #7a9c8080
+def _refuse_infinite(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
+    "Refuse weights that are not finite, and whatever else is no number; a buffer may be infinite, such as a mask."
+    learned = dict(model.named_parameters())
+    for name, weight in weights.items():
+        if not (weight.isfinite() if name in learned else ~weight.isnan()).all():
+            raise RunError(path, f"holds numbers that are not finite: {name}")
+
+
 def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
     "Weights from safetensors, or those whose names begin with `part`; a file that does not fit the model is refused."
+    path = _file(path)
     try:
-        model.load_state_dict({name.removeprefix(part): weight for name, weight in load_file(path).items() if name.startswith(part)})
-    except FileNotFoundError:
-        raise RunError(path, "no such file") from None
+        weights = {name.removeprefix(part): weight for name, weight in load_file(path).items() if name.startswith(part)}
+        model.load_state_dict(weights)
     except Exception as reason:  # safetensors and torch each have their own
-        raise RunError(path, f"does not fit the model: {str(reason).splitlines()[0]}") from reason
+        raise RunError(path, f"does not fit the model: {_in_short(reason)}") from reason
+    _refuse_infinite(model, weights, path)
 
 # %% ../nbs/25_runs.ipynb #f3866da2
 def fingerprint(features: Tensor) -> str:
-    "A short name for the features of a corpus, from some of its clips."
+    "The short name that earlier runs noted for their features, from some of the clips."
     some = features[:: max(1, len(features) // 64)].cpu().contiguous()
     return hashlib.sha256(some.view(torch.uint8).numpy()).hexdigest()[:12]
 
-# %% ../nbs/25_runs.ipynb #ff915830
-def _differences(folder: Path, details: dict, config: Config, recipe: Recipe) -> list[str]:
-    "What a run that is there was begun with, where it differs from what is asked for now."
-    old, new = load_config(folder/"config.json").flat(), config.flat()
-    clip = {field.name for field in fields(ClipSettings)}  # belongs to the corpus, whose words and features are compared below
-    found = [f"{name} {old[name]} (now {new[name]})" for name in new if name not in clip and old[name] != new[name]]
-    stored = read_json(folder/"run.json", RunError)
+
+_BLOCK = 1 << 26  # bytes that are copied from a GPU at a time
+_KNOWN = WeakTensorKeyDictionary()  # a tensor: its version when it was read, and its letters
+
+
+def digest(tensor: Tensor, again: bool = False) -> str:  # again: read it though nobody has written to it, since its file may have changed
+    "Twelve letters that change when any byte of a tensor, its type or its shape does."
+    if again or _KNOWN.get(tensor, (None,))[0] != tensor._version:
+        letters = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        for some in tensor.split(max(1, _BLOCK * len(tensor) // max(1, tensor.nbytes))):
+            letters.update(some.detach().cpu().contiguous().view(torch.uint8).numpy())
+        _KNOWN[tensor] = tensor._version, letters.hexdigest()[:12]
+    return _KNOWN[tensor][1]
+
+# %% ../nbs/25_runs.ipynb #ed8d58c6
+def learned_from(corpus: Corpus, again: bool = False) -> dict[str, str]:
+    "Everything a run learns from: the size of each part, and letters that change when anything in it does."
+    letters = lambda content: hashlib.sha256(json.dumps(content).encode()).hexdigest()[:12]
+    sized = lambda tensor: f"{' x '.join(map(str, tensor.shape))}, {digest(tensor, again)}"
+    glances = "the features" if corpus.glances is corpus.features else sized(corpus.glances)
+    words = letters([sized(corpus.words), sized(corpus.caption_video), corpus.sentences])
+    parts = {f"split {split}": f"{len(videos)} clips, {letters([corpus.ids[video] for video in videos.tolist()])}"
+             for split, videos in corpus.splits.items()}
+    return {"features": sized(corpus.features), "glances": glances,
+            "captions": f"{len(corpus.words)} of {len(corpus.ids)} clips, {letters([corpus.ids, corpus.captions])}",
+            "words": f"{' x '.join(map(str, corpus.words.shape))}, {words}",
+            "vocabulary": f"{len(corpus.vocabulary)} words, {corpus.vocabulary.fingerprint()}", **parts}
+
+
+def changes(was: dict, now: dict) -> list[str]:
+    "What differs between two notes of the same kind; what one of them does not know is no difference."
+    return [f"{name} {was[name]} (now {value})" for name, value in now.items() if name in was and was[name] != value]
+
+# %% ../nbs/25_runs.ipynb #ac25f0ba
+LIMITS.update({
+    "PICKNET_FRAMES": 1000,         # frames of a clip, as run.json says; the paper has 30
+    "PICKNET_WORDS": 1000,          # words of a caption; ours have 20
+    "PICKNET_WEIGHTS": 250_000_000  # weights of a model to be trained, a gigabyte; the paper's has 30 million
+})
+_KINDS = {"recipe": dict, "details": dict, "settings": dict, "learned_from": dict, "corpus": str, "vocabulary": str,
+          "features": str, "feature_dims": int, "glance_dims": int}  # what run.json may say
+
+
+def read_about(folder: Path) -> dict:
+    "What `run.json` says of a run, each part of the right kind."
+    path = Path(folder)/"run.json"
+    about = read_json(path, RunError)
+    if not isinstance(about, dict):
+        raise RunError(path, "does not describe a run: it is no object")
+    opened = about["details"].get("opened", {}) if isinstance(about.get("details"), dict) else {}
+    wrong = [name for name, kind in _KINDS.items() if type(about.get(name, kind())) is not kind]
+    wrong += ["details.opened"] if not isinstance(opened, dict) else [
+        f"details.opened.{name}" for name in ("data", "scale") if not isinstance(opened.get(name, ""), str | None)]
+    if wrong:
+        raise RunError(path, f"does not describe a run: {first_few(wrong)} cannot be what it says")
+    return about
+
+# %% ../nbs/25_runs.ipynb #a2768ce9
+def read_recipe(path: Path, stored: dict) -> Recipe:
+    "The recipe in a `run.json`."
     try:
-        begun = Recipe.read(stored["recipe"])
-    except (KeyError, TypeError, AttributeError):
-        raise RunError(folder/"run.json", "does not describe a run") from None
-    stored.setdefault("features", details["features"])  # runs from before it was noted
-    found += [f"{name} {getattr(begun, name)} (now {value})" for name, value in asdict(recipe).items() if getattr(begun, name) != value]
-    return found + [f"{name} {stored.get(name)} (now {value})" for name, value in details.items()
-                    if name not in ("details", "recipe") and stored.get(name) != value]
+        recipe = Recipe.read({"picker": "learned", **stored})
+        number = 0 if recipe.picks is None else recipe.picks
+        fine = [isinstance(recipe.picker, str), isinstance(recipe.architecture, str), type(recipe.adapted) is bool,
+                *(type(each) in (int, float) and math.isfinite(each) for each in (number, recipe.language, recipe.diversity))]
+    except (TypeError, AttributeError, ValueError, OverflowError) as reason:
+        raise RunError(path, f"does not describe a run: its recipe is garbled ({_in_short(reason)})") from reason
+    if not all(fine):
+        raise RunError(path, f"does not describe a run: its recipe is garbled ({_in_short(recipe)})")
+    try:
+        if recipe.architecture: CAPTIONERS.find(recipe.architecture)
+    except PickNetError as reason:
+        raise RunError(path, str(reason)) from reason
+    if number > limit("PICKNET_FRAMES"):
+        raise RunError(path, f"asks for {number} picks, and {limit('PICKNET_FRAMES')} are the most (PICKNET_FRAMES)")
+    return recipe
 
 
+def _of_a_run(read: Callable, path: Path):
+    "What a file of a run holds; what is wrong with it is wrong with the run."
+    try:
+        return read(path)
+    except FileError as reason:
+        raise RunError(reason.path, reason.reason) from reason
+
+
+def read_settings(folder) -> Config: return _of_a_run(load_config, Path(folder)/"config.json")
+
+
+def read_words(folder) -> Vocabulary: return _of_a_run(Vocabulary.load, Path(folder)/"vocabulary.json")
+
+# %% ../nbs/25_runs.ipynb #ff915830
+def _edited(folder: Path, about: dict, names: set[str] | None = None) -> None:
+    "Refuse a `config.json` that says something else than `run.json` noted of it."
+    noted, stand = about.get("settings", {}), read_settings(folder).flat()  # earlier runs noted none
+    if found := [f"{name} {stand[name]}, and run.json notes {noted[name]}" for name in stand
+                 if name in noted and noted[name] != stand[name] and (not names or name in names)]:
+        raise RunError(folder/"config.json", f"was changed after the run was begun, or run.json was: {first_few(found)}")
+
+
+def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> list[str]:
+    "What a run that is there was begun with, where it differs from what is asked for now."
+    stored = read_about(folder)
+    if "recipe" not in stored:
+        raise RunError(folder/"run.json", "does not describe a run: it has no recipe")
+    begun = read_recipe(folder/"run.json", stored["recipe"])
+    _edited(folder, stored)
+    clip = {field.name for field in fields(ClipSettings)}  # belongs to the corpus, whose words and features are compared below
+    now = {name: value for name, value in config.flat().items() if name not in clip}
+    exact = "learned_from" in stored  # earlier runs noted less: some of the features, and the words
+    names = ("corpus", "feature_dims", "glance_dims", *(() if exact else ("vocabulary", "features")))
+    stored = {"features": noted["features"], **{name: None for name in names if name != "features"}, **stored}
+    return [*changes(read_settings(folder).flat(), now), *changes(asdict(begun), asdict(recipe)),
+            *changes(stored, {name: noted[name] for name in names}),
+            *(changes(stored["learned_from"], noted["learned_from"]) if exact else ())]
+
+# %% ../nbs/25_runs.ipynb #2b45227b
 def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
     "Write what a run is, or refuse a folder that holds another one. What a kill left half-written goes."
     for leftover in folder.glob(".*.partial"):
         leftover.unlink(missing_ok=True)
-    details = {"recipe": asdict(recipe), "corpus": corpus.name, "vocabulary": corpus.vocabulary.fingerprint(),
-               "features": fingerprint(corpus.features), "feature_dims": corpus.features.shape[-1],
-               "glance_dims": corpus.glances.shape[-1], "details": corpus.details}
+    noted = {"recipe": asdict(recipe), "corpus": corpus.name, "vocabulary": corpus.vocabulary.fingerprint(),
+             "features": fingerprint(corpus.features), "feature_dims": corpus.features.shape[-1],
+             "glance_dims": corpus.glances.shape[-1], "learned_from": learned_from(corpus), "settings": config.flat(),
+             "details": corpus.details}
     if not (folder/"run.json").exists():
         save_config(config, folder/"config.json")
         corpus.vocabulary.save(folder/"vocabulary.json")
-        write_whole(folder/"run.json", json.dumps(details, indent=1) + "\n")
-    elif differing := _differences(folder, details, config, recipe):
+        write_whole(folder/"run.json", json.dumps(noted, indent=1) + "\n")
+    elif differing := _differences(folder, noted, config, recipe):
         raise RunError(folder, f"holds another run: {'; '.join(differing)}. Was it begun with another --data, --scale, --row or --set?")
+    elif read_words(folder).fingerprint() != corpus.vocabulary.fingerprint():  # nobody could read its captions
+        raise RunError(folder/"vocabulary.json", "holds other words than those that the run was begun with")
+
+# %% ../nbs/25_runs.ipynb #c2684583
+def shapes_of(config: Config, feature_dims: int, glance_dims: int, words: int) -> dict[str, tuple[int, ...]]:
+    "The shape of every weight of a model, which is not built for it; empty for a captioner that cannot do without numbers."
+    try:
+        with torch.device("meta"):
+            return {name: tuple(weight.shape) for name, weight in Model(config, feature_dims, glance_dims, words).state_dict().items()}
+    except (RuntimeError, NotImplementedError) as reason:
+        if "meta" in str(reason):
+            return {}
+        raise
+
+
+def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
+    "Refuse a file of weights that does not fit a model, before there is one."
+    path = _file(path)
+    try:
+        with safe_open(path, "pt") as file:
+            stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+    except Exception as reason:  # safetensors has its own
+        raise RunError(path, f"cannot be read: {_in_short(reason)}") from reason
+    if wrong := [name for name in {**wanted, **stored} if wanted and wanted.get(name) != stored.get(name)]:
+        say = lambda shape: "does not exist" if shape is None else f"is {' x '.join(map(str, shape)) or 'one number'}"
+        raise RunError(path, f"does not fit the model that config.json and run.json describe: {wrong[0]} {say(stored.get(wrong[0]))} "
+                             f"in the file and {say(wanted.get(wrong[0]))} in the model")
 
 # %% ../nbs/25_runs.ipynb #b676c51b
-def _clip_of(config: Config, details: dict) -> Config:
+def _clip_of(folder: Path, config: Config, details: dict) -> Config:
     "The settings with what the run's corpus says of its clips; the first edition kept that in the details."
     known = {field.name for field in fields(ClipSettings)}
-    return replace(config, clip=replace(config.clip, **{name: value for name, value in details.items() if name in known}))
+    try:
+        config = replace(config, clip=replace(config.clip, **{name: value for name, value in details.items() if name in known}))
+    except ConfigError as reason:
+        raise RunError(folder/"run.json", str(reason)) from reason
+    for name, value, most in (("frames", config.clip.frames, "PICKNET_FRAMES"), ("max_words", config.clip.max_words, "PICKNET_WORDS")):
+        if value > limit(most):
+            raise RunError(folder/"run.json", f"{name} {value} is far too large: {limit(most)} are the most ({most})")
+    return config
 
 
+def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
+    "Settings, words and description of a run, without its weights."
+    about = read_about(folder)
+    read_recipe(folder/"run.json", about.get("recipe", {}))
+    config, said, details = read_settings(folder), read_json(folder/"config.json", RunError), about.get("details", {})
+    if not any("cnn" in each for each in (said, said.get("clip", {}), details)):
+        raise RunError(folder/"config.json", "does not say which CNN made the features of the run")
+    _edited(folder, about, {field.name for field in fields(ClipSettings)})
+    config = _clip_of(folder, config, details)
+    if missing := [name for name in ("feature_dims", "glance_dims") if about.get(name, 0) < 1]:
+        raise RunError(folder/"run.json", f"lacks or garbles sizes of the model: {', '.join(missing)}")
+    if config.clip.glance == "feature" and about["glance_dims"] != about["feature_dims"]:
+        raise RunError(folder/"run.json", "lacks or garbles sizes of the model: the policy compares features, of another size")
+    return config, read_words(folder), about
+
+# %% ../nbs/25_runs.ipynb #673fd854
 def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, dict]:
     "The model of a finished run with its settings, its words and what it was trained on."
     folder = Path(folder)
+    weights = folder/"weights.safetensors"
     if not (folder/"run.json").exists():
         raise RunError(folder, "is no run folder: it has no run.json")
-    if not (folder/"weights.safetensors").exists():
+    if not weights.exists():
         raise RunError(folder, "has no weights.safetensors: the run is not finished; go on with it by `picknet train --resume`")
-    details, config = read_json(folder/"run.json", RunError), load_config(folder/"config.json")
-    if not isinstance(details, dict) or not all(isinstance(details.get(name, {}), dict) for name in ("recipe", "details")):
-        raise RunError(folder/"run.json", "does not describe a run")
-    said = read_json(folder/"config.json", RunError)
-    if not any("cnn" in each for each in (said, said.get("clip", {}), details.get("details", {}))):
-        raise RunError(folder/"config.json", "does not say which CNN made the features of the run")
-    vocabulary = Vocabulary.load(folder/"vocabulary.json")
+    config, vocabulary, about = _opened(folder)
+    sizes = about["feature_dims"], about["glance_dims"], len(vocabulary)
     try:
-        config = _clip_of(config, details.get("details", {}))
-        model = Model(config, details["feature_dims"], details["glance_dims"], len(vocabulary))
+        check_shapes(weights, shapes_of(config, *sizes))
+        model = Model(config, *sizes)
     except (KeyError, TypeError, ValueError, RuntimeError, OverflowError, MemoryError, ConfigError) as reason:
-        raise RunError(folder/"run.json", f"lacks or garbles sizes of the model: {reason}") from reason
+        raise RunError(folder/"run.json", f"lacks or garbles sizes of the model: {_in_short(reason)}") from reason
+    except FileError:
+        raise
     except PickNetError as reason:  # a captioner that nobody has registered
         raise RunError(folder/"config.json", str(reason)) from reason
-    load_weights(model, folder/"weights.safetensors")
-    return model.to(device).eval(), config, vocabulary, details
+    load_weights(model, weights)
+    return model.to(device).eval(), config, vocabulary, about
 
 # %% ../nbs/25_runs.ipynb #963f9789
 @dataclass
@@ -145,30 +322,81 @@ class Trainer:
         self.progress, self.saved = Progress(), time.monotonic()
         self.kept = "none yet"                 # where the checkpoint in the folder stands
         self.best_weights: dict[str, Tensor] | None = None  # of this stage, not yet written
+        self.noted = {"settings": config.flat(), "learned_from": learned_from(corpus)}  # goes into every checkpoint
         self.stored = read_checkpoint(self.folder)
         self.finished: list[str] = self.stored["finished"] if self.stored else []
         self.log: list[dict] = self.stored["log"] if self.stored else []
+        if self.stored: self.kept = str(Progress(**self.stored["progress"]))
+
+    def check_stored(self) -> None:
+        "Refuse a checkpoint of other settings or other data, and one whose finished stages are gone."
+        for name, now in self.noted.items() if self.stored else ():
+            if found := changes(self.stored.get(name, {}), now):  # earlier checkpoints noted neither
+                raise RunError(self.folder/"checkpoint.pt", f"was written with {first_few(found)}; {_AGAIN}")
+        for path in (self.folder/f"{name}.safetensors" for name in self.finished):
+            if not path.is_file():
+                raise RunError(path, f"is gone, and the checkpoint beside it says that this stage is finished; {_AGAIN}")
+
+    def check_finished(self, stage: str, epochs: int) -> None:
+        "Refuse a checkpoint that calls a stage finished before its time."
+        done = sum(line["stage"] == stage for line in self.log)
+        if done > epochs or done < epochs and not self.config.training.patience:
+            raise RunError(self.folder/"checkpoint.pt", f"calls {stage} finished after {done} of {epochs} epochs; {_AGAIN}")
+
+    def check_unchanged(self) -> None:
+        "Stop where the data changed while a stage was trained on it."
+        if found := changes(self.noted["learned_from"], learned_from(self.corpus, again=True)):
+            raise RunError(self.folder, f"what it learns from changed while {self.progress.stage} was trained: {'; '.join(found)}; "
+                                        "put it back, and move checkpoint.pt away to start this run again")
 
     def scored_model(self):
         "The weights that are scored and kept: the averaged ones, where there are any."
         return self.shadow.worn() if self.shadow else nullcontext(self.model)
 
+# %% ../nbs/25_runs.ipynb #0b526948
+_AGAIN = "move checkpoint.pt away to start this run again"
+_NUMBER = (int, float)
+_STATE = torch.get_rng_state().shape  # of the random numbers
+_PARTS = {  # what a checkpoint must say, and whether it does
+    "how far the run has come": lambda stored: (lambda stage, epoch, step, best, best_epoch, seconds=0.0: (
+        type(stage) is str and type(epoch) is type(step) is type(best_epoch) is int and epoch >= 0 <= step and -1 <= best_epoch <= epoch
+        and type(best) in _NUMBER and best < math.inf and type(seconds) in _NUMBER and 0 <= seconds < math.inf))(**stored["progress"]),
+    "which stages are finished": lambda stored: type(stored["finished"]) is list and all(type(each) is str for each in stored["finished"]),
+    "what each epoch came to": lambda stored: type(stored["log"]) is list and bool(json.dumps(stored["log"])) and all(
+        type(line["stage"]) is str and type(line["epoch"]) is int and type(line["seconds"]) in _NUMBER for line in stored["log"]),
+    "where the random numbers stand": lambda stored: type(stored["random"]) is list and stored["random"] and all(
+        state["cpu"].shape == _STATE and all(each.dtype == torch.uint8 for each in state.values()) for state in stored["random"]),
+    "what the run learns from": lambda stored: all(type(each) in (*_NUMBER, bool, str) for name in ("settings", "learned_from")
+                                                   for each in stored.get(name, {}).values()),
+}
+
+
+def _says(part: str, stored: dict) -> bool:
+    "Whether a checkpoint says this; what is missing or of another kind says nothing."
+    try:
+        return bool(_PARTS[part](stored))
+    except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
+        return False
+
 # %% ../nbs/25_runs.ipynb #2199eb2f
 def read_checkpoint(folder: Path) -> dict | None:
-    "The last checkpoint of a run, if there is one."
+    "The last checkpoint of a run, if there is one, whole and with everything in it of the right kind."
     path = Path(folder)/"checkpoint.pt"
-    if not path.exists():
+    if not os.path.lexists(path):
         return None
-    again = "move it away to start this run again"
     try:
+        if not check_torch_zip(_file(path), RunError):  # the checksum of every part: PyTorch would not notice
+            raise ValueError("it is packed, or no zip file")
         stored = torch.load(path, map_location="cpu", weights_only=True)
+    except RunError as reason:
+        raise RunError(path, f"{reason.reason}; {_AGAIN}") from reason
     except Exception as reason:  # a file cut in half fails in many ways
-        raise RunError(path, f"cannot be read ({type(reason).__name__}); {again}") from reason
+        raise RunError(path, f"cannot be read ({_in_short(reason)}); {_AGAIN}") from reason
     needed = {"progress", "finished", "log", "random", "model", "optimiser", "sums", "shadow"}
     if missing := needed - stored.keys() if isinstance(stored, dict) else needed:
-        raise RunError(path, f"is no checkpoint of a run, it lacks {', '.join(sorted(missing))}; {again}")
-    if not isinstance(stored["progress"], dict) or not {"stage", "epoch", "step", "best", "best_epoch"} <= stored["progress"].keys() <= Progress.__dataclass_fields__.keys():
-        raise RunError(path, f"does not say how far the run has come; {again}")
+        raise RunError(path, f"is no checkpoint of a run, it lacks {', '.join(sorted(missing))}; {_AGAIN}")
+    if silent := [part for part in _PARTS if not _says(part, stored)]:
+        raise RunError(path, f"does not say {silent[0]}; {_AGAIN}")
     return stored
 
 # %% ../nbs/25_runs.ipynb #c64d738a
@@ -185,7 +413,7 @@ def save_checkpoint(trainer: Trainer, step) -> None:
     "Write everything a resumed run needs. The checkpoint comes last: what a kill leaves beside an older one is written again, the same."
     content = {"progress": asdict(trainer.progress), "finished": trainer.finished, "log": trainer.log,
                "random": random_states(trainer.share[1]), "model": trainer.model.state_dict(),
-               "optimiser": step.optimiser.state_dict(), "sums": step.sums.stored(),
+               "optimiser": step.optimiser.state_dict(), "sums": step.sums.stored(), **trainer.noted,
                "shadow": trainer.shadow.average if trainer.shadow else []}
     if not trainer.first:
         return
@@ -197,24 +425,70 @@ def save_checkpoint(trainer: Trainer, step) -> None:
         write_whole(trainer.folder/"log.jsonl", "".join(json.dumps(line) + "\n" for line in trainer.log))
         write_whole(trainer.folder/"checkpoint.pt", buffer.getvalue())
     except OSError as reason:
-        raise RunError(trainer.folder, f"cannot be written ({reason.strerror}); the checkpoint before this one is whole") from reason
+        before = "there is no checkpoint yet" if trainer.kept == "none yet" else f"the checkpoint before this one is whole: {trainer.kept}"
+        raise RunError(trainer.folder, f"cannot be written ({reason.strerror}); {before}") from reason
     trainer.best_weights, trainer.saved, trainer.kept = None, time.monotonic(), str(trainer.progress)
 
 # %% ../nbs/25_runs.ipynb #ad343c61
-def restore(trainer: Trainer, stage: str, step) -> None:
-    "Go back to where the last checkpoint of this stage stood, or to the stage's start."
-    stored, trainer.stored = trainer.stored, None
-    trainer.progress = Progress(stage)
-    if not stored or stored["progress"]["stage"] != stage:
-        return
-    trainer.progress = Progress(**stored["progress"])
-    trainer.kept = str(trainer.progress)
+def _check_moments(stored: dict, optimiser: torch.optim.Optimizer) -> None:
+    "Refuse an optimiser's state with another rate, or with moments that fit other weights."
+    now, weights = optimiser.state_dict(), [weight for group in optimiser.param_groups for weight in group["params"]]
+    for was, group in zip(stored["param_groups"], now["param_groups"], strict=True):
+        for name in ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "params"):
+            pair = [torch.as_tensor(each[name], dtype=torch.float64) for each in (was, group)]
+            if pair[0].shape != pair[1].shape or not torch.allclose(*pair, rtol=1e-6, atol=0):  # on a GPU, a rate is rounded
+                raise ValueError(f"its optimiser has {name} {was[name]}, and the settings say {group[name]}")
+    for place, moments in stored["state"].items():
+        for name in ("step", "exp_avg", "exp_avg_sq"):
+            if not isinstance(value := moments[name], Tensor) or not value.isfinite().all() or value.shape != (() if name == "step" else weights[place].shape):
+                raise ValueError(f"its optimiser's {name} of weight {place} does not fit")
+
+
+def _check_numbers(stored: dict, trainer: Trainer, step) -> None:
+    "Refuse weights, averages and sums that are not finite or not of the right shape."
+    _refuse_infinite(trainer.model, stored["model"], trainer.folder/"checkpoint.pt")
+    averages = trainer.shadow.average if trainer.shadow else []
+    pairs = [*zip(stored["shadow"], averages, strict=True)] if averages else []
+    pairs += [(stored["sums"][name], value) for name, value in step.sums.stored().items() if isinstance(value, Tensor)]
+    if not all(isinstance(was, Tensor) and was.shape == now.shape and was.isfinite().all() for was, now in pairs):
+        raise ValueError("its averages or sums have another shape, or are not finite")
+    if not all(type(name) is str for name in stored["sums"].get("names", [])[:17]) or len(stored["sums"].get("names", [])) > 16:
+        raise ValueError("its sums have no names")
+
+# %% ../nbs/25_runs.ipynb #caeccae8
+def _take_up(trainer: Trainer, step, stored: dict) -> None:
+    "Put what is stored in its place."
     trainer.model.load_state_dict(stored["model"])
-    step.optimiser.load_state_dict(stored["optimiser"])
+    _check_numbers(stored, trainer, step)
+    _check_moments(stored["optimiser"], step.optimiser)
+    step.optimiser.load_state_dict({**step.optimiser.state_dict(), "state": stored["optimiser"]["state"]})
     step.sums.restore(stored["sums"])
     if trainer.shadow:
         trainer.shadow.average = [value.to(weight.device) for value, weight in zip(stored["shadow"], trainer.model.parameters())]
-    mine = stored["random"][trainer.share[0] % len(stored["random"])]
-    torch.set_rng_state(mine["cpu"])
-    if torch.cuda.is_available() and "cuda" in mine:
-        torch.cuda.set_rng_state(mine["cuda"])
+    if (rank := trainer.share[0]) < len(stored["random"]):  # one more process than before begins with numbers of its own
+        mine = stored["random"][rank]
+        torch.set_rng_state(mine["cpu"])
+        if torch.cuda.is_available() and "cuda" in mine:
+            torch.cuda.set_rng_state(mine["cuda"])
+
+
+def restore(trainer: Trainer, stage: str, step) -> None:
+    "Go back to where the last checkpoint of this stage stood, or to the stage's start."
+    stored, trainer.stored = trainer.stored, None
+    path, trainer.progress = trainer.folder/"checkpoint.pt", Progress(stage)
+    if stored and trainer.first and (before := len(stored["random"])) != (now := trainer.share[1]):
+        warnings.warn(f"{path} was written by {before} process{'es' * (before > 1)}, and {now} go{'es' * (now == 1)} on: random numbers are drawn "
+                      "and sums added otherwise from here, so the weights will not be, bit for bit, those of a run that was left alone")
+    if not stored or stored["progress"]["stage"] in trainer.finished:
+        return
+    trainer.progress = progress = Progress(**stored["progress"])
+    if progress.stage != stage or sum(line["stage"] == stage for line in trainer.log) != progress.epoch:
+        raise RunError(path, f"says that the run stands at {progress}, and its log does not lead there; {_AGAIN}")
+    if progress.best_epoch >= 0 and not (best := trainer.folder/f"{stage}.safetensors").is_file():
+        raise RunError(best, f"is gone, and with it the best weights of the stage; {_AGAIN}")
+    try:
+        _take_up(trainer, step, stored)
+    except RunError:
+        raise
+    except Exception as reason:  # what is missing, and what has another kind, fails in many ways
+        raise RunError(path, f"does not fit this run: {_in_short(reason)}; {_AGAIN}") from reason

@@ -15,6 +15,7 @@ from torch import Tensor
 from .captioning import VideoCaptioner, check_threshold, find_videos
 from .cider import Cider
 from .datasets import read_captions
+from .files import LIMITS, limit
 from .pickers import PICKERS, Clips, Picker, make_picker
 from .policy import Policy, glance_differences, last_picks, project, walk
 from .rewards import Reward, Rewards, measure_diversity
@@ -40,6 +41,7 @@ class Library:
         self.names = [str(path.relative_to(self.folder)) for path in find_videos([self.folder]) if self.holds(path)]
         if not self.names:
             raise VideoError(folder, "has only links, to videos that are gone or lie outside it")
+        self.broken: dict[str, str] = {}  # what could not be read so far, and why
         beside = [path for path in (self.folder/"captions.json", self.folder.parent/"captions.json") if path.exists()]
         self.captions: dict[str, list[str]] = read_captions(captions or beside[0]) if captions or beside else {}
 
@@ -56,6 +58,10 @@ class Library:
     def references(self, name: str) -> list[str]:
         "What people said about a clip, if anything."
         return self.captions.get(Path(name).stem, [])
+
+    def labels(self) -> tuple[tuple[str, str], ...]:
+        "What a list of clips says, and the name behind it: a clip that could not be read is marked."
+        return tuple((f"{name} (cannot be read)" if name in self.broken else name, name) for name in self.names)
 
 # %% ../nbs/36_scenes.ipynb #09a0be1f
 @dataclass(frozen=True)
@@ -135,7 +141,7 @@ class Judge:
     "Rewards picks as training would have, with the captions of a library as references."
 
     def __init__(self, captioner: VideoCaptioner, library: Library):
-        known = [name for name in library.names if library.references(name)]
+        known = [name for name in library.names if any(map(tokenize, library.references(name)))]  # some caption with a word in it
         self.videos = {name: number for number, name in enumerate(known)}
         tokens = [[tokenize(caption) for caption in library.references(name)] for name in known]
         self.settings, device = captioner.config.policy, captioner.eye.device
@@ -217,20 +223,44 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int) -> Moment:
     return Moment(frame, viewing.clip.times[frame].item(), glance, last_glance, glance_differences(glance, last_glance),
                   outcome.probabilities[frame].item(), bool(outcome.picks[frame]), count, outcome.captions[count - 1], rewards)
 
+# %% ../nbs/36_scenes.ipynb #8c804ce0
+LIMITS.update({
+    "PICKNET_EXPLORE_UPLOAD_MB": 64,  # the largest clip that somebody may bring along: it is held in memory a few times over
+    "PICKNET_EXPLORE_PAGES": 4,       # pages open at once: each is a Python process of its own with 0.4 GB, and the weights of the CNN
+})
+
 # %% ../nbs/36_scenes.ipynb #781c8ae7
 class Screen:
     "A clip on show, from the library or from somebody's disk."
 
     def __init__(self, captioner: VideoCaptioner, library: Library):
         self.captioner, self.library, self.judge = captioner, library, Judge(captioner, library)
-        self.choose(library.names[0])
+        if not any(self.readable(name) for name in library.names):  # the first one that can be read stays open
+            first, *others = library.names
+            raise VideoError(library.folder/first, library.broken[first] + ("; no other clip of the folder can be read either" if others else ""))
+
+    def readable(self, name: str) -> bool:
+        "Show a clip of the library if it can be read."
+        try:
+            self.choose(name)
+        except VideoError:
+            return False
+        return True
 
     def choose(self, name: str) -> None:
-        "Show a clip of the library."
-        self.show(name, self.library.path(name), self.library.references(name), self.judge.videos.get(name))
+        "Show a clip of the library; one that cannot be read is marked."
+        path = self.library.path(name)
+        self.library.broken.pop(name, None)
+        try:
+            self.show(name, path, self.library.references(name), self.judge.videos.get(name))
+        except VideoError as error:
+            self.library.broken[name] = error.reason
+            raise
 
     def upload(self, name: str, content: bytes) -> None:
         "Show a clip that somebody brought along."
+        if len(content) > (most := limit("PICKNET_EXPLORE_UPLOAD_MB")) * 10**6:
+            raise VideoError(name, f"is larger than {most} MB: put it into the folder, or raise PICKNET_EXPLORE_UPLOAD_MB")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)/"upload"
             path.write_bytes(content)

@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -21,12 +22,12 @@ from .encoder import pick_frames
 from .pickers import Clips, Picker, make_picker, parse_label
 from .policy import Policy
 from .reinforce import others_baseline, policy_loss
-from .rewards import Reward, Rewards, limits_at
+from .rewards import Reward, Rewards, limits_at, within_limits
 from .text import PAD
 
 # %% auto #0
-__all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Supervision', 'Reinforcement', 'Adaptation', 'caption_videos',
-           'Validation', 'Recipe', 'recipes']
+__all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation',
+           'caption_videos', 'Validation', 'Recipe', 'recipes']
 
 # %% ../nbs/23_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -111,6 +112,45 @@ class Supervision(nn.Module):
         "How much each caption counts; None: all alike, as in the paper."
         return None
 
+# %% ../nbs/23_stages.ipynb #04f9c8b1
+class Environment:
+    "The captioner and the reward, as the policy meets them: picks go in, what they have earned comes out."
+
+    def __init__(self, captioner: nn.Module, corpus: Corpus, config: Config, reward: Reward):
+        self.captioner, self.corpus, self.config, self.reward, self.known, self.weights = captioner, corpus, config, reward, {}, None
+
+    @torch.no_grad()
+    def plain(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
+        "Caption the picked frames where words count, and reward caption and frames."
+        features, words = self.corpus.features[videos], None
+        if self.config.policy.language_weight:
+            words = caption(self.captioner, features, picks, self.corpus.settings.max_words, most=self.config.policy.first_max_picks)
+        return self.reward(words, videos, features, picks, max_picks)
+
+    def quick(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
+        "The same totals, where looking at values costs nothing: only picks that are within the limits and new are captioned."
+        self.forget_if_trained()
+        inside, penalty = within_limits(picks, self.config.policy.min_picks, max_picks), self.config.policy.penalty
+        rows = inside.nonzero()[:, 0].tolist()
+        names = [(video, some.tobytes()) for video, some in zip(videos[inside].tolist(), np.packbits(picks[inside].numpy(), axis=1))]
+        if new := {name: row for name, row in zip(names, rows) if name not in self.known}:
+            some = torch.tensor([*new.values()] + [*new.values()][:1] * (_FEWEST - len(new)))
+            earned = self.plain(picks[some], videos[some], max_picks)
+            self.known |= zip(new, zip(*(part.tolist() for part in (earned.total, earned.language, earned.diversity))))
+        earned = torch.tensor([[penalty], [0.0], [0.0]]).repeat(1, len(picks))  # total, language, diversity
+        if rows: earned[:, inside] = torch.tensor([self.known[name] for name in names]).T
+        return Rewards(*earned, inside)
+
+    def forget_if_trained(self) -> None:
+        "What was earned holds as long as nobody writes to a weight of the captioner, and there is room for it."
+        weights = [(id(weight), weight._version) for weight in (*self.captioner.parameters(), *self.captioner.buffers())]
+        if weights != self.weights or len(self.known) > _MOST_KNOWN: self.known.clear()
+        self.weights = weights
+
+
+_FEWEST = 64  # rows in a batch: with a handful, libraries multiply matrices in another order, and the last bits differ
+_MOST_KNOWN = 500_000  # picks that are remembered, at about 300 bytes each
+
 # %% ../nbs/23_stages.ipynb #2096e3c4
 class Reinforcement(nn.Module):
     "REINFORCE on the policy, with the captioner as a fixed environment."
@@ -118,20 +158,17 @@ class Reinforcement(nn.Module):
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward):
         super().__init__()
         self.policy, self.corpus, self.config, self.reward = model.policy, corpus, config, reward
-        self.environment = (model.captioner,)  # a tuple hides it from parameters()
+        self.environment = Environment(model.captioner, corpus, config, reward)  # no module: the optimiser does not see it
         self.register_buffer("max_picks", torch.tensor(config.policy.first_max_picks, device=corpus.device), persistent=False)
 
     def start_epoch(self, epoch: int) -> None:
         "Let the upper limit on picks shrink."
         self.max_picks.fill_(limits_at(epoch, self.config.policy))
 
-    @torch.no_grad()
     def rewards_of(self, picks: Tensor, videos: Tensor) -> Rewards:
-        "Caption the picked frames where words count, and reward caption and frames."
-        features, words, (captioner,) = self.corpus.features[videos], None, self.environment
-        if self.config.policy.language_weight:
-            words = caption(captioner, features, picks, self.corpus.settings.max_words, most=self.config.policy.first_max_picks)
-        return self.reward(words, videos, features, picks, self.max_picks)
+        "What picks have earned, in the form that suits the device: a recorded graph looks at no values."
+        ask = self.environment.plain if picks.is_cuda else self.environment.quick
+        return ask(picks, videos, self.max_picks)
 
     def forward(
         self,
@@ -151,9 +188,10 @@ class Reinforcement(nn.Module):
         gained = totals[: len(samples)]
         baseline = totals[-1] if critical else others_baseline(gained)
         loss = policy_loss(tried.log_probability, gained, baseline) - settings.entropy_weight * tried.entropy.mean()
-        mean = lambda values: values[: gained.numel()].float().mean()  # over the samples, not the baseline's
+        inside = rewards.inside[: gained.numel()].float()  # of the samples, not the baseline's
+        mean = lambda values: (values[: len(inside)] * inside).sum() / inside.sum().clamp(min=1)  # of those that earn more than the penalty
         measures = {"policy_loss": loss.detach(), "reward": gained.mean(), "baseline": baseline.mean(),
-                    "language": mean(rewards.language), "diversity": mean(rewards.diversity), "inside": mean(rewards.inside),
+                    "language": mean(rewards.language), "diversity": mean(rewards.diversity), "inside": inside.mean(),
                     "picks": samples.sum(-1).float().mean(), "entropy": tried.entropy.detach().mean()}
         return loss, measures, samples[0]
 

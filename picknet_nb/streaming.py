@@ -5,7 +5,10 @@
 # %% ../nbs/35_streaming.ipynb #bbfec441
 from __future__ import annotations
 
+import atexit
 from collections.abc import Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from queue import Empty, Queue
 from threading import Event, Thread
 from time import monotonic, sleep
@@ -14,11 +17,15 @@ from torch import Tensor
 
 from .captioning import Remark, VideoCaptioner
 from .video import VideoError, stream_frames
+from .workers import can_fork
 
 # %% auto #0
 __all__ = ['timely', 'is_live', 'lasting_frames', 'watch_source']
 
 # %% ../nbs/35_streaming.ipynb #1e88613b
+_PATIENCE = 1.0  # seconds for a reader to come back from its source
+
+
 def _read_into(ready: Queue, items: Iterable, stop: Event) -> None:
     "Put items into a queue until there are no more, or nobody wants them; then None, or what went wrong."
     try:
@@ -30,6 +37,16 @@ def _read_into(ready: Queue, items: Iterable, stop: Event) -> None:
     except BaseException as error:  # goes to the one who waits
         ready.put(error)
 
+
+def _end(reader: Thread, ready: Queue, stop: Event) -> None:
+    "Ask a reader to stop, and wait a moment for it: one that blocks inside its source is left alone."
+    stop.set()
+    until = monotonic() + _PATIENCE
+    while reader.is_alive() and monotonic() < until:
+        while not ready.empty():  # makes room for a reader that waits to put its last item
+            ready.get_nowait()
+        reader.join(0.01)
+
 # %% ../nbs/35_streaming.ipynb #35d858be
 def timely(
     items: Iterable,
@@ -38,7 +55,9 @@ def timely(
 ) -> Iterator:
     "The items of a source that may block for ever, read in a thread so that waiting for them can end."
     ready, stop = Queue(maxsize=4), Event()
-    Thread(target=_read_into, args=(ready, items, stop), daemon=True).start()
+    reader = Thread(target=_read_into, args=(ready, items, stop), daemon=True)
+    reader.start()
+    end = atexit.register(partial(_end, reader, ready, stop))  # Ctrl-C may leave this generator as it is
     try:
         while (found := ready.get(timeout=time_limit)) is not None:
             if isinstance(found, BaseException):
@@ -47,9 +66,8 @@ def timely(
     except Empty:
         raise VideoError(name, f"no frame for {time_limit:g} seconds") from None
     finally:
-        stop.set()
-        while not ready.empty():  # makes room for a reader that waits to put its last item
-            ready.get_nowait()
+        atexit.unregister(end)
+        end()
 
 # %% ../nbs/35_streaming.ipynb #b69b10f4
 def is_live(source, format: str | None = None) -> bool:
@@ -74,7 +92,8 @@ def lasting_frames(
         try:
             opened = source() if callable(source) else source
             frames = stream_frames(opened, rate, size, time_limit, format, options)
-            for passed, frame in timely(frames, time_limit, str(source)):
+            ended = isinstance(opened, (str, Path)) and can_fork()  # a process that hangs is ended by those who wait for it
+            for passed, frame in frames if ended else timely(frames, time_limit, str(source)):
                 time, arrived, failures = began + passed, monotonic(), 0
                 yield time, frame
             return

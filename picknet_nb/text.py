@@ -33,7 +33,7 @@ def _part_sentences(text: str) -> str:
     return _SENTENCE_END.sub(lambda end: end[0] if end[1] in _ABBREVIATIONS else f"{end[1]} .", text)
 
 # %% ../nbs/02_text.ipynb #a93b5926
-_SIMPLE = re.compile(r"[a-z0-9\s]*\.?\s*\Z")  # nothing in here for NLTK to cut ...
+_SIMPLE = re.compile(r"[a-z0-9\s]*(?:\.\s*)?\Z")  # nothing in here for NLTK to cut ...
 _CUT = frozenset("cannot gimme gonna gotta lemme wanna".split())  # ... but these
 
 

@@ -5,6 +5,7 @@
 # %% ../nbs/26_training.ipynb #926d1722
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
@@ -24,11 +25,12 @@ from .config import Config
 from .corpus import Corpus
 from .extras import ExtendedSupervision, Shadow
 from .fast import Captured, make_adam
-from .files import PickNetError, locked
+from .files import PickNetError, limit, locked
 from .pickers import make_picker
 from .policy import Policy
 from .rewards import Reward, cider_for, reward_for
-from .runs import Progress, RunError, Trainer, load_weights, open_run, restore, save_checkpoint, save_weights
+from .runs import (
+    Progress, RunError, Trainer, load_weights, open_run, restore, save_checkpoint, save_weights, shapes_of)
 from .stages import Adaptation, Model, Recipe, Reinforcement, Validation, frame_choice
 from .workers import rank_and_world
 
@@ -36,7 +38,7 @@ from .workers import rank_and_world
 __all__ = ['LARGEST_LOSS', 'STAGES', 'TrainingError', 'Sums', 'average_gradients', 'share_weights', 'Step', 'seed_of', 'grouped',
            'check_groups', 'epoch_order', 'stop_if_infinite', 'batches_of', 'agreed', 'judge', 'held_interrupt',
            'save_if_due', 'run_epoch', 'run_stage', 'out_of_patience', 'supervise', 'learned_validation', 'reinforce',
-           'adapt', 'check_picker', 'check_joined', 'train', 'joined']
+           'adapt', 'check_picker', 'check_joined', 'check_size', 'train', 'joined']
 
 # %% ../nbs/26_training.ipynb #19d667c3
 class TrainingError(PickNetError):
@@ -300,6 +302,7 @@ def run_stage(
     "Train one stage to its end and leave the model with the stage's best weights."
     best = trainer.folder/f"{name}.safetensors"
     if name in trainer.finished:
+        trainer.check_finished(name, epochs)
         return load_weights(trainer.model, best)
     torch.manual_seed(seed_of(trainer.config.training.seed, STAGES.index(name), trainer.share[0]))
     averaged = trainer.config.training.average_weights and name != "reinforcement"  # few steps an epoch: their average would still show the start
@@ -309,11 +312,14 @@ def run_stage(
     share_weights(trainer.model)
     trainer.model.train()
     progress, steps = trainer.progress, len(batches_of(trainer, items, seed=0))
+    if progress.epoch > epochs or progress.step > steps:
+        raise RunError(trainer.folder/"checkpoint.pt", f"stands at {progress}, and {name} has {epochs} epochs of {steps} steps")
     title = name if trainer.place is None else f"{trainer.folder.name}, {name}"
     with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=title, disable=not trainer.bars, position=trainer.place,
               leave=trainer.place is None, bar_format="{desc}: {bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]") as bar:
         while progress.epoch < epochs and not out_of_patience(progress, trainer.config.training.patience):
             run_epoch(trainer, step, items, validate, bar)
+    trainer.check_unchanged()
     if progress.best_epoch < 0:  # no epochs at all: the model as it came
         trainer.best_weights = trainer.model.state_dict()
     trainer.finished.append(name)
@@ -382,6 +388,16 @@ def check_joined() -> None:
     if rank_and_world()[1] > 1 and not torch.distributed.is_initialized():
         raise TrainingError("torchrun started several processes, and they have not joined: train inside `with joined():`")
 
+
+def check_size(config: Config, corpus: Corpus) -> None:
+    "Refuse a model that is far too large before it fills the memory."
+    try:
+        shapes = shapes_of(config, corpus.features.shape[-1], corpus.glances.shape[-1], len(corpus.vocabulary)).values()
+    except (RuntimeError, OverflowError, MemoryError) as reason:
+        raise TrainingError(f"a model of these settings cannot be built: {str(reason).splitlines()[0]}") from reason
+    if (count := sum(map(math.prod, shapes))) > (most := limit("PICKNET_WEIGHTS")):
+        raise TrainingError(f"a model of these settings has {count:,} weights, and {most:,} are the most (PICKNET_WEIGHTS)")
+
 # %% ../nbs/26_training.ipynb #2924412d
 def train(
     folder,                # of the run: new, or one to go on with
@@ -398,12 +414,14 @@ def train(
     folder, config = Path(folder), replace(recipe.settings(config), clip=corpus.settings)  # what a clip is, the corpus says
     check_picker(recipe, corpus)
     check_groups(corpus, config)
+    check_size(config, corpus)
     first = rank_and_world()[0] == 0
     with locked(folder, RunError) if first else nullcontext():
         if first: open_run(folder, corpus, config, recipe)
         torch.manual_seed(config.training.seed)
         model = Model.for_corpus(config, corpus)
         trainer = Trainer(folder, model, corpus, config, bars, save_seconds, place)
+        trainer.check_stored()
         if start: load_weights(model.captioner, Path(start), "captioner.")  # the policy in that file has learned nothing yet
         else: supervise(trainer)
         reward = reward_for(config.policy, corpus) if recipe.stages else None

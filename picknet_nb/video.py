@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import stat
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, contextmanager
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -18,11 +18,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .files import FileError, PickNetError
+from .files import LIMITS, FileError, PickNetError, limit
+from .workers import apart
 
 # %% auto #0
-__all__ = ['VIDEO_SUFFIXES', 'PICK_GREEN', 'MAX_PIXELS', 'VideoError', 'Clip', 'is_video', 'import_pyplot', 'draw_frame',
-           'draw_bar', 'show_frames', 'spaced', 'read_clip', 'resize', 'glance', 'stream_frames']
+__all__ = ['VIDEO_SUFFIXES', 'PICK_GREEN', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'import_pyplot', 'draw_frame', 'draw_bar',
+           'show_frames', 'spaced', 'in_decoder', 'read_clip', 'resize', 'glance', 'stream_frames']
 
 # %% ../nbs/03_video.ipynb #89db475c
 class VideoError(FileError):
@@ -102,34 +103,34 @@ def show_frames(
     across, down = columns * (1 + gap) + gap, -(-count // columns) * (above + tall + bars + below + gap) + gap
     figure = pyplot.figure(figsize=(width, width * down / across + 0.25 * bool(heading)), dpi=80)
     axes = figure.add_axes((0, 0, 1, down / (down + 0.25 * bool(heading) * across / width)))
-    text = dict(ha="center", fontsize=min(max(8 * width / columns, 6), 10))
+    text = dict(ha="center", fontsize=min(max(8 * width / columns, 6), 10), parse_math=False)  # a $ is a $
     for i, image in enumerate(frames):
         left, top = gap + i % columns * (1 + gap), gap + i // columns * (above + tall + bars + below + gap) + above
         picked = picks is not None and bool(picks[i])
         draw_frame(axes, image, left, top, tall, picked * min(3.5 * width / columns, 3))
-        if titles is not None:
-            axes.text(left + 0.5, top - 0.05, str(titles[i]), va="bottom", **text)
         if probabilities is not None:
             draw_bar(axes, float(probabilities[i]), left, top + tall, bars, picked)
-        if captions is not None:
-            axes.text(left + 0.5, top + tall + bars + 0.05, str(captions[i]), va="top", **text)
+        for texts, at, side in ((titles, top - 0.05, "bottom"), (captions, top + tall + bars + 0.05, "top")):
+            if texts is not None: axes.text(left + 0.5, at, str(texts[i]), va=side, **text)
     axes.set(xlim=(0, across), ylim=(down, 0), aspect="equal")
     axes.axis("off")
-    figure.suptitle(heading, fontsize=10, y=0.995, va="top")
+    figure.suptitle(heading, fontsize=10, y=0.995, va="top", parse_math=False)
     pyplot.close(figure)  # whoever called shows it; pyplot would show it a second time
     return figure
 
 # %% ../nbs/03_video.ipynb #78ca8d5e
-def spaced(
-    total: int,   # frames in the video
-    frames: int,  # frames wanted
-) -> list[int]:
-    "Indices of equally spaced frames: the first, the last, and steps as even as they can be."
+def spaced(total: int, frames: int) -> list[int]:
+    "Which of all frames are wanted, so many, equally spaced: the first, the last, and steps as even as they can be."
     return [round(k * (total - 1) / max(frames - 1, 1)) for k in range(frames)]
 
 # %% ../nbs/03_video.ipynb #cd51837a
-MAX_PIXELS = 1 << 26  # 67 megapixels: larger frames are mistakes or attacks
-_TOO_LONG = "took longer than its time limit"
+LIMITS.update({
+    "PICKNET_FRAME_PIXELS": 40_000_000,  # a fifth more than 8K has: larger frames are mistakes or attacks
+    "PICKNET_DECODER_BYTES": 896 << 20,  # taken to decode, beyond what the process begins with (on Linux); 8K in ten bits: 800 million; 0: no limit
+    "PICKNET_STREAMS": 100,              # of one file: pictures, sounds, subtitles
+})
+FORMATS = "mov matroska avi mpegts mpeg mpegvideo flv gif ogg asf nut mxf dv ivf h264 hevc m4v".split()  # FFmpeg's names: mov is MP4 and 3GP too
+_TOO_LONG, _GRACE = "took longer than its time limit", 5.0  # seconds beyond which one that should have given up by itself is ended
 
 
 def _check_file(path) -> None:
@@ -140,10 +141,8 @@ def _check_file(path) -> None:
         raise VideoError(path, "no such file") from None
     except (OSError, ValueError) as reason:
         raise VideoError(path, f"cannot be read: {reason}") from reason
-    if stat.S_ISDIR(found.st_mode):
-        raise VideoError(path, "is a folder, not a video")
     if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
-        raise VideoError(path, "is not a regular file")
+        raise VideoError(path, "is a folder, not a video" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
     if found.st_size == 0:
         raise VideoError(path, "the file is empty")
 
@@ -156,8 +155,8 @@ def _check_time(path, deadline: float) -> None:
 
 def _check_size(path, frame) -> None:
     "Refuse frames that would fill the memory."
-    if frame.width * frame.height > MAX_PIXELS:
-        raise VideoError(path, f"has frames of {frame.width} x {frame.height} pixels, more than {MAX_PIXELS:,}")
+    if frame.width * frame.height > (most := limit("PICKNET_FRAME_PIXELS")):
+        raise VideoError(path, f"has frames of {frame.width} x {frame.height} pixels, more than {most:,} (PICKNET_FRAME_PIXELS)")
 
 # %% ../nbs/03_video.ipynb #9010549f
 def _said(error) -> str:
@@ -166,7 +165,7 @@ def _said(error) -> str:
     return (logged or getattr(error, "strerror", "") or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 # %% ../nbs/03_video.ipynb #fde10147
-_STUMBLES = IndexError, ValueError, TypeError, OverflowError, MemoryError  # of PyAV: streams that come and go, sizes that cannot be
+_STUMBLES = IndexError, ValueError, TypeError, OverflowError  # of PyAV: streams that come and go, sizes that cannot be
 
 
 @contextmanager
@@ -175,25 +174,35 @@ def _opened(path, source: str, seconds: float, **how):
     av = _import_av()
     if int(av.__version__.split(".")[0]) < 19:  # later ones never fail on a strange letter in a title
         how["metadata_errors"] = "ignore"
+    pixels, hint = limit("PICKNET_FRAME_PIXELS"), f": only these formats are read: {' '.join(FORMATS)}"
+    sizes = {"max_pixels": str(pixels), "max_streams": str(limit("PICKNET_STREAMS"))}
     try:
-        with av.open(source, timeout=max(seconds, 0.01), **how) as container:
+        with av.open(source, timeout=max(seconds, 0.01), options=sizes, **how) as container:
             streams = [each for each in container.streams.video if not each.disposition & type(each.disposition).attached_pic]
             if not streams:
                 raise VideoError(path, "has sound but no video" if container.streams.audio else "has no video stream")
             if streams[0].codec_context is None:
                 raise VideoError(path, "is coded in a way that FFmpeg does not know")
             _check_size(path, streams[0].codec_context)
-            streams[0].codec_context.options = {"max_pixels": str(MAX_PIXELS)}  # a stream may grow on the way
+            hint = f": frames may have at most {pixels:,} pixels (PICKNET_FRAME_PIXELS)" * (not streams[0].codec_context.width)
+            streams[0].codec_context.options = {"max_pixels": str(pixels)}  # a stream may grow on the way
             yield container, streams[0]
     except av.error.ExitError as reason:
         raise VideoError(path, _TOO_LONG) from reason
+    except MemoryError as reason:
+        raise VideoError(path, f"needs more than {limit('PICKNET_DECODER_BYTES'):,} bytes to be decoded (PICKNET_DECODER_BYTES)") from reason
     except (av.error.FFmpegError, *_STUMBLES) as reason:
-        raise VideoError(path, f"not a video, or a damaged one ({_said(reason)})") from reason
+        hint = hint * isinstance(reason, av.error.ArgumentError)  # what FFmpeg says where it keeps to a limit that we have set
+        raise VideoError(path, f"not a video, or a damaged one ({_said(reason)}){hint}") from reason
 
 # %% ../nbs/03_video.ipynb #a388fce7
+_ONE_FILE = {"protocol_whitelist": "file", "format_whitelist": ",".join(FORMATS)}
+_ELSEWHERE = {"protocol_blacklist": "file,fd,pipe,concat,concatf,subfile"}  # what comes over a wire may name nothing here
+
+
 def _open_file(path, deadline: float):
     "Open a local file and nothing else, whatever its content points to."
-    return _opened(path, f"file:{path}", deadline - monotonic(), container_options={"protocol_whitelist": "file"})
+    return _opened(path, f"file:{path}", deadline - monotonic(), container_options=_ONE_FILE)
 
 # %% ../nbs/03_video.ipynb #076fa81d
 _BOXES = frozenset(b"ftyp styp moov moof mdat mfra sidx free skip wide udta uuid meta pnot prft emsg".split())  # of MP4 and QuickTime
@@ -262,11 +271,7 @@ class _Run(NamedTuple):
     wanted: set
 
 # %% ../nbs/03_video.ipynb #3dcb55fe
-def _plan(
-    index: _Index,
-    wanted: list[int],  # time stamps, ascending
-    jump: bool = True,  # False: walk all the way
-) -> list[_Run]:
+def _plan(index: _Index, wanted: list[int], jump: bool = True) -> list[_Run]:  # wanted time stamps, ascending; jump=False: walk all the way
     "Where to walk and where to jump, so that few packets are decoded for nothing."
     place = {stamp: i for i, stamp in enumerate(index.stamps)}
     keys = sorted((index.stamps[i], i) for i in index.keys)
@@ -357,17 +362,8 @@ def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: f
     return Clip(torch.stack([found[i][0] for i in order]), _times([found[i][1] for i in order], 1.0))
 
 # %% ../nbs/03_video.ipynb #ac0d4199
-def read_clip(
-    path,                      # a video file of any kind that FFmpeg knows
-    frames: int = 30,          # 4.3: equally spaced
-    size: int = 224,           # 4.3: resized to size x size
-    time_limit: float = 60.0,  # seconds after which a file is given up
-    jump: bool = True,         # False: decode straight through (the frames are the same)
-) -> Clip:
-    "Equally spaced frames of a video; where it has fewer, frames repeat."
-    if frames < 1 or size < 1:
-        raise PickNetError(f"a clip needs at least one frame and one pixel, not frames={frames}, size={size}")
-    _check_file(path)
+def _read_here(path, frames: int = 30, size: int = 224, time_limit: float = 60.0, jump: bool = True) -> Clip:
+    "What `read_clip` reads, in this very process."
     deadline, painter = monotonic() + time_limit, _Painter(size)
     _check_whole(path, deadline)
     index = _scan(path, deadline)
@@ -379,6 +375,32 @@ def read_clip(
         if images.keys() == set(order):
             return Clip(torch.stack([images[stamp] for stamp in order]), _times(order, index.tick))
     return _read_straight(path, total, frames, painter, deadline)
+
+# %% ../nbs/03_video.ipynb #88a17133
+def in_decoder(path, time_limit: float, make: Callable, *arguments) -> Iterator:
+    "What a generator that decodes a file yields (numbers and arrays), made apart; a process that dies or hangs is a `VideoError`."
+    _import_av()  # if it is missing, that is said here
+    memory = limit("PICKNET_DECODER_BYTES")
+    return apart(make, *arguments, memory_limit=memory, time_limit=2 * time_limit + _GRACE, error=partial(VideoError, path))
+
+
+def _read_apart(*how) -> Iterator[tuple]:
+    yield tuple(each.numpy() for each in _read_here(*how))
+
+# %% ../nbs/03_video.ipynb #85f4182b
+def read_clip(
+    path,                      # a video file: MP4, QuickTime, Matroska, WebM, AVI, MPEG, Flash, GIF, Ogg, Windows Media …
+    frames: int = 30,          # 4.3: equally spaced
+    size: int = 224,           # 4.3: resized to size x size
+    time_limit: float = 60.0,  # seconds after which a file is given up
+    jump: bool = True,         # False: decode straight through (the frames are the same)
+) -> Clip:
+    "Equally spaced frames of a video; where it has fewer, frames repeat."
+    if frames < 1 or size < 1:
+        raise PickNetError(f"a clip needs at least one frame and one pixel, not frames={frames}, size={size}")
+    _check_file(path)
+    with closing(in_decoder(path, time_limit, _read_apart, path, frames, size, time_limit, jump)) as found:
+        return Clip(*map(torch.from_numpy, next(found)))
 
 # %% ../nbs/03_video.ipynb #60b5ace8
 @lru_cache(maxsize=64)
@@ -392,10 +414,7 @@ def _weights(length: int, size: int, device: torch.device) -> Tensor:  # float32
     return steps.diff(dim=1, prepend=torch.zeros(size, 1)).to(device, torch.float32)
 
 # %% ../nbs/03_video.ipynb #545776ca
-def resize(
-    images: Tensor,  # (..., height, width), whole numbers from 0 to 255
-    size: int,
-) -> Tensor:         # uint8 (..., size, size)
+def resize(images: Tensor, size: int) -> Tensor:  # whole numbers from 0 to 255 (..., height, width) -> uint8 (..., size, size)
     "Antialiased bilinear resize in whole numbers: the same bytes on every device and in every batch."
     down, across = (_weights(length, size, images.device) for length in images.shape[-2:])
     with torch.autocast(images.device.type, enabled=False):
@@ -404,10 +423,7 @@ def resize(
     return small.to(torch.uint8)
 
 # %% ../nbs/03_video.ipynb #44006dac
-def glance(
-    frames: Tensor,  # uint8 (..., 3, height, width)
-    size: int = 56,  # 4.5
-) -> Tensor:         # uint8 (..., size * size)
+def glance(frames: Tensor, size: int = 56) -> Tensor:  # 4.5: uint8 (..., 3, height, width) -> uint8 (..., size * size)
     "The small grey picture of each frame that the policy compares, flat."
     red, green, blue = frames.unbind(-3)
     luma = red.float().mul_(77).add_(green, alpha=150).add_(blue, alpha=29).add_(128).mul_(1 / 256).floor_()
@@ -435,6 +451,15 @@ def _decoded(name: str, local: bool, time_limit: float, how: dict) -> Iterator[t
                 start = time if start is None else start
                 yield time - start, frame
                 number, waiting = number + 1, monotonic()
+
+
+def _painted(name: str, local: bool, rate: float, size: int, time_limit: float, how: dict) -> Iterator[tuple]:
+    "One frame for each tick, small, as an array."
+    paint, time = _Painter(size), None
+    for time, frame in _at_rate(_decoded(name, local, time_limit, how), rate):
+        yield time, paint(frame).numpy()
+    if time is None:
+        raise VideoError(name, "has no frame that can be decoded")
 
 # %% ../nbs/03_video.ipynb #0f5d4d39
 def _upright(frame, size: int) -> Tensor:  # uint8 (3, size, size)
@@ -464,12 +489,11 @@ def stream_frames(
         raise PickNetError(f"a stream needs a positive rate and size, not rate={rate}, size={size}")
     if not isinstance(source, (str, Path)):
         return ((time, _upright(frame, size)) for time, frame in _at_rate(_timed(source, rate), rate))
-    name, settings = str(source), dict(options or {})
+    name = str(source).removeprefix("file://")
     local = format is None and "://" not in name
     if local:
         _check_file(name)
-        settings["protocol_whitelist"] = "file"
-    _import_av()
-    frames = _decoded(name, local, time_limit, {"format": format, "container_options": settings})
-    paint = _Painter(size)
-    return ((time, paint(frame)) for time, frame in _at_rate(frames, rate))
+    rules = _ONE_FILE if local else _ELSEWHERE if format is None else {}
+    how = {"format": format, "container_options": {**(options or {}), **rules}}
+    frames = in_decoder(name, time_limit, _painted, name, local, rate, size, time_limit, how)
+    return ((time, torch.from_numpy(frame)) for time, frame in frames)

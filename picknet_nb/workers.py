@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import multiprocessing
 import os
 import signal
@@ -13,16 +14,20 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
 from multiprocessing.util import Finalize
+from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
 import torch
 
+from .files import PickNetError
+
 # %% auto #0
-__all__ = ['usable_cores', 'rank_and_world', 'Done', 'Pool']
+__all__ = ['usable_cores', 'rank_and_world', 'Done', 'Pool', 'can_fork', 'apart']
 
 # %% ../nbs/02_workers.ipynb #3d14c1ac
 def usable_cores() -> int:
@@ -55,6 +60,15 @@ def _attempt(do: Callable, *arguments) -> tuple[bool, object]:
         error.__cause__ = None  # what it was raised from may not survive the way back
         return False, (error, traceback.format_exc())
 
+# %% ../nbs/02_workers.ipynb #da63d9fe
+def _limit_memory(more: int | None) -> None:
+    "Let this process take so many bytes beyond what it has; None or 0: as many as it likes."
+    if more and sys.platform == "linux":
+        import resource  # there is none on Windows
+        has = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()  # data and stack
+        before, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (min(each for each in (has + more, before, ceiling) if each >= 0), ceiling))  # -1: none
+
 # %% ../nbs/02_workers.ipynb #e0cda4e3
 def _packed(fine: bool, answer):
     "An answer as bytes; one that cannot travel becomes an error that says so."
@@ -67,11 +81,8 @@ def _packed(fine: bool, answer):
         return ForkingPickler.dumps((False, (RuntimeError(said), told)))
 
 
-def _live(line: Connection, parents_end: Connection, parent: int, place: int, do: Callable, given: tuple, setup: Callable | None) -> None:
+def _live(line: Connection, place: int, do: Callable, given: tuple, setup: Callable | None) -> None:
     "Take jobs and answer them until the line breaks."
-    parents_end.close()  # while we hold the other end too, the line cannot break
-    _follow_parent(parent)
-    torch.set_num_threads(1)  # the parent's threads are not there after a fork
     fine, made = _attempt(setup, place) if setup else (True, None)
     try:
         while True:
@@ -85,21 +96,33 @@ def _live(line: Connection, parents_end: Connection, parent: int, place: int, do
 _START = "fork" if sys.platform == "linux" else "spawn"
 
 
+def _begin(line: Connection, parents_end: Connection, parent: int, memory_limit: int | None, life: Callable, arguments: tuple) -> None:
+    "The first moments of a process."
+    gc.freeze()  # what the parent left to be collected is the parent's: to free it here may mean to wait for threads that only it has
+    gc.enable()
+    parents_end.close()  # while we hold the other end too, the line cannot break
+    _follow_parent(parent)
+    torch.set_num_threads(1)  # the parent's threads are not there after a fork
+    _limit_memory(memory_limit)
+    life(line, *arguments)
+
+
 class _Process:
     "A process with a line to it."
 
-    def __init__(self, pool: _Orders, place: int):
-        self.pool, self.place, self.job, self.since, self.ended = pool, place, None, 0.0, False
-        self.room = pool.room() if pool.room else None
-        context = multiprocessing.get_context(pool.start)
+    def __init__(self, life: Callable, arguments: tuple, start: str = _START, memory_limit: int | None = None):
+        context = multiprocessing.get_context(start)
         self.line, theirs = context.Pipe()
-        given = (*((self.room,) if pool.room else ()), *pool.arguments)
-        self.process = context.Process(target=_live, args=(theirs, self.line, os.getpid(), place, pool.do, given, pool.setup),
-                                       daemon=pool.start == "fork")
-        before = os.environ.get("OMP_NUM_THREADS")
+        self.process = context.Process(target=_begin, args=(theirs, self.line, os.getpid(), memory_limit, life, arguments),
+                                       daemon=start == "fork")
+        before, collecting = os.environ.get("OMP_NUM_THREADS"), gc.isenabled()
         os.environ["OMP_NUM_THREADS"] = "1"  # read when a fresh interpreter starts; set_num_threads comes too late for some libraries
-        self.process.start()
-        os.environ.pop("OMP_NUM_THREADS") if before is None else os.environ.update(OMP_NUM_THREADS=before)
+        gc.disable()  # until `_begin`
+        try:
+            self.process.start()
+        finally:
+            if collecting: gc.enable()
+            os.environ.pop("OMP_NUM_THREADS") if before is None else os.environ.update(OMP_NUM_THREADS=before)
         Finalize(self, self.process.kill, exitpriority=0)  # before the interpreter, at its end, waits for its children
         theirs.close()  # now the line breaks when the process dies
 
@@ -109,8 +132,17 @@ class _Process:
         self.process.join()
 
 # %% ../nbs/02_workers.ipynb #c935e5d1
+_TOO_LONG, _DIED = "took longer than its time limit", "its process died (exit status {})"
+
+
 class _Worker(_Process):
     "One that does one job at a time."
+
+    def __init__(self, pool: _Orders, place: int):
+        self.pool, self.place, self.job, self.since, self.ended = pool, place, None, 0.0, False
+        self.room = pool.room() if pool.room else None
+        given = (*((self.room,) if pool.room else ()), *pool.arguments)
+        super().__init__(_live, (place, pool.do, given, pool.setup), pool.start, pool.memory_limit)
 
     def take(self, job) -> None:
         "Hand over the next job."
@@ -158,9 +190,10 @@ class _Orders:
         setup: Callable | None = None,    # setup(place) is called once in each worker; place counts from 1
         start: str = _START,              # "fork" or "spawn"
         time_limit: float | None = None,  # seconds after which a job is given up
+        memory_limit: int | None = None,  # bytes that a worker may take beyond what it begins with, on Linux
     ):
         self.do, self.workers, self.arguments, self.room, self.collect = do, workers, arguments, room, collect
-        self.setup, self.start, self.time_limit = setup, start, time_limit
+        self.setup, self.start, self.time_limit, self.memory_limit = setup, start, time_limit, memory_limit
 
 # %% ../nbs/02_workers.ipynb #36542285
 def _answered(busy: list[_Worker]) -> list[_Worker]:
@@ -196,7 +229,7 @@ class Pool(_Orders):
         "What became of a worker's job, and a new worker for one that died; None if the job will be tried again."
         (job,), found, reason = worker.job, worker.answer(), ""
         if found is None:
-            reason = "took longer than its time limit" if worker.ended else f"its process died (exit status {worker.process.exitcode})"
+            reason = _TOO_LONG if worker.ended else _DIED.format(worker.process.exitcode)
             worker.close()
             crew[crew.index(worker)] = _Worker(self, worker.place)
             if not worker.ended and not any(job is each for each in tried):
@@ -211,3 +244,60 @@ class Pool(_Orders):
         worker.job = None
         if jobs: worker.take(jobs.popleft())  # before the answer is worked on, so that neither waits for the other
         return Done(job, answer)
+
+# %% ../nbs/02_workers.ipynb #40c4e550
+def _tell(line: Connection, make: Callable, arguments: tuple) -> None:
+    "Send what a generator yields, each item in a tuple, and an empty one at the end."
+    items, fine, found = make(*arguments), True, (None,)
+    try:
+        while fine and found:
+            fine, found = _attempt(lambda: tuple(islice(items, 1)))
+            line.send_bytes(_packed(fine, found))
+    except ConnectionError:
+        return
+
+
+class _Apart(_Process):
+    "What a generator yields in another process, as an iterator."
+
+    def __init__(self, make: Callable, arguments: tuple, memory_limit: int | None, time_limit: float | None, error: Callable):
+        super().__init__(_tell, (make, arguments), memory_limit=memory_limit)
+        self.time_limit, self.error = time_limit, error
+
+    def __iter__(self) -> _Apart: return self
+
+    def __next__(self):
+        try:
+            fine, found = (True, ()) if self.line.closed else self._received()
+            if not fine: raise found[0] from RuntimeError(f"in a process of its own:\n{found[1]}")
+            if not found: raise StopIteration
+            return found[0]
+        except BaseException:  # Ctrl-C too: nobody will ask for the next one
+            self.close()
+            raise
+
+    def _received(self) -> tuple[bool, object]:
+        "The next message, or an error that says why there is none."
+        try:
+            if not wait([self.line, self.process.sentinel], self.time_limit): raise self.error(_TOO_LONG)
+            if self.line.poll(): return self.line.recv()
+        except (EOFError, ConnectionError):
+            pass  # it died, perhaps in the middle of a message
+        self.process.join()
+        raise self.error(_DIED.format(self.process.exitcode))
+
+# %% ../nbs/02_workers.ipynb #f80f3a62
+def can_fork() -> bool:
+    "Whether a process of its own can be had here: on Linux, and not inside a worker."
+    return _START == "fork" and not multiprocessing.current_process().daemon
+
+
+def apart(
+    make: Callable,                     # make(*arguments) is a generator
+    *arguments,
+    memory_limit: int | None = None,    # bytes that the process may take beyond what it begins with, on Linux
+    time_limit: float | None = None,    # seconds to wait for one item
+    error: Callable = PickNetError,     # error(reason) is raised where the process died or took too long
+) -> Iterator:
+    "What a generator yields, made in a process of its own that begins at once; close it, or let go of it, and the process ends."
+    return _Apart(make, arguments, memory_limit, time_limit, error) if can_fork() else make(*arguments)

@@ -10,15 +10,16 @@ import torch
 
 pytest.importorskip("av")
 
-from toys import Looker, brightest, colours, film, store_run
+from toys import Looker, brightest, colours, examples_corpus, film, store_run, undecided
 
 from picknet_nb import captioning
 from picknet_nb.captioner import CAPTIONERS, caption as caption_frames
-from picknet_nb.captioning import (Caption, Failure, Watcher, caption_clip, decide, example_run, examples_corpus, find_run, find_videos,
+from picknet_nb.captioning import (Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
                                    load_captioner, look_closely, look_over)
 from picknet_nb.cnn import CNN, CNNS
 from picknet_nb.config import load_config
 from picknet_nb.files import FileError, PickNetError
+from picknet_nb.models import find_model
 from picknet_nb.pickers import PICKERS, make_picker
 from picknet_nb.policy import Policy
 from picknet_nb.runs import RunError, load_run
@@ -30,7 +31,7 @@ from picknet_nb.video import VideoError
 def toy(tmp_path_factory) -> Path:
     "A folder with a run and the clips it knows."
     folder = tmp_path_factory.mktemp("toy")
-    example_run(folder, clips=4, epochs=25)
+    example_run(folder, clips=4)
     return folder
 
 
@@ -100,17 +101,15 @@ def test_the_paper_s_method_is_found_before_newer_runs(toy, tmp_path):
     assert find_run(tmp_path).name == "Uniform"
 
 
-def test_runs_of_ones_own_are_found_beside_those_of_reproduce(toy, tmp_path, monkeypatch):
-    monkeypatch.setattr(captioning, "data_folder", lambda: tmp_path/"data")
+def test_without_a_name_it_is_the_model_in_the_box_whatever_lies_about(toy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(RunError, match="data/runs: no such folder"):
-        find_run()
-    copy_run(toy/"run", tmp_path/"data"/"runs"/"a", 0)
-    copy_run(toy/"run", tmp_path/"data"/"runs"/"picknet-v-l", 9, "PickNet (V+L)")
     mine = copy_run(toy/"run", tmp_path/"runs"/"mine", 5, "PickNet (V+L)")
-    assert find_run().resolve() == mine
+    assert find_run() == find_model() and find_run("runs") == Path("runs/mine")
+    copy_run(toy/"run", tmp_path/"runs"/"other", 9)
     (mine/"run.json").write_text("[]")  # whoever asks for it hears what is wrong
-    assert find_run().name == "picknet-v-l"
+    assert find_run("runs").name == "other"
+    with pytest.raises(RunError, match="no such folder: .* leave it away for the model in the box"):
+        find_run("nowhere")
 
 
 def test_hidden_files_are_no_videos_and_links_to_nothing_are_left_out(captioner, toy, tmp_path):
@@ -136,7 +135,7 @@ def test_a_folder_of_fifty_goes_on_past_a_broken_file(captioner, toy, tmp_path):
 
 def test_a_caption_from_the_file_is_the_one_from_the_corpus(captioner, toy):
     model, config, vocabulary, details = load_run(toy/"run")
-    corpus = examples_corpus(toy/"videos", json.loads((toy/"videos"/"captions.json").read_text()), config.clip)
+    corpus = examples_corpus(toy/"videos", config.clip, vocabulary)
     picker = Recipe.read(details["recipe"]).make_picker(model.policy, config.policy.threshold)
     words, picks = caption_videos(model, corpus, corpus.splits["train"], frame_choice(picker, corpus))
     for name, text, chosen in zip(corpus.ids, vocabulary.decode(words), picks):
@@ -181,9 +180,9 @@ def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(captioner, t
     assert len(probabilities) == 30
 
 
-def test_a_threshold_is_for_policies(captioner, toy):
-    path = toy/"videos"/"example.mp4"
-    assert len(captioner.caption(path, threshold=0.01).picked) > len(captioner.caption(path, threshold=0.99).picked)
+def test_a_threshold_is_for_policies(captioner, toy, tmp_path):
+    path, unsure = toy/"videos"/"example.mp4", load_captioner(undecided(shutil.copytree(toy/"run", tmp_path/"run")), device="cpu")
+    assert len(unsure.caption(path, threshold=0.01).picked) > len(unsure.caption(path, threshold=0.99).picked)
     blind = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 6)))
     with pytest.raises(PickNetError, match="uniform-6 picks without a policy: there is no threshold"):
         blind.caption(path, threshold=0.3)
@@ -273,6 +272,7 @@ def test_runs_of_the_first_edition_say_what_they_said(captioner, toy, tmp_path, 
 
 def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
     run = as_first_edition(toy/"run", tmp_path/"former", "learned")
+    (run/"run.json").write_text(json.dumps(json.loads((run/"run.json").read_text()) | {"recipe": {"picker": "learned", "adapted": True}}))
     assert not captioning.has_both_rewards(run)
     about = json.loads((run/"run.json").read_text())
     (run/"run.json").write_text(json.dumps(about | {"recipe": {"picker": "learned", "adapted": True, "language": 1.0, "diversity": 1.0}}))

@@ -5,6 +5,7 @@ import os
 import shutil
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,9 +14,12 @@ from typer.testing import CliRunner
 pytest.importorskip("av")
 
 from conftest import noise_corpus
-from picknet_nb import analysis, captioning, cli, drawing, preparing, reproduction, training
+from toys import film
+
+from picknet_nb import analysis, captioning, cli, drawing, reproduction, terminal, training
 from picknet_nb.captioner import CAPTIONERS
 from picknet_nb.captioning import example_run, find_run
+from picknet_nb.corpus import Corpus
 from picknet_nb.files import PickNetError, write_whole
 from picknet_nb.pickers import PICKERS
 from picknet_nb.stages import ROWS
@@ -44,7 +48,7 @@ def refused(*words) -> str:
 def toy(tmp_path_factory) -> Path:
     "A folder with a run and the four clips that it knows."
     folder = tmp_path_factory.mktemp("toy")
-    example_run(folder, clips=4, epochs=5)
+    example_run(folder, clips=4)
     return folder
 
 
@@ -74,8 +78,9 @@ def test_a_run_is_looked_for_where_reproduce_leaves_it(toy, tmp_path, monkeypatc
     for module in (analysis, captioning): monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(toy/"run", tmp_path/"runs"/"shapes-smoke"/"seed-0"/"picknet-v-l")
-    assert find_run().name == "picknet-v-l"
-    assert json.loads(picknet("info", "--json")[1])["runs"] == [str(find_run())] and str(find_run()) in picknet("info")[1]
+    found = find_run(tmp_path/"runs")
+    assert found.name == "picknet-v-l"
+    assert json.loads(picknet("info", "--json")[1])["runs"] == [str(found)] and str(found) in picknet("info")[1]
 
 
 # interrupted ---------------------------------------------------------------------------------------------------------
@@ -162,8 +167,17 @@ def test_what_cannot_be_trained_is_refused_before_the_folder_is_taken(noise, tmp
 def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
     assert "noise has no clips in the split 'nope'; it has train (24)" in refused("evaluate", tmp_path/"run", "--split", "nope")
-    other = noise_corpus(seed=1).save(tmp_path/"other")
+    world = noise_corpus(seed=1)
+    other = replace(world, features=world.features[..., :16].contiguous()).save(tmp_path/"other")
     assert "give its own --data" in refused("evaluate", tmp_path/"run", "--data", other)
+    assert "everyday was trained on features of efficientnet-lite0 (1280" in refused("evaluate", "everyday", "--data", noise)
+
+
+def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(noise, tmp_path):
+    picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    other = noise_corpus(seed=1).save(tmp_path/"other")
+    found = json.loads(picknet("evaluate", tmp_path/"run", "--data", other, "--json")[1])
+    assert found["frames_used"] == 30 and 0 <= found["scores"]["BLEU@1"] <= 1
 
 
 # settings ------------------------------------------------------------------------------------------------------------
@@ -244,7 +258,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("my_own", None)
-    preparing.USED.clear()
+    terminal.USED.clear()
     for registry, content in zip(registries, before):
         registry.clear()
         registry.update(content)
@@ -387,15 +401,55 @@ def test_failures_are_part_of_the_json(toy, tmp_path):
 
 
 def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
-    for module in (analysis, captioning): monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     video, run = toy/"videos"/"example.mp4", tmp_path/"runs"/"mine"
     shutil.copytree(toy/"run", run)
     for command in ("caption", "stream"):
         code, _, errors = picknet(command, video)
-        assert code == 0 and errors == f"with {run}, trained on examples\n"
-        assert picknet(command, video, "--run", run)[2] == ""
-    assert json.loads(picknet("caption", video, "--json")[1])["run"] == str(run)
+        assert code == 0 and errors.startswith("with the model in the box, everyday; `picknet models everyday` tells")
+        assert picknet(command, video, "--run", "runs")[2] == "with runs/mine, trained on shapes\n"
+        assert picknet(command, video, "--run", run)[2] == picknet(command, video, "--model", "shapes")[2] == ""
+    said = [json.loads(picknet("caption", video, "--json", *words)[1])["caption"] for words in (("--model", "shapes"), ("--run", run))]
+    assert said[0] == said[1] and json.loads(picknet("caption", video, "--json")[1])["run"].endswith("everyday")
+    assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
+    assert "no model 'shape' in the box: did you mean shapes?" in refused("caption", video, "--model", "shape")
+
+
+def test_a_model_is_listed_shown_made_and_used(toy, tmp_path):
+    listed = json.loads(picknet("models", "--json")[1])
+    assert [each["name"] for each in listed] == ["everyday", "shapes"] and "12 MB" not in picknet("models")[1]
+    assert "## What it cannot do" in picknet("models", "shapes")[1] and "There are everyday, shapes" in refused("models", "nobody")
+    code, said, _ = picknet("export", toy/"run", tmp_path/"mine", "--beam", 3, "--no-repeats")
+    assert code == 0 and str(tmp_path/"mine") in said and "not an empty folder" in refused("export", toy/"run", tmp_path/"mine")
+    assert picknet("caption", toy/"videos"/"example.mp4", "--run", tmp_path/"mine")[0] == 0
+
+
+def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
+    video = toy/"videos"/"example.mp4"
+    code, said, _ = picknet("caption", video, "--model", "shapes", "--subtitles", tmp_path/"a.srt")
+    assert code == 0 and said.startswith("00:00:00 - 00:00:") and (tmp_path/"a.srt").read_text().startswith("1\n00:00:00,000 --> ")
+    (tmp_path/"films").mkdir()
+    for name in ("one.mp4", "two.mp4"): shutil.copy(video, tmp_path/"films"/name)
+    (tmp_path/"films"/"broken.mp4").write_bytes(b"no film")
+    code, _, errors = picknet("caption", tmp_path/"films", "--model", "shapes", "--subtitles", tmp_path/"texts")
+    assert code == 3 and "broken.mp4" in errors and sorted(path.name for path in (tmp_path/"texts").iterdir()) == ["one.srt", "two.srt"]
+    assert "cannot be combined" in refused("caption", video, "--subtitles", tmp_path/"b.srt", "--best", 3, "--beam", 3)
+    assert "must end in .srt, .vtt" in refused("caption", video, "--subtitles", tmp_path/"b.doc")
+
+
+def test_whoever_asks_one_sentence_of_a_long_video_hears_of_subtitles(toy, tmp_path):
+    film(tmp_path/"long.mp4", total=90, rate=1)
+    assert "it lasts 1 minute: --subtitles long.srt" in picknet("caption", tmp_path/"long.mp4", "--model", "shapes")[2]
+
+
+def test_corpora_are_joined_by_a_command(tmp_path):
+    parts = [replace(noise_corpus(seed=seed), ids=[f"{seed}.{name}" for name in noise_corpus().ids], name=f"part {seed}").save(tmp_path/str(seed)) for seed in range(2)]
+    code, said, _ = picknet("prepare", "join", *parts, "--out", tmp_path/"both", "--set", "min_word_count=2")
+    assert code == 0 and "80 videos (48 train, 16 validation, 16 test)" in said
+    assert Corpus.load(tmp_path/"both").settings.min_word_count == 2
+    assert "does not read hidden" in refused("prepare", "join", *parts, "--out", tmp_path/"x", "--set", "hidden=3")
+    assert "two corpora or more" in refused("prepare", "join", parts[0], "--out", tmp_path/"x")
+    assert "the same video twice" in refused("prepare", "join", parts[0], parts[0], "--out", tmp_path/"x")
 
 
 def test_a_drawing_does_not_go_to_standard_output(tree, tmp_path, monkeypatch):

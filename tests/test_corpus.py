@@ -282,9 +282,10 @@ def test_two_writers_of_one_file(tmp_path):
     assert torch.equal(seen, one(2).expand(2, 2)) and not list(leftovers(tmp_path))
 
 
-def test_loading_maps_the_file(tmp_path):
-    "A corpus much larger than what is read of it does not fill the memory."
+def test_loading_maps_a_large_file(tmp_path, monkeypatch):
+    "A corpus that is larger than the limit does not fill the memory."
     psutil = pytest.importorskip("psutil")
+    monkeypatch.setenv("PICKNET_MEMORY_BYTES", "1000000")
     videos = 400
     write_tensors(tmp_path/"videos.safetensors", {"features": Rows(
         torch.float16, (videos, 30, 8192), (torch.ones(1, 30, 8192, dtype=torch.float16) for _ in range(videos)))})

@@ -79,7 +79,7 @@ def test_msvd_csv_that_is_none(tmp_path):
     (tmp_path/"empty.csv").write_text(HEADER)
     with pytest.raises(CorpusError, match="no English captions"):
         read_msvd_csv(tmp_path/"empty.csv")
-    with pytest.raises(CorpusError, match="cannot be read"):
+    with pytest.raises(CorpusError, match="no such file"):
         read_msvd_csv(tmp_path/"missing.csv")
 
 

@@ -19,7 +19,7 @@ from picknet_nb.video import VideoError
 def toy(tmp_path_factory) -> Path:
     "A folder with a run and the clips it knows."
     folder = tmp_path_factory.mktemp("toy")
-    example_run(folder, clips=4, epochs=25)
+    example_run(folder, clips=4)
     return folder
 
 

@@ -1,4 +1,5 @@
 """The explorer without a browser, and then in a real Chromium: JupyterLab's widgets as `picknet explore` serves them."""
+import importlib.util
 import json
 import os
 import re
@@ -10,6 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -17,13 +19,14 @@ import torch
 
 pytest.importorskip("av")
 
-from toys import Looker, brightest, store_run
+from toys import Looker, brightest, store_run, undecided
 
-from picknet_nb import captioning, explorer as module
-from picknet_nb.captioning import example_run, load_captioner
+from picknet_nb import explorer as module
+from picknet_nb.captioning import example_run, load_captioner, write_examples
 from picknet_nb.captioner import CAPTIONERS
 from picknet_nb.explorer import Explorer, choose_sources, write_page
 from picknet_nb.files import PickNetError
+from picknet_nb.models import find_model
 from picknet_nb.pickers import PICKERS, make_picker
 from picknet_nb.scenes import Exploration, Library, limited_threshold, threshold_sweep
 from picknet_nb.stages import Recipe
@@ -34,7 +37,7 @@ from picknet_nb.video import VideoError
 def toy(tmp_path_factory) -> Path:
     "A folder with a run and the clips it knows."
     folder = tmp_path_factory.mktemp("toy")
-    example_run(folder, clips=4, epochs=20)
+    undecided(example_run(folder, clips=4))
     return folder
 
 
@@ -145,6 +148,56 @@ def test_an_uploaded_clip_is_shown_and_forgotten(exploration, toy):
     assert exploration.viewing is before
 
 
+def test_a_clip_that_is_too_large_is_not_uploaded(exploration, monkeypatch):
+    monkeypatch.setenv("PICKNET_EXPLORE_UPLOAD_MB", "1")
+    with pytest.raises(VideoError, match="^big.mp4: is larger than 1 MB: .* PICKNET_EXPLORE_UPLOAD_MB$"):
+        exploration.upload("big.mp4", bytes(10**6 + 1))
+    monkeypatch.setenv("PICKNET_EXPLORE_UPLOAD_MB", "many")
+    with pytest.raises(PickNetError, match="PICKNET_EXPLORE_UPLOAD_MB must be a whole number, not 'many'"):
+        exploration.upload("small.mp4", b"")
+
+
+def test_a_folder_opens_with_the_first_clip_that_can_be_read(toy, tmp_path):
+    pytest.importorskip("ipywidgets")
+    for name in ("a.mp4", "b.mp4", "d.mp4"):
+        (tmp_path/name).write_text("no video")
+    for name in ("c.mp4", "e.mp4"):
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/name)
+    explorer = Explorer(toy/"run", tmp_path, device="cpu")
+    clips, message = explorer.controls["clip"], explorer.board.parts["message"]
+    shown = lambda: [label for label, _ in clips.options]
+    assert explorer.exploration.viewing.name == clips.value == "c.mp4" and "(2 of them cannot be read)" in explorer.head()
+    assert shown() == ["a.mp4 (cannot be read)", "b.mp4 (cannot be read)", "c.mp4", "d.mp4", "e.mp4"]
+    clips.value = "d.mp4"
+    assert explorer.exploration.viewing.name == "c.mp4" and "d.mp4: not a video" in message.value
+    assert clips.value == "d.mp4" and shown()[3] == "d.mp4 (cannot be read)"
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
+    clips.value = "a.mp4"
+    assert explorer.exploration.viewing.name == clips.value == "a.mp4" and not message.value and shown()[0] == "a.mp4"
+
+
+def test_broken_clips_are_named_when_the_page_is_served(toy, tmp_path, monkeypatch, capsys):
+    (tmp_path/"a\x1b[31m.mp4").write_text("no video")
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"b.mp4")
+    monkeypatch.setattr(pytest.importorskip("voila.app").Voila, "launch_instance", lambda *_, **__: None)
+    monkeypatch.setenv(module._SOURCES, "{}")
+    module.serve(toy/"run", tmp_path, browser=False)
+    assert r"cannot be read: 'a\x1b[31m.mp4'" in capsys.readouterr().err
+
+
+def test_a_folder_of_broken_clips_is_refused_in_one_sentence(toy, tmp_path):
+    for name in ("a.mp4", "b.mp4"):
+        (tmp_path/name).write_text("no video")
+    with pytest.raises(VideoError, match="a.mp4: not a video.*; no other clip of the folder can be read either$"):
+        Exploration(load_captioner(toy/"run", device="cpu"), Library(tmp_path))
+
+
+def test_a_page_whose_videos_have_gone_says_so(toy, tmp_path, monkeypatch):
+    pytest.importorskip("ipywidgets")
+    monkeypatch.setenv(module._SOURCES, json.dumps({"run": str(toy/"run"), "videos": str(tmp_path/"gone")}))
+    assert "gone: no such folder" in module.page().value
+
+
 def test_a_folder_without_captions_works(toy, tmp_path):
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"<b>odd & name.mp4")
     pytest.importorskip("ipywidgets")
@@ -156,15 +209,14 @@ def test_a_folder_without_captions_works(toy, tmp_path):
     assert "&lt;i&gt;" in parts["message"].value
 
 
-def test_without_run_or_videos_a_toy_is_made_once(tmp_path, monkeypatch):
+def test_without_run_or_videos_clips_are_written_once_and_the_model_that_knows_them_is_shown(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"cache"))
-    monkeypatch.setattr(captioning, "data_folder", lambda: tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(module, "example_run", lambda folder: example_run(folder, clips=2, epochs=1))
+    monkeypatch.setattr(module, "write_examples", lambda folder, clips, seed: write_examples(folder, 2, seed))
     run, videos = choose_sources()
-    written = (run/"weights.safetensors").stat().st_mtime_ns
-    assert choose_sources() == (run, videos) and (run/"weights.safetensors").stat().st_mtime_ns == written
-    assert Library(videos).names
+    written = (videos/"captions.json").stat().st_mtime_ns
+    assert choose_sources() == (run, videos) and (videos/"captions.json").stat().st_mtime_ns == written
+    assert run == find_model("shapes") and Library(videos).names
+    assert choose_sources(videos=videos) == (find_model("everyday"), videos)
 
 
 @pytest.mark.parametrize("missing, words", [("ipywidgets", "needs ipywidgets"), ("voila.app", "needs Voilà")])
@@ -174,19 +226,45 @@ def test_what_is_missing_is_named_with_what_to_install(toy, monkeypatch, missing
         Explorer(toy/"run", toy/"videos", device="cpu") if missing == "ipywidgets" else module.serve(toy/"run", toy/"videos")
 
 
+def chromium_tool():
+    "tools/chromium.py, which fetches a browser for `make test`."
+    about = importlib.util.spec_from_file_location("chromium_tool", Path(__file__).parents[1]/"tools"/"chromium.py")
+    tool = importlib.util.module_from_spec(about)
+    about.loader.exec_module(tool)
+    return tool
+
+
+@cache
 def find_chromium() -> str:
-    "A Chromium to test with; GitHub's machines install one."
-    found = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
-    if found:
+    "A Chromium to test with; `make test` fetches one where there is none."
+    tool = chromium_tool()
+    if found := tool.find_chromium():
         return found
-    playwright = pytest.importorskip("playwright.sync_api")
-    if os.environ.get("GITHUB_ACTIONS"):
-        subprocess.run([sys.executable, "-m", "playwright", "install", "--with-deps", "chromium"], check=True)
-    with playwright.sync_playwright() as running:
-        own = running.chromium.executable_path
-    if not Path(own).exists():
-        pytest.skip("no Chromium here: install one, or type `python -m playwright install chromium`")
-    return own
+    pytest.skip(tool.NOTE.read_text().strip() if tool.NOTE.exists() else "no Chromium here: `make test` fetches one")
+
+
+def test_a_browser_is_fetched_where_that_works_and_missed_with_a_reason_where_not(tmp_path, monkeypatch):
+    tool, asked = chromium_tool(), []
+    monkeypatch.setattr(tool, "NOTE", tmp_path/"note")
+    monkeypatch.setattr(tool, "find_chromium", lambda: "/usr/bin/chromium" if "second" in asked else "")
+    monkeypatch.setattr(tool, "from_playwright", lambda: asked.append("first") or "no network")
+    monkeypatch.setattr(tool, "from_distribution", lambda: asked.append("second") or "")
+    tool.main()
+    assert asked == ["first", "second"] and not tool.NOTE.exists()
+    tool.main()
+    assert asked == ["first", "second"]  # there is one now
+    monkeypatch.setattr(tool, "find_chromium", lambda: "")
+    tool.main()
+    assert "Playwright's: no network; the distribution's: it does not run here" in tool.NOTE.read_text() and len(asked) == 4
+    tool.main()
+    assert len(asked) == 4  # what could not be had is not tried at every call
+
+
+def test_a_download_that_hangs_is_given_up_with_all_that_it_has_started(tmp_path):
+    child = "import subprocess, sys; subprocess.Popen(['sleep', '300']).wait()"
+    assert chromium_tool().attempt(1, sys.executable, "-c", child) == "it took longer than 1 s"
+    assert "lost" in chromium_tool().attempt(60, "sh", "-c", "echo begun; echo 'Error: lost'; echo more; exit 3")
+    assert "No such file" in chromium_tool().attempt(60, str(tmp_path/"nothing")) and not chromium_tool().attempt(60, "true")
 
 
 def free_port() -> int:
@@ -197,16 +275,16 @@ def free_port() -> int:
 
 
 @contextmanager
-def started(command, log: Path, ready: str):
+def started(command, log: Path, ready: str, **options):
     "A server in a process of its own, from the moment its log says that it is ready."
     with open(log, "w") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output)
+        server = subprocess.Popen(command, stdout=output, stderr=output, **options)
     try:
         deadline = time.monotonic() + 180
         while ready not in log.read_text():
             assert server.poll() is None and time.monotonic() < deadline, log.read_text()
             time.sleep(0.3)
-        yield
+        yield server
     finally:
         server.terminate()
         server.wait(60)
@@ -220,8 +298,9 @@ def address(toy, tmp_path_factory):
     find_chromium()
     port = free_port()
     command = [sys.executable, "-m", "picknet_nb.cli", "explore", "--run", toy/"run", "--videos", toy/"videos", "--port", str(port), "--no-browser"]
-    with started(command, tmp_path_factory.mktemp("log")/"server.log", "running at"):
-        yield f"http://127.0.0.1:{port}"
+    log = tmp_path_factory.mktemp("log")/"server.log"
+    with started(command, log, "?token="):
+        yield re.search(r"http://\S+\?token=\w+", log.read_text())[0]
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +401,7 @@ def test_a_clip_of_one_s_own_is_shown(page, toy):
 def test_the_server_hands_out_no_files(address):
     for name in ("voila/files/explore.ipynb", "voila/files/../../etc/passwd", "voila/files/%2e%2e/%2e%2e/etc/passwd"):
         with pytest.raises(urllib.error.HTTPError) as refused:
-            urllib.request.urlopen(f"{address}/{name}")
+            urllib.request.urlopen(address.replace("?", f"{name}?"))
         assert refused.value.code in (403, 404)
 
 

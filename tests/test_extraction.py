@@ -1,4 +1,5 @@
 """Extraction that is killed, decoders that die or hang, files that are no videos."""
+import hashlib
 import os
 import random
 import signal
@@ -8,12 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+import safetensors
 import torch
+from toys import film
 from torch.testing import assert_close
 
 from picknet_nb import extraction
 from picknet_nb.cnn import CNN, load_cnn
-from picknet_nb.extraction import ClipShape, decode_files, extract_folder, list_videos, read_part
+from picknet_nb.extraction import ClipShape, decode_files, extract_folder, known_by, list_videos, part_path, read_part, write_part
 from picknet_nb.files import FileError
 from picknet_nb.video import VIDEO_SUFFIXES, glance, read_clip
 from picknet_nb.workers import rank_and_world, usable_cores
@@ -175,6 +178,110 @@ def test_decoder_that_hangs(videos, monkeypatch):
     jobs = [("clip0", videos/"clip0.mp4"), ("clip1", videos/"clip1.mp4")]
     results = {each.name: each for each in decode_files(jobs, ClipShape(4, 32, time_limit=0.5), workers=2)}
     assert "time limit" in results["clip0"].reason
+
+
+def test_a_replaced_video_is_extracted_again(videos, tmp_path):
+    "Other content under the same name, of another or the same size and age; one that was only copied or touched is not."
+    again = lambda: extract_folder(videos, tmp_path/"out", load_cnn("tiny"), frames=3, workers=1, progress=False)
+    again()
+    before = parts(tmp_path/"out")
+    for number in (0, 1): (videos/f"clip{number}.mp4").unlink()
+    film(videos/"clip0.mp4")
+    (videos/"clip1.mp4").write_bytes(EXAMPLE.read_bytes())
+    done, after = again(), parts(tmp_path/"out")
+    assert done.made == 1 and {name for name in after if after[name] != before[name]} == {"clip0.safetensors"}
+    assert_close(read_part(tmp_path/"out", "clip0")["features"], load_cnn("tiny")(read_clip(videos/"clip0.mp4", 3, 96).frames).half())
+    assert again().made == 0
+    about = (videos/"clip0.mp4").stat()
+    (videos/"clip0.mp4").write_bytes(bytes(about.st_size))  # as long and as old as the film was, and none
+    os.utime(videos/"clip0.mp4", ns=(about.st_atime_ns, about.st_mtime_ns))
+    done = again()
+    assert done.made == 0 and "clip0" in done.failed and "clip0" not in done.ids and len(done.ids) == 7  # the old features are no stand-in
+
+
+def test_what_a_large_file_is_known_by(tmp_path, monkeypatch):
+    "Pieces from its beginning to its end, so that no more is read of a film of many gigabytes."
+    (path := tmp_path/"film.mp4").write_bytes(content := random.Random(0).randbytes(1000))
+    whole = known_by(path)
+    assert whole == f"1000 bytes, SHA-256 {hashlib.sha256(content).hexdigest()}"
+    monkeypatch.setattr(extraction, "_PIECE", 10)
+    monkeypatch.setattr(extraction, "_PIECES", 20)
+    known = known_by(path)
+    assert known != whole
+    for place in (0, 505, 959):
+        path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1:])
+        assert known_by(path) != known
+    path.write_bytes(content + b"!")
+    assert known_by(path) != known and known_by(tmp_path) == known_by(tmp_path/"none.mp4") == ""
+
+
+def test_parts_that_do_not_say_of_what_they_are_made_and_videos_that_are_gone(videos, tmp_path):
+    "Those of the first edition are believed; so are the parts of videos that somebody has put away; one that is torn is made again."
+    again = lambda: extract_folder({f"clip{n}": videos/f"clip{n}.mp4" for n in range(3)}, tmp_path/"out", load_cnn("tiny"), frames=3, workers=1, progress=False)
+    again()
+    write_part(tmp_path/"out", "clip0", **read_part(tmp_path/"out", "clip0"))
+    (videos/"clip1.mp4").unlink()
+    torn = part_path(tmp_path/"out", "clip2")
+    torn.write_bytes(torn.read_bytes()[:50])
+    done = again()
+    assert done.made == 1 and done.ids == ["clip0", "clip1", "clip2"] and read_part(tmp_path/"out", "clip2")["features"].shape == (3, 256)
+
+
+def test_one_video_always_makes_the_same_part(videos, tmp_path):
+    "Down to the last bit, whatever its name and its age."
+    (videos/"clip1.mp4").unlink()
+    (videos/"clip1.mp4").write_bytes(EXAMPLE.read_bytes())
+    extract_folder(videos, tmp_path/"out", load_cnn("tiny"), frames=2, workers=2, progress=False)
+    assert len(made := parts(tmp_path/"out")) == 8 and len({content for content, _ in made.values()}) == 1
+    with safetensors.safe_open(part_path(tmp_path/"out", "clip0"), "pt") as part:
+        assert part.metadata() == {"video": known_by(EXAMPLE)}  # one entry: safetensors writes several in any order
+
+
+@pytest.mark.skipif(not hasattr(os, "symlink"), reason="needs links")
+def test_nothing_is_written_through_a_link(videos, tmp_path):
+    (elsewhere := tmp_path/"elsewhere").mkdir()
+    (tmp_path/"out").mkdir()
+    (tmp_path/"out"/"parts").symlink_to(elsewhere)
+    with pytest.raises(FileError, match="parts: is a link, and nothing is written through it"):
+        extract_folder(videos, tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False)
+    assert not list(elsewhere.iterdir())
+
+
+PIPED = """
+import sys
+from picknet_nb.cnn import load_cnn
+from picknet_nb.extraction import extract_folder, read_part
+from picknet_nb.files import FileError
+try: read_part(sys.argv[2], "clip0")
+except FileError as error: print(error.reason)
+print(extract_folder({"clip0": sys.argv[1]}, sys.argv[2], load_cnn("tiny"), frames=2, workers=1, progress=False).made)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
+def test_a_pipe_in_the_place_of_a_part_is_not_waited_for(tmp_path):
+    (tmp_path/"parts").mkdir()
+    os.mkfifo(tmp_path/"parts"/"clip0.safetensors")
+    done = subprocess.run([sys.executable, "-c", PIPED, EXAMPLE, tmp_path], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout == "cannot be read: a folder, a pipe or a device, not a regular file\n1\n", done.stderr
+
+
+def test_names_are_shown_and_not_obeyed(tmp_path, capfd):
+    "A file called like a command to the terminal, or like two lines."
+    (tmp_path/"videos").mkdir()
+    for name in ("\x1b[31mred.mp4", "two\nlines.mp4", "x" * 210 + os.fsdecode(b"\xe9.mp4")): (tmp_path/"videos"/name).write_text("no film")
+    extract_folder(tmp_path/"videos", tmp_path/"out", load_cnn("tiny"), workers=1)
+    lines = [line for line in capfd.readouterr().err.replace("\r", "\n").splitlines() if "no film" in line or ".mp4" in line]
+    assert len(lines) == 3 and all("skipped" in line and "\x1b[31m" not in line for line in lines)
+    assert sum("/\\x1b[31mred.mp4: " in line or "/two\\nlines.mp4: " in line for line in lines) == 2
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="patches what forked decoders do")
+def test_a_decoder_that_swells_is_refused_memory(videos, tmp_path, monkeypatch):
+    monkeypatch.setenv("PICKNET_DECODER_BYTES", str(200 << 20))
+    monkeypatch.setattr(extraction, "read_clip", lambda path, *rest: bytearray(1 << 30) if "clip3" in path else read_clip(path, *rest))
+    done = extract_folder(videos, tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False)
+    assert set(done.failed) == {"clip3"} and "MemoryError" in done.failed["clip3"] and len(done.ids) == 7
 
 
 def test_other_settings_are_refused(videos, tmp_path):

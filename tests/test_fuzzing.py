@@ -21,14 +21,13 @@ from hypothesis import strategies as st
 from reliability import READ, REFUSED, SCALE, damage, in_children, leftovers, outcome_of, settle, tally
 
 from picknet_nb import metrics
-from picknet_nb.captioning import load_captioner
 from picknet_nb.cnn import load_cnn, read_weights
 from picknet_nb.config import ClipSettings, load_config, preset
 from picknet_nb.corpus import Corpus
 from picknet_nb.datasets import prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips
 from picknet_nb.extraction import extract_folder, read_part, write_part
 from picknet_nb.files import PickNetError
-from picknet_nb.runs import load_run, open_run, save_weights
+from picknet_nb.runs import open_run, save_weights
 from picknet_nb.stages import Model, Recipe
 from picknet_nb.text import Vocabulary
 from picknet_nb.video import read_clip, stream_frames
@@ -237,14 +236,13 @@ odd_values = st.sampled_from(ODD) | st.recursive(
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_json_with_something_else_in_one_place(tmp_path, name):
-    content, read = TEXTS[name]
-    path, outcomes = tmp_path/name, {}
+    (content, read), paths = TEXTS[name], []
     for spot in spots(content):  # every place once with each of the usual suspects, and once with nothing there
         for place, new in enumerate(ODD if len(spots(content)) < 12 or SCALE > 1 else ODD[len(spot) % 5::5]):
             for remove in (False, True)[: 1 + (place == 0 and bool(spot))]:
-                path.write_text(json.dumps(changed(content, spot, new, remove)))
-                outcomes[spot, place, remove] = outcome_of(read, path)
-    settle(f"texts, {name}", outcomes)
+                paths.append(tmp_path/f"{len(paths)}_{'.'.join(map(str, spot))[:80]}_{place}.json")
+                paths[-1].write_text(json.dumps(changed(content, spot, new, remove)))
+    settle(f"texts, {name}", in_children(read, paths))
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -265,15 +263,14 @@ def test_json_that_hypothesis_invents(tmp_path, name):
 def test_texts_with_damage(tmp_path, name):
     "Bits, cuts, holes, bytes that are no UTF-8; then what editors leave: a byte order mark, UTF-16, NUL, an empty file."
     content, read = PLAIN[name]
-    path, outcomes = tmp_path/name, {}
-    for seed in range(40 * SCALE):
-        path.write_bytes(damage(content, (name, seed)))
-        outcomes[seed] = outcome_of(read, path)
-    for odd in (b"", b"\0" * 50, b"\xef\xbb\xbf" + content, content.decode().encode("utf-16"), content.replace(b"a", b"\xe9"), b"[" * 100_000,
-                b"1" * 5000, content * 2, content.replace(b"\n", b"\r"), b'{"a":' * 5000, b'"' + b"x" * 200_000):
-        path.write_bytes(odd)
-        outcomes[odd[:20], len(odd)] = outcome_of(read, path)
-    settle(f"texts, {name}", outcomes)
+    contents = [damage(content, (name, seed)) for seed in range(40 * SCALE)]
+    contents += [b"", b"\0" * 50, b"\xef\xbb\xbf" + content, content.decode().encode("utf-16"), content.replace(b"a", b"\xe9"), b"[" * 100_000,
+                 b"1" * 5000, content * 2, content.replace(b"\n", b"\r"), b'{"a":' * 5000, b'"' + b"x" * 200_000]
+    paths = []
+    for number, each in enumerate(contents):
+        paths.append(tmp_path/f"{number}_{name}")
+        paths[-1].write_bytes(each)
+    settle(f"texts, {name}", in_children(read, paths))
 
 
 def test_repeated_names_are_refused_or_kept_whole(tmp_path):
@@ -466,34 +463,21 @@ def load_all(path: Path) -> None:
     assert corpus.features.isfinite().all() and len(corpus.ids) == len(corpus.features)
 
 
-def load_trained(path: Path) -> None:
-    "A run must load, and survive the way into a captioner."
-    model, config, vocabulary, details = load_run(path)
-    assert all(weight.isfinite().all() for weight in model.parameters()) or path.name.endswith("weights.safetensors")
-    load_captioner(path, device="cpu")
-
-
-FOLDERS = {"corpus": ("corpus_folder", ("corpus.json", "captions.json", "words.json", "videos.safetensors"), load_all),
-           "run": ("run_folder", ("run.json", "config.json", "vocabulary.json", "weights.safetensors"), load_trained)}
-
-
-@pytest.mark.parametrize("kind", FOLDERS)
-def test_folders_with_damage(request, tmp_path, kind):
-    "One file of the folder damaged, cut, missing, or a folder itself; or something else in one place of its JSON."
-    fixture, names, read = FOLDERS[kind]
-    source, paths = request.getfixturevalue(fixture), []
+def test_corpora_with_damage(corpus_folder, tmp_path):
+    "One file of the folder damaged, missing, empty, or with something else in one place of its JSON; runs are tried by `test_fuzzing_commands`."
+    names, paths = ("corpus.json", "captions.json", "words.json", "videos.safetensors"), []
 
     def variant(name: str, content: bytes | None) -> None:
         paths.append(tmp_path/f"{len(paths)}_{name}")
         paths[-1].mkdir()
         for each in names:
             if each != name:
-                (paths[-1]/each).symlink_to(source/each)
+                (paths[-1]/each).symlink_to(corpus_folder/each)
         if content is not None:
             (paths[-1]/name).write_bytes(content)
 
     for name in names:
-        content = (source/name).read_bytes()
+        content = (corpus_folder/name).read_bytes()
         variant(name, None)
         variant(name, b"")
         for seed in range(25 * SCALE):
@@ -503,7 +487,7 @@ def test_folders_with_damage(request, tmp_path, kind):
             for place in places if len(places) < 40 else places[:: len(places) // 40]:
                 for number, new in enumerate(ODD if SCALE > 1 else ODD[len(place) % 4::4]):
                     variant(name, json.dumps(changed(json.loads(content), place, new, number == 0)).encode())
-    settle(f"folders, {kind}", in_children(read, paths))
+    settle("folders, corpus", in_children(load_all, paths))
 
 
 def test_archives_with_damage(tmp_path):

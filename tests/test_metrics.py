@@ -14,7 +14,8 @@ import pytest
 
 from picknet_nb import metrics
 from picknet_nb.metrics import (
-    ScoreError, Scores, check_captions, find_java, meteor_process, paired_bootstrap, ptb_tokenize, read_captions, read_references, score)
+    ScoreError, Scores, check_captions, find_java, meteor_process, paired_bootstrap, ptb_tokenize, read_captions, read_references, score,
+    score_many)
 
 REFERENCES = {
     "guitar": ["A man is playing a guitar.", "A man plays the guitar on stage!", "Someone strums an acoustic guitar"],
@@ -34,14 +35,23 @@ def scorer_installed():
 
 
 @pytest.fixture(scope="module")
-def ours() -> Scores:
-    return score(CANDIDATES, REFERENCES, per_video=True, split="test", decoding="greedy")
+def meteor():
+    "One METEOR for all tests that do not need to start their own: it takes ten seconds."
+    with meteor_process(3600) as running:
+        yield running
 
 
-def java_children() -> list:
+@pytest.fixture(scope="module")
+def ours(meteor) -> Scores:
+    return score(CANDIDATES, REFERENCES, per_video=True, split="test", decoding="greedy", meteor=meteor)
+
+
+def java_children(besides=None) -> list:
+    "Every Java that was started from here, besides the one that the tests share."
     import psutil
 
-    return [child for child in psutil.Process().children(recursive=True) if "java" in child.name()]
+    shared = {besides.process.pid} if besides else set()
+    return [child for child in psutil.Process().children(recursive=True) if "java" in child.name() and child.pid not in shared]
 
 
 def by_hand(candidates: dict, references: dict) -> dict:
@@ -67,11 +77,11 @@ def assert_equal_to_hand(scores: Scores, hand: dict, videos: list[str]) -> None:
         assert [scores.per_video[metric][video] for video in videos] == pytest.approx([float(value) for value in each], abs=1e-9)
 
 
-def test_equal_to_pycocoevalcap_by_hand(monkeypatch, ours):
+def test_equal_to_pycocoevalcap_by_hand(monkeypatch, ours, meteor):
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(find_java()).parent}")
     plain = {video: captions for video, captions in REFERENCES.items() if video != "odd"}  # by hand, "odd" breaks METEOR's lines
     said = {video: CANDIDATES[video] for video in plain}
-    assert_equal_to_hand(score(said, plain, per_video=True), by_hand(said, plain), list(plain))
+    assert_equal_to_hand(score(said, plain, per_video=True, meteor=meteor), by_hand(said, plain), list(plain))
     assert ours.per_video["METEOR"]["empty"] == 0 and all(math.isfinite(value) for value in ours.values.values())
 
 
@@ -90,6 +100,13 @@ def test_equal_to_pycocoevalcap_by_hand_on_a_whole_test_set(monkeypatch):
     assert seconds < 40 or os.getloadavg()[0] > 2, f"{seconds:.0f} s on a quiet machine"
 
 
+def test_one_meteor_serves_several_calls(ours, meteor):
+    for candidates in (CANDIDATES, {**CANDIDATES, "dog": "a cat"}, CANDIDATES):
+        (_, found), = score_many({"": candidates}, REFERENCES, per_video=True, split="test", decoding="greedy", meteor=meteor)
+        assert (found == ours) == (candidates is CANDIDATES)
+    assert not java_children(besides=meteor)
+
+
 def test_decimal_commas_no_java_on_the_path_and_two_at_once(monkeypatch, tmp_path, ours):
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE -Duser.language.format=de -Duser.country.format=DE")
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
@@ -100,10 +117,10 @@ def test_decimal_commas_no_java_on_the_path_and_two_at_once(monkeypatch, tmp_pat
     assert both[0].values == both[1].values == ours.values and both[0].per_video == ours.per_video
 
 
-def test_java_killed_half_way_is_one_readable_error():
+def test_java_killed_half_way_is_one_readable_error(meteor):
     def kill_meteor():
         for _ in range(200):
-            for child in java_children():
+            for child in java_children(besides=meteor):
                 if any("meteor" in word for word in child.cmdline()):
                     return child.kill()
             time.sleep(0.05)
@@ -113,20 +130,20 @@ def test_java_killed_half_way_is_one_readable_error():
     with pytest.raises(ScoreError, match="METEOR: Java was killed by SIGKILL"):
         score(CANDIDATES, REFERENCES)
     killer.join()
-    assert not java_children()
+    assert not java_children(besides=meteor)
 
 
-def test_a_hang_is_ended_and_nothing_stays_behind():
+def test_a_hang_is_ended_and_nothing_stays_behind(meteor):
     with pytest.raises(ScoreError, match="ended after 0.2 s"):
         score(CANDIDATES, REFERENCES, metrics=("METEOR",), time_limit=0.2)
-    assert not java_children()
+    assert not java_children(besides=meteor)
 
 
-def test_an_exception_inside_leaves_nothing_behind(monkeypatch):
+def test_an_exception_inside_leaves_nothing_behind(monkeypatch, meteor):
     monkeypatch.setattr(metrics, "_python_scores", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         score(CANDIDATES, REFERENCES)
-    assert not java_children()
+    assert not java_children(besides=meteor)
 
 
 def test_javas_own_words_are_in_the_error(monkeypatch):

@@ -61,7 +61,10 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
     assert {"settings.ini", "setup.py", "pyproject.toml", "README.md", "CHANGELOG.md", "LICENSE", "picknet_nb/paper.json"} <= names
     assert {f"picknet_nb/{path.name}" for path in (ROOT/"picknet_nb").glob("*.py")} <= names
     assert not [name for name in names if name.startswith(("nbs", "tests", "data", "tools", "benchmarks"))]
-    assert built["sdist"].stat().st_size < 400_000
+    boxed = {f"picknet_nb/box/{name}/{file}" for name in ("everyday", "shapes") for file in ("run.json", "config.json", "vocabulary.json", "weights.safetensors", "card.md")}
+    assert boxed <= names and boxed <= names_in(built["wheel"])
+    weights = sum(path.stat().st_size for path in (ROOT/"picknet_nb"/"box").rglob("*"))
+    assert all(built[kind].stat().st_size < weights + 400_000 < 30_000_000 for kind in ("sdist", "wheel"))
 
 
 def test_the_wheel_is_the_same_with_and_without_the_way_over_the_source_distribution(built):

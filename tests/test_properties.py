@@ -16,7 +16,7 @@ from picknet_nb import cider, decoder, encoder, fast, pickers, policy, reinforce
 from picknet_nb.captioner import Seen, beam, caption, greedy, make_captioner, sample
 from picknet_nb.cider import Cider
 from picknet_nb.config import preset
-from picknet_nb.decoder import Decoder, caption_loss
+from picknet_nb.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
 from picknet_nb.encoder import Encoder, pick_frames
 from picknet_nb.files import PickNetError
 from picknet_nb.pickers import Clips, make_picker
@@ -636,6 +636,26 @@ def test_captions_depend_on_picked_frames_only(captioner, seed):
     assert torch.equal(caption(captioner, torch.where(picks[..., None], features, torch.full_like(features, -1e4)), picks, 7), said)
     longer = torch.cat([features, 9 * features], 1), torch.cat([picks, torch.zeros_like(picks)], 1)
     assert torch.equal(caption(captioner, *longer, 7), said)
+
+
+@pytest.mark.parametrize("drop", [0.1, 0.3, 0.5, 0.9])
+def test_dropout_drops_its_share_and_makes_up_for_it(drop):
+    torch.manual_seed(0)
+    scales = dropout_scale(torch.empty(200, 500), drop)
+    assert {round(value, 4) for value in scales.unique().tolist()} == {0.0, round(1 / (1 - drop), 4)}
+    assert abs((scales == 0).float().mean().item() - drop) < 0.006 and abs(scales.mean().item() - 1) < 0.03
+    assert abs(torch.corrcoef(scales[:2])[0, 1].item()) < 0.2  # rows do not share their coins
+
+
+def test_noise_on_the_cpu_is_exponential():
+    "Words are drawn by it: an argmax of logits with it is a draw from their softmax."
+    torch.manual_seed(0)
+    decoder = Decoder(20, 8, 8, 8, dropout=0.5).train()
+    noise = draw_chances(decoder, 64, 200, 0.5).noise.flatten()
+    assert abs(noise.mean().item() - 1) < 0.02 and abs(noise.var().item() - 1) < 0.05 and (noise >= 0).all()
+    logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
+    chosen = (logits + gumbel(draw_chances(Decoder(4 * 5000, 8, 8, 8), 1, 1, 0.5).noise.view(5000, 4))).argmax(-1)
+    torch.testing.assert_close(chosen.bincount(minlength=4) / 5000, logits.softmax(0), atol=0.02, rtol=0)
 
 
 def test_every_function_is_named_here():

@@ -3,6 +3,7 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from picknet_nb.config import ConfigError, preset
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.pickers import PICKERS
 from picknet_nb.reproduction import (
-    LEADER, Plan, check_changes, check_split, circumstances, clip_scores, commands_of, commit_here, compare_rows, measure_row, open_data, rows_of_clips,
+    LEADER, Plan, check_changes, check_split, circumstances, commands_of, commit_here, measure_row, open_data,
     table_folder, train_first, train_row)
 from picknet_nb.runs import RunError
+from picknet_nb.scoring import clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile
 from picknet_nb.stages import ROWS, Recipe, recipes
 from picknet_nb.training import train
 
@@ -101,6 +103,7 @@ def former(folder: Path) -> None:
         about, config = json.loads(run.read_text()), json.loads((run.parent/"config.json").read_text())
         recipe = Recipe(**about["recipe"])
         about["recipe"] = {"picker": recipe.label.replace("chance", "random"), "adapted": recipe.adapted, "language": recipe.language, "diversity": recipe.diversity}
+        for name in ("learned_from", "settings"): del about[name]
         flat = {name: value for group in config.values() for name, value in group.items() if name != "architecture"} | {"output_gate": "sigmoid"}
         run.write_text(json.dumps(about))
         (run.parent/"config.json").write_text(json.dumps(flat))
@@ -343,6 +346,33 @@ def test_seeds_that_only_one_row_has_are_left_out_of_a_comparison():
     rows = [{"row": "PickNet (V+L)", "seed": seed, "videos": {"greedy": {"a": 1.0 + seed}}} for seed in (0, 1)]
     rows.append({"row": "Uniform", "seed": 1, "videos": {"greedy": {"a": 1.0}}})
     assert compare_rows(rows)["Uniform"]["difference"] == 1.0
+
+
+def test_rows_are_scored_while_others_are_trained(tmp_path, monkeypatch):
+    from picknet_nb import metrics
+    calls, references = [], {"a": ["a dog"]}
+
+    @contextmanager
+    def meteor_process(seconds):
+        calls.append("meteor")
+        yield "meteor"
+
+    def score_many(rows, references, meteor=None, **_):
+        calls.append(meteor)
+        if len(calls) == 3: raise metrics.ScoreError("METEOR: no answer")
+        return ((name, metrics.Scores({"CIDEr": 0.5}, "words", {"CIDEr": {"a": 0.5}})) for name in rows)
+
+    monkeypatch.setattr(metrics, "meteor_process", meteor_process)
+    monkeypatch.setattr(metrics, "score_many", score_many)
+    rows = [{"row": name, "seed": 0, "captions": {"greedy": {"a": "a dog"}}} for name in ("Baseline", "Uniform", "Random")]
+    with scored_meanwhile(tmp_path, references) as give:
+        for row in rows: give(row)
+    assert calls == ["meteor"] * 3 and [bool(row.get("scores")) for row in rows] == [True, False, False]  # after a failure, no more
+    score_rows(tmp_path, rows, references, bars=False)
+    assert calls[3:] == [None] and all(row["scores"] for row in rows)  # those two, by a METEOR of their own
+    with pytest.raises(KeyboardInterrupt), scored_meanwhile(tmp_path, references) as give:
+        give({**rows[0], "scores": {}})
+        raise KeyboardInterrupt
 
 
 def commits() -> list[tuple[str, str]]:

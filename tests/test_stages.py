@@ -15,8 +15,8 @@ from picknet_nb.extras import ExtendedSupervision
 from picknet_nb.files import PickNetError
 from picknet_nb.pickers import make_picker
 from picknet_nb.policy import Rollouts
-from picknet_nb.rewards import Rewards, cider_for, reward_for
-from picknet_nb.stages import Adaptation, Model, Recipe, Reinforcement, Supervision, feedback_at, frame_choice, recipes
+from picknet_nb.rewards import REWARDS, Rewards, cider_for, reward_for
+from picknet_nb.stages import Adaptation, Environment, Model, Recipe, Reinforcement, Supervision, feedback_at, frame_choice, recipes
 from picknet_nb.training import TrainingError, train
 
 HERE = Path(__file__).parent
@@ -324,3 +324,38 @@ def test_gradients_are_exchanged_inside_the_captured_step(tmp_path, monkeypatch)
         torch.testing.assert_close(weights[1], weights[2], rtol=1e-4, atol=1e-5)
     finally:
         torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("rows", ["V", "L", "V+L"])
+def test_rewards_from_the_table_are_those_of_captions_to_the_last_bit(corpus, rows):
+    config = preset("smoke", **REWARDS[rows])
+    model, chance = fresh(config, corpus), torch.Generator().manual_seed(0)
+    environment = Environment(model.captioner, corpus, config, reward_for(config.policy, corpus))
+    for round_number, limit in enumerate((10, 8, 7, 7)):
+        if round_number == 2:  # the captioner learns: nothing that was remembered may be used
+            torch.optim.Adam(model.captioner.parameters(), 0.05).step(lambda: sum((weight ** 2).sum() for weight in model.captioner.parameters()).backward())
+        videos = torch.randint(len(corpus.ids), (200,), generator=chance)
+        picks = torch.rand(200, 30, generator=chance) < torch.rand(200, 1, generator=chance) / 2
+        picks[:, 0], picks[:, 12:] = True, False  # few places: many come again
+        expected = environment.plain(picks, videos, torch.tensor(limit))
+        for some in (slice(0, 3), slice(None), slice(7, 190)):
+            found = environment.quick(picks[some], videos[some], torch.tensor(limit))
+            inside = expected.inside[some]
+            assert torch.equal(found.total, expected.total[some]) and torch.equal(found.inside, inside) and 0 < inside.sum() < len(inside)
+            assert all(torch.equal(now[inside], plain[some][inside]) for now, plain in zip(found, expected))
+
+
+def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, monkeypatch):
+    config, asked = preset("smoke"), []
+    environment = Environment(fresh(config, corpus).captioner, corpus, config, reward_for(config.policy, corpus))
+    plain = environment.plain
+    monkeypatch.setattr(environment, "plain", lambda picks, videos, limit: asked.append(picks.sum(1).tolist()) or plain(picks, videos, limit))
+    videos, picks = torch.arange(6), torch.zeros(6, 30, dtype=torch.bool)
+    for row, count in enumerate((1, 2, 3, 5, 7, 8)): picks[row, :count] = True
+    low, high = config.policy.min_picks, torch.tensor(7)
+    for _ in range(2):
+        total = environment.quick(picks, videos, high).total
+        assert len(asked) == 1 and set(asked[0]) == {count for count in (1, 2, 3, 5, 7, 8) if low <= count <= 7}
+    assert (total[[0, 5]] == config.policy.penalty).all()
+    environment.quick(picks, videos, torch.tensor(8))  # the limit has moved: one more
+    assert set(asked[1]) == {8}

@@ -1,6 +1,9 @@
 """Streams that last, stall, break and end; and memory that does not grow while they are watched."""
 import gc
 import itertools
+import os
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -26,7 +29,7 @@ from picknet_nb.video import VideoError
 def toy(tmp_path_factory) -> Path:
     "A folder with a run and the clips it knows."
     folder = tmp_path_factory.mktemp("toy")
-    example_run(folder, clips=4, epochs=25)
+    example_run(folder, clips=4)
     return folder
 
 
@@ -174,3 +177,43 @@ def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
     for place in (5, 8, 20):
         short.add(torch.zeros(1, 4), place)
     assert seen[-1] == (2, [0, 12])
+
+
+INTERRUPTED = """
+import os, random, signal, sys, time
+import torch
+from picknet_nb.captioning import load_captioner
+from picknet_nb.streaming import watch_source
+captioner, ends, chance = load_captioner(sys.argv[1], device="cpu"), [], random.Random(0)
+
+def camera():
+    while True: yield torch.zeros(3, 1500, 1500, dtype=torch.uint8)  # which takes torch a while to make small
+
+def file():
+    while True: yield sys.argv[2]
+
+for number in range(int(sys.argv[3])):
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:  # a program that somebody interrupts: it ends as any program does
+        try:
+            for source in (file() if number % 2 else [camera]):
+                for count, remark in enumerate(watch_source(captioner, source, rate=100.0, threshold=0.0)):
+                    if count == 0: os.write(tell, b"x")
+        except KeyboardInterrupt:
+            sys.exit(130)
+    os.read(told, 1)
+    time.sleep(chance.random() * 0.2)
+    os.kill(child, signal.SIGINT)
+    ends.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+print(ends)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="forks a program that has begun to watch")
+def test_ctrl_c_ends_a_stream_and_not_the_interpreter_under_it(toy):
+    "Eight times, at any moment: exit status 130, never a signal."
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED, toy/"run", toy/"videos"/"example.mp4", "8"], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                          capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[1])
+    assert done.stdout.strip() == str([130] * 8), done.stdout + done.stderr[-2000:]
+    assert "terminate called" not in done.stderr

@@ -6,12 +6,15 @@ import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import noise_corpus
+from reliability import tally
 from safetensors.torch import load_file
 
 from picknet_nb import runs, training
@@ -25,6 +28,7 @@ from picknet_nb.training import Step, TrainingError, train
 HERE = Path(__file__).parent
 CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True, mention_weight=0.5)
 ROW = recipes()["PickNet (V+L)"]
+linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 CHILD = """
 import sys; sys.path.insert(0, sys.argv[2])
 import torch; torch.set_num_threads(1)
@@ -53,32 +57,130 @@ def lines(folder: Path) -> list[str]:
     return [line.rsplit('"seconds"', 1)[0] for line in (folder/"log.jsonl").read_text().splitlines()]
 
 
-@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path, kill):
-    folder, draw, kills = tmp_path/"killed", random.Random(int(kill)), 0
-    moments, whole = int(os.environ.get("PICKNET_KILLS", "4")), float((undisturbed/"seconds.txt").read_text())
+def stage_of(folder: Path) -> str:
+    "The stage that the checkpoint of a run stands in, and whether something was being written."
+    stored = read_checkpoint(folder)
+    return (stored["progress"]["stage"] if stored else "start") + ", writing" * bool(list(folder.glob(".*.partial")))
+
+
+def killed_until_done(start, folder: Path, whole: float, most: int, draw: random.Random, kill) -> list[str]:
+    "Kill a run at random moments, at most so often, and start it again until it is finished; what comes back says where it was struck."
+    struck = []
     for _ in range(400):
-        child = start_child(folder)
-        if kills < moments:
-            until = time.monotonic() + 120
-            before = set(folder.glob("*")) if folder.exists() else set()
-            while child.poll() is None and time.monotonic() < until and not (set(folder.glob("*")) - before if folder.exists() else set()):
+        child = start(folder)
+        if len(struck) < most:
+            until, before = time.monotonic() + 120, set(folder.glob("*"))
+            while child.poll() is None and time.monotonic() < until and not (folder/"checkpoint.pt").exists() and not set(folder.glob("*")) - before:
                 time.sleep(0.02)  # until it has begun to work
-                if (folder/"checkpoint.pt").exists(): break
             time.sleep(draw.uniform(0.0, 0.25 * whole))  # on a fast machine a run is soon over
             if child.poll() is None:
                 child.send_signal(kill)
-                kills += 1
+                child.wait(60)
+                struck.append(stage_of(folder))
         code = child.wait(300)
         assert code in (0, -kill), child.stderr.read().decode()
         if code == 0 and (folder/"weights.safetensors").exists():
-            break
-    assert kills > 0
+            return struck
+    raise AssertionError("never finished")
+
+
+def same_bits(folder: Path, undisturbed: Path) -> None:
+    "A run has ended as the one that was left alone."
     expected, found = load_file(undisturbed/"weights.safetensors"), load_file(folder/"weights.safetensors")
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert lines(folder) == lines(undisturbed)
     assert not list(folder.glob(".*.partial"))
+
+
+def killed_as_often(start, undisturbed: Path, tmp_path: Path, moments: int, kill=signal.SIGKILL) -> None:
+    "So many kills, in one run after the other; where they are few, one run is enough."
+    draw, struck, whole = random.Random(int(kill)), [], float((undisturbed/"seconds.txt").read_text())
+    for number in range(moments):
+        struck += killed_until_done(start, tmp_path/f"killed{number}", whole, moments - len(struck), draw, kill)
+        same_bits(tmp_path/f"killed{number}", undisturbed)
+        if len(struck) >= moments or struck and moments < 10:
+            break
+    tally("kills", f"{1 + (start is Pair)}, {kill.name}", Counter(struck))
+    tally("runs", f"{1 + (start is Pair)}", Counter(same_bits=number + 1))
+    assert struck
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
+def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path, kill):
+    killed_as_often(start_child, undisturbed, tmp_path, int(os.environ.get("PICKNET_KILLS", "4")), kill)
+
+
+PAIR = """
+import os, signal, sys; sys.path.insert(0, sys.argv[2])
+open(f"{sys.argv[3]}/{os.getpid()}", "w").close()
+import torch; torch.set_num_threads(1)
+from test_training import CONFIG, ROW, noise_corpus
+from picknet_nb.training import joined, train
+plain, left = os.fsync, [int(sys.argv[4])]
+def fsync(handle):
+    left[0] -= 1
+    if not left[0] and os.environ.get("RANK", "0") == "0": os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a write
+    plain(handle)
+os.fsync = fsync
+with joined("gloo"): train(sys.argv[1], noise_corpus(), CONFIG, ROW, bars=False)
+"""
+
+
+class Pair(subprocess.Popen):
+    "A run to which torchrun gives two processes; torchrun and both of them are killed together. Or one process without torchrun."
+
+    def __init__(self, folder: Path, dies_at: int = 0, processes: int = 2):  # dies_at: the write in which the first process dies; 0: in none
+        self.home = Path(tempfile.mkdtemp(dir=folder.parent))
+        (self.home/"pair.py").write_text(PAIR)
+        words = "-m torch.distributed.run --standalone --nproc-per-node 2".split() if processes == 2 else []
+        super().__init__([sys.executable, *words, str(self.home/"pair.py"), str(folder), str(HERE), str(self.home), str(dies_at)],
+                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+
+    def send_signal(self, kill) -> None:
+        super().send_signal(kill)
+        for pid in (path.name for path in self.home.glob("[0-9]*")):
+            command = Path(f"/proc/{pid}/cmdline")
+            if command.exists() and str(self.home).encode() in command.read_bytes():
+                os.kill(int(pid), kill)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_pair(tmp_path_factory) -> Path:
+    "The same run on two processes, left alone."
+    folder, started = tmp_path_factory.mktemp("pair")/"undisturbed", time.monotonic()
+    _, errors = (child := Pair(folder)).communicate(timeout=300)
+    assert child.returncode == 0, errors.decode()
+    (folder/"seconds.txt").write_text(f"{time.monotonic() - started}")
+    return folder
+
+
+@linux
+def test_two_processes_killed_together_end_with_the_same_bits(undisturbed_pair, tmp_path):
+    killed_as_often(Pair, undisturbed_pair, tmp_path, int(os.environ.get("PICKNET_KILLS", "2")))
+
+
+@linux
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_process_that_dies_in_the_middle_of_a_write_ends_with_the_same_bits(request, tmp_path, processes):
+    "Alone, or as one of two."
+    undisturbed = request.getfixturevalue("undisturbed_pair" if processes == 2 else "undisturbed")
+    moments, draw, struck, number = int(os.environ.get("PICKNET_KILLS", "2")), random.Random(0), [], 0
+    while len(struck) < moments or not (tmp_path/f"{number}"/"weights.safetensors").exists():
+        if (tmp_path/f"{number}"/"weights.safetensors").exists():
+            number += 1
+        folder = tmp_path/f"{number}"
+        child = Pair(folder, draw.randint(2, 14) if len(struck) < moments else 0, processes)
+        _, errors = child.communicate(timeout=300)
+        child.send_signal(signal.SIGKILL)  # what torchrun may have left
+        if child.returncode:
+            assert b"SIGKILL" in errors or child.returncode == -signal.SIGKILL, errors.decode()
+            struck.append(stage_of(folder))
+        else:
+            same_bits(folder, undisturbed)
+    tally("kills", f"{processes}, SIGKILL", Counter(struck))
+    tally("runs", f"{processes}", Counter(same_bits=number + 1))
+    assert all(each.endswith(", writing") for each in struck)
 
 
 class Killed(BaseException):

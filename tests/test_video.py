@@ -169,7 +169,7 @@ def test_absurd_declared_sizes_are_refused_before_memory_is_taken(tmp_path):
 
 def test_frames_larger_than_the_cap_are_refused(tmp_path, monkeypatch):
     path = draw(tmp_path / "clip.mp4")
-    monkeypatch.setattr(video, "MAX_PIXELS", SIDE * SIDE - 1)
+    monkeypatch.setenv("PICKNET_FRAME_PIXELS", str(SIDE * SIDE - 1))
     assert "pixels" in refusal(lambda: read_clip(path)).reason
 
 
@@ -294,7 +294,7 @@ def test_odd_names_are_only_names(tmp_path):
 def test_nothing_is_kept_but_the_wanted_frames(tmp_path, monkeypatch):
     painted, call = [], video._Painter.__call__
     monkeypatch.setattr(video._Painter, "__call__", lambda self, frame: painted.append(frame.pts) or call(self, frame))
-    read_clip(draw(tmp_path / "clip.mp4", 200), 5, 16)
+    video._read_here(draw(tmp_path / "clip.mp4", 200), 5, 16)  # here: what another process paints cannot be seen
     assert len(painted) == 5
 
 

@@ -1,4 +1,5 @@
 """The pool: every job gets one answer, whatever becomes of the workers, and nobody outlives the one who asked."""
+import gc
 import os
 import signal
 import subprocess
@@ -13,8 +14,8 @@ import torch
 from reliability import tally
 
 from picknet_nb import workers
-from picknet_nb.files import FileError
-from picknet_nb.workers import Done, Pool, rank_and_world, usable_cores
+from picknet_nb.files import FileError, PickNetError
+from picknet_nb.workers import Done, Pool, apart, can_fork, rank_and_world, usable_cores
 
 STARTS = ["fork"] * (sys.platform == "linux") + ["spawn"]
 START = STARTS[0]
@@ -407,6 +408,84 @@ def test_an_interpreter_that_ends_while_workers_are_busy_waits_for_nobody(tmp_pa
     wait_for(lambda: not members(process.pid), 20)
 
 
+# limits of memory, and generators apart -----------------------------------------------------------------------------
+
+
+def swell(size):
+    return len(bytearray(size))
+
+
+def count_up(most, trouble=""):
+    yield from range(most)
+    if trouble == "dies": os._exit(7)
+    if trouble == "hangs": time.sleep(100)
+    if trouble == "swells": yield swell(1 << 30)
+    if trouble == "raises": raise FileError("a.mp4", "broken")
+
+
+@linux
+@each_start
+def test_a_worker_takes_no_more_memory_than_it_may(start):
+    with pytest.raises(MemoryError):
+        list(Pool(swell, 1, memory_limit=300 << 20, start=start).run([1 << 30]))
+    assert [done.answer for done in Pool(swell, 1, memory_limit=300 << 20, start=start).run([100 << 20])] == [100 << 20]
+
+
+@linux
+@pytest.mark.parametrize("trouble, error, words", [("dies", PickNetError, "its process died .exit status 7."), ("hangs", PickNetError, "took longer"),
+                                                  ("swells", MemoryError, None), ("raises", FileError, "a.mp4: broken")])
+def test_a_generator_apart_tells_all_it_can_and_then_what_went_wrong(trouble, error, words):
+    items, heard = apart(count_up, 3, trouble, memory_limit=200 << 20, time_limit=1.0), []
+    with pytest.raises(error, match=words):
+        for item in items: heard.append(item)
+    assert heard == [0, 1, 2] and not items.process.is_alive() and list(items) == []
+
+
+@linux
+def test_a_generator_apart_is_in_another_process_and_ends_with_the_one_who_wants_it():
+    where = (lambda: (yield os.getpid(), can_fork()))
+    (process, inside), = apart(where)
+    assert process != os.getpid() and can_fork() and not inside
+    endless = apart(count_up, 10**9)
+    assert [next(endless), next(endless)] == [0, 1]
+    child = endless.process
+    endless.close()
+    assert not child.is_alive() and list(endless) == []
+    forgotten = apart(count_up, 10**9)
+    child = forgotten.process
+    del forgotten
+    wait_for(lambda: not child.is_alive(), 20)
+
+
+@linux
+def test_inside_a_worker_a_generator_runs_where_it_is():
+    assert [done.answer for done in Pool(lambda job: list(apart(count_up, job)), 1).run([3])] == [[0, 1, 2]]
+
+
+class Owned:
+    "What belongs to the process that made it: to free it elsewhere may mean to wait for threads that are not there."
+    def __init__(self): self.me, self.owner = self, os.getpid()
+
+    def __del__(self):
+        if os.getpid() != self.owner: os._exit(9)
+
+
+def collect_garbage(job):
+    gc.collect()
+    return job
+
+
+@linux
+def test_garbage_of_the_parent_is_not_collected_in_a_worker():
+    gc.disable()
+    try:
+        Owned()  # only the collector frees it
+        assert [done.answer for done in Pool(collect_garbage, 1).run([5])] == [5]
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
 # who am I -----------------------------------------------------------------------------------------------------------
 
 
@@ -429,4 +508,4 @@ def test_threads_and_environment_are_as_before(monkeypatch):
 
 
 def test_everything_public_is_tested_here():
-    assert set(workers.__all__) == {"usable_cores", "rank_and_world", "Done", "Pool"}
+    assert set(workers.__all__) == {"usable_cores", "rank_and_world", "Done", "Pool", "apart", "can_fork"}

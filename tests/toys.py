@@ -4,13 +4,16 @@ import json
 from pathlib import Path
 
 import torch
+from safetensors.torch import load_file
 from torch import nn
 
-from picknet_nb.captioning import examples_corpus
-from picknet_nb.cnn import CNN
-from picknet_nb.config import preset
+from picknet_nb.cnn import CNN, load_cnn
+from picknet_nb.config import ClipSettings, preset
+from picknet_nb.corpus import Corpus
 from picknet_nb.runs import open_run, save_weights
 from picknet_nb.stages import Model, Recipe
+from picknet_nb.text import Vocabulary
+from picknet_nb.video import glance, read_clip
 
 
 def film(path, width=96, height=96, total=20, rate=10):
@@ -37,10 +40,20 @@ def endless_frames():
         yield pictures[number // 10 % 12]
 
 
+def examples_corpus(videos: Path, settings: ClipSettings, vocabulary: Vocabulary | None = None) -> Corpus:
+    "The clips of a toy as a corpus: all of them for training, none for anything else."
+    captions, cnn = json.loads((videos/"captions.json").read_text()), load_cnn(settings.cnn)
+    clips = [read_clip(videos/f"{name}.mp4", settings.frames, cnn.image_size).frames for name in captions]
+    features = torch.stack([cnn(each) for each in clips])  # (clips, frames, dims)
+    glances = torch.stack([glance(each, settings.glance_size) for each in clips]) if settings.glance == "grey" else None
+    splits = {"train": torch.arange(len(clips)), "validation": torch.arange(0), "test": torch.arange(0)}
+    return Corpus.build("examples", list(captions), features, glances, list(captions.values()), splits, settings, {"weights": cnn.weights}, vocabulary=vocabulary)
+
+
 def store_run(folder: Path, videos: Path, recipe: Recipe = Recipe(), **changes) -> Path:
     "A run that was never trained, on the clips of a toy."
     config = preset("smoke", **changes)
-    corpus = examples_corpus(videos, json.loads((videos/"captions.json").read_text()), config.clip)
+    corpus = examples_corpus(videos, config.clip)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = Model.for_corpus(config, corpus)
@@ -48,6 +61,13 @@ def store_run(folder: Path, videos: Path, recipe: Recipe = Recipe(), **changes) 
     open_run(folder, corpus, config, recipe)
     save_weights(model.state_dict(), folder/"weights.safetensors")
     return folder
+
+
+def undecided(run: Path) -> Path:
+    "The same run with a policy that is less sure of itself, so that a threshold makes a difference."
+    weights = load_file(run/"weights.safetensors")
+    save_weights({name: weight * 0.2 if name.startswith("policy.decide") else weight for name, weight in weights.items()}, run/"weights.safetensors")
+    return run
 
 
 class Looker(nn.Module):

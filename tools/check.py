@@ -1,12 +1,15 @@
-"What `make test` does: sync, notebooks, pytest, wheel; each step timed, the first failure ends it, a summary at the end."
+"What `make test` does: sync, notebooks, pytest and, beside them, wheel; each step timed, the first failure ends it, a summary at the end."
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as xml
+from collections import Counter
+from contextlib import contextmanager
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
@@ -49,24 +52,35 @@ def compare(copy: Path, folder: str, pattern: str, complaint: str):
             yield f"{name} {complaint}"
 
 
+def usable_cores() -> int:
+    "How many cores this process may use."
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def notebooks() -> str:
-    "Every notebook, two at a time."
-    call(BIN/"nbdev_test", "--path", "nbs", "--n_workers", "2", "--pause", "0.1", "--do_print", env=SINGLE)
+    "Every notebook, as many at a time as there are cores."
+    call(BIN/"nbdev_test", "--path", "nbs", "--n_workers", max(2, usable_cores()), "--pause", "0.1", "--do_print", env=SINGLE)
     return f"{len(list(Path('nbs').glob('[!.]*.ipynb')))} notebooks ran"
 
 
 def pytest() -> str:
-    "The tests that cannot be told as a story."
+    "The tests that cannot be told as a story, in a process for each core."
+    call(sys.executable, "tools/chromium.py")
+    side_by_side = ("-n", usable_cores(), "--dist", "worksteal") if usable_cores() > 1 else ()
     with tempfile.TemporaryDirectory() as folder:
-        call(sys.executable, "-m", "pytest", "-q", "-rs", "--durations=8", f"--junitxml={folder}/report.xml", "tests", env=SINGLE)
-        report = xml.parse(f"{folder}/report.xml").getroot().find("testsuite").attrib
-    return f"{int(report['tests']) - int(report['skipped'])} tests passed, {report['skipped']} skipped"
+        call(sys.executable, "-m", "pytest", "-q", *side_by_side, "--durations=8", f"--junitxml={folder}/report.xml", "tests", env=SINGLE)
+        suite = xml.parse(f"{folder}/report.xml").getroot().find("testsuite")
+    reasons = Counter(skipped.get("message", "no reason given") for skipped in suite.iter("skipped"))
+    passed = int(suite.get("tests")) - int(suite.get("skipped"))
+    return f"{passed} tests passed, {suite.get('skipped')} skipped" + "".join(f"\n{'':10} {count} skipped: {why}" for why, count in reasons.items())
 
 
 def wheel() -> str:
     "Build a source distribution and from it a wheel, install each into an empty environment, import all of it and run its command."
     with tempfile.TemporaryDirectory() as folder:
-        call(sys.executable, "-m", "build", "--outdir", folder, ".", stdout=subprocess.DEVNULL)
+        left = shutil.ignore_patterns(".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info")
+        shutil.copytree(".", f"{folder}/copy", ignore=left)  # setuptools writes beside the sources, which others are reading meanwhile
+        call(sys.executable, "-m", "build", "--outdir", folder, f"{folder}/copy", stdout=subprocess.DEVNULL)
         (built,), (packed,) = Path(folder).glob("*.whl"), Path(folder).glob("*.tar.gz")
         call(sys.executable, "-m", "venv", f"{folder}/empty")
         python, quiet = f"{folder}/empty/bin/python", ("--quiet", "--disable-pip-version-check")
@@ -97,12 +111,31 @@ picknet_nb.analysis.load_paper()  # data that must come along
 STEPS = {step.__name__: step for step in (sync, notebooks, pytest, wheel)}
 
 
-def main(names) -> None:
-    "Run the named steps and say what they found."
+@contextmanager
+def beside(name: str):
+    "A step in a process of its own, which ends with the block at the latest; what comes out gives its result, or its failure."
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen([sys.executable, __file__, name], stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+
+        def result() -> str:
+            failed = process.wait()
+            said.seek(0)
+            told, _, summary = said.read().rpartition("\nmake test passed\n")
+            print((told + summary * bool(failed)).rstrip(), flush=True)
+            if failed: raise SystemExit(f"the step '{name}' failed: see above")
+            return summary.strip()
+
+        try:
+            yield result
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+def in_order(names: list[str]) -> list[str]:
+    "Do steps one after the other; a line of summary for each."
     summary = []
-    for name in names:
-        if name not in STEPS:
-            raise SystemExit(f"no step {name!r}: {', '.join(STEPS)}")
     for name in names:
         print(f"── {name}: {STEPS[name].__doc__}", flush=True)
         start = time.monotonic()
@@ -110,7 +143,23 @@ def main(names) -> None:
             found = STEPS[name]()
         except (subprocess.CalledProcessError, SystemExit) as failure:
             raise SystemExit(f"{failure}\nmake test failed at the step '{name}'") from None
-        summary.append(f"{name:10} {found} ({time.monotonic() - start:.0f} s)")
+        first, *more = found.splitlines()
+        summary += [f"{name:10} {first} ({time.monotonic() - start:.0f} s)", *more]
+    return summary
+
+
+def main(names: list[str]) -> None:
+    "Do the named steps, the wheel beside the others, and say what they found."
+    for name in names:
+        if name not in STEPS:
+            raise SystemExit(f"no step {name!r}: {', '.join(STEPS)}")
+    if len(names) == 1 or "wheel" not in names:
+        summary = in_order(names)
+    else:
+        with beside("wheel") as wheel_result:
+            summary = in_order([name for name in names if name != "wheel"])
+            print("── wheel: what it said meanwhile", flush=True)
+            summary.append(wheel_result())
     print("", "make test passed", *summary, sep="\n")
 
 

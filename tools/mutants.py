@@ -37,6 +37,7 @@ FAULTS = [
     Fault("the baseline of the others holds the sample itself", "reinforce", "(rewards.sum(0) - rewards) / (len(rewards) - 1)", "rewards.mean(0).expand_as(rewards)"),
     Fault("the policy gradient climbs away from reward", "reinforce", "return -((reward - baseline)", "return ((reward - baseline)"),
     Fault("feedback begins again in stage three", "stages", "config.policy.first_max_picks, config.training.supervision_epochs)", "config.policy.first_max_picks, 0)"),
+    Fault("rewards are remembered after the captioner has learned", "stages", "if weights != self.weights or len", "if len"),
     Fault("consensus is ignored", "extras", "return None if self.weights is None else self.weights[captions]", "return None"),
     Fault("the diversity weight is ignored", "rewards", "+ settings.diversity_weight * diversity", "+ diversity"),
     Fault("the threshold is ignored in validation", "training", "threshold=trainer.config.policy.threshold)", "threshold=0.5)"),

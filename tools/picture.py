@@ -1,10 +1,26 @@
-"The picture of the method, nbs/images/method.png: the running clip glanced at, picked from, read and described. An untrained policy picks."
+"""The pictures of the front page, made by trained models.
+
+python tools/picture.py method             nbs/images/method.png: the running clip glanced at, picked from, read and described
+python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the model in the box picks of a real clip, a test clip of MSVD
+python tools/picture.py explorer           nbs/images/explorer.png: the page of `picknet explore` (needs a Chromium)
+"""
+import argparse
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
 import torch
 from matplotlib import pyplot
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from picknet_nb.policy import Policy, glance_differences, last_picks
-from picknet_nb.shapes import describe, example_corpus, example_story
+from picknet_nb.captioning import load
+from picknet_nb.files import file_digest, write_whole
+from picknet_nb.models import find_model
+from picknet_nb.policy import glance_differences
 from picknet_nb.video import PICK_GREEN, glance, read_clip
 
 GREY, PALE, PALE_GREEN = "#666666", "#f3f3f3", "#e8f5ec"
@@ -28,9 +44,9 @@ def arrow(axes, start, end, colour: str = GREY, **how) -> None:
     axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, color=colour, lw=1.6, shrinkA=0, shrinkB=0, **how))
 
 
-def columns(axes, frames, glances, picks, chances) -> None:
+def columns(axes, frames, glances, before, picks, chances) -> None:
     "Frame, glance, difference to the last pick and p(pick), one column for each frame."
-    differences = (127.5 + 127.5 * glance_differences(glances, glances[last_picks(picks)])).view(-1, 56, 56)
+    differences = (127.5 + 127.5 * glance_differences(glances, before)).view(-1, 56, 56)
     axes.plot([LEFT - 0.05, RIGHT + 0.05], [4.35, 4.35], color="black", lw=0.7, ls=":")
     for i, left in enumerate(LEFT + STEP * i for i in range(len(frames))):
         image(axes, frames[i].permute(1, 2, 0), left, 0, bool(picks[i]))
@@ -44,17 +60,27 @@ def columns(axes, frames, glances, picks, chances) -> None:
         axes.text(1.65, height, text, ha="right", va="center", fontsize=11)
 
 
+def some_of(picks, count: int = 10) -> list[int]:
+    "The picked frames, and as many others, evenly spaced, as there is room for."
+    picked = picks.nonzero().flatten().tolist()
+    others = [place for place in range(len(picks)) if place not in picked]
+    room = count - len(picked)
+    return sorted(picked + [others[(2 * number + 1) * len(others) // (2 * room)] for number in range(room)])
+
+
 def draw():
-    "The whole picture, with every third frame of the clip."
-    torch.manual_seed(3)  # one that happens to see both moments: this is an illustration, not a result
-    clip, world = read_clip("data/example.mp4", frames=30, size=224), example_corpus(24).glances[:, ::3]
-    frames = clip.frames[::3]
-    policy, glances = Policy().calibrate(world, wanted=4.5, spread=4.0), glance(frames)
-    picks = policy.rollout(glances[None])[0]
+    "The whole picture, with ten frames of the clip and the trained model of the built-in world."
+    found = load("shapes").caption("data/example.mp4")
+    picks = torch.zeros(30, dtype=torch.bool).index_fill(0, torch.tensor(found.picked), True)
+    clip = read_clip("data/example.mp4", frames=30, size=224)
+    glances = glance(clip.frames)
+    last = torch.tensor([max((pick for pick in found.picked if pick < place), default=0) for place in range(30)])  # each frame is compared with
+    shown = some_of(picks)
+    frames = clip.frames[shown]
     figure = pyplot.figure(figsize=(11.2, 6.7), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     box(axes, "", LEFT - 0.05, 3.65, RIGHT + 0.05, 4.98, PICK_GREEN, PALE_GREEN)
-    columns(axes, frames, glances, picks, policy.probabilities(glances[None], picks[None])[0].tolist())
+    columns(axes, frames, glances[shown], glances[last][shown], picks[shown], [found.probabilities[place] for place in shown])
     box(axes, "CNN, frozen: picked frames only", LEFT - 0.05, 5.55, RIGHT + 0.05, 6.15)
     box(axes, "LSTM (1–6): one step for each picked frame", LEFT - 0.05, 6.6, RIGHT + 0.05, 7.2)
     box(axes, "reward (15–17): caption, diversity, limits", LEFT - 0.05, 7.65, 6.7, 8.25)
@@ -62,7 +88,7 @@ def draw():
     arrow(axes, (11.3, 7.2), (11.3, 7.65))
     axes.text(11.45, 7.43, "$\\mathbf{v}$", va="center", fontsize=12)
     arrow(axes, (9.3, 7.95), (6.7, 7.95))
-    axes.text(8.0, 8.45, f"“{describe(example_story())[0]}”", ha="center", va="center", fontsize=11, style="italic")
+    axes.text(8.0, 8.45, f"“{found.text}”", ha="center", va="center", fontsize=11, style="italic")
     arrow(axes, (LEFT - 0.05, 7.95), (1.0, 5.0), PICK_GREEN, connectionstyle="angle,angleA=180,angleB=90,rad=8")
     axes.text(0.85, 6.5, "REINFORCE (19–24)", ha="right", va="center", fontsize=11, rotation=90)
     axes.set(xlim=(0.1, 13.6), ylim=(8.75, -0.15), aspect="equal")
@@ -70,5 +96,54 @@ def draw():
     return figure
 
 
+def note(picture: str, model: str, **facts) -> None:
+    "Write down with which weights a picture was made, so that a test notices when there are others."
+    path = Path("data/results/front_page.json")
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"kind": "pictures"}
+    known[picture] = {"model": model, "weights": file_digest(find_model(model)/"weights.safetensors"), **facts}
+    write_whole(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
+
+
+def draw_caption(path: Path, people: str) -> None:
+    "The picks of the model in the box on a real clip, and a note of what it said, for the front page."
+    from picknet_nb.drawing import save_strip
+    found = load().caption(path)
+    save_strip(found, Path("nbs/images/caption.jpg"))
+    note("caption", "everyday", clip=path.stem, caption=found.text, people=people, times=found.times)
+
+
+def draw_explorer() -> None:
+    "A screenshot of the page with an example clip."
+    from playwright.sync_api import sync_playwright
+    sys.path.insert(0, "tools")
+    from chromium import find_chromium
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as cache, sync_playwright() as playwright:
+        serving = subprocess.Popen([sys.executable, "-m", "picknet_nb.cli", "explore", "--port", str(port), "--no-browser"], text=True,
+                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "XDG_CACHE_HOME": cache})
+        address = next(word for line in serving.stdout for word in line.split() if word.startswith("http") and "token=" in word)
+        page = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"]).new_page(viewport={"width": 1180, "height": 900})
+        page.goto(address)
+        page.locator(".pn-strip").first.wait_for(timeout=120_000)
+        page.wait_for_timeout(1500)
+        page.screenshot(path="nbs/images/explorer.png")
+        serving.terminate()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("picture", choices=("method", "caption", "explorer"))
+    parser.add_argument("clip", nargs="?", type=Path)
+    parser.add_argument("--people", default="", help="what somebody said about the clip")
+    given = parser.parse_args()
+    if given.picture == "caption":
+        return draw_caption(given.clip, given.people)
+    if given.picture == "method": draw().savefig("nbs/images/method.png", facecolor="white")
+    else: draw_explorer()
+    note(given.picture, "shapes")
+
+
 if __name__ == "__main__":
-    draw().savefig("nbs/images/method.png", facecolor="white")
+    main()
