@@ -72,7 +72,7 @@ def killed_until_done(start, folder: Path, whole: float, most: int, draw: random
             until, before = time.monotonic() + 120, set(folder.glob("*"))
             while child.poll() is None and time.monotonic() < until and not (folder/"checkpoint.pt").exists() and not set(folder.glob("*")) - before:
                 time.sleep(0.02)  # until it has begun to work
-            time.sleep(draw.uniform(0.0, 0.25 * whole))  # on a fast machine a run is soon over
+            time.sleep(draw.uniform(0.0, draw.choice((0.25, 1.0)) * whole))  # early and late: every stage is struck
             if child.poll() is None:
                 child.send_signal(kill)
                 child.wait(60)
