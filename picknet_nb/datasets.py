@@ -36,6 +36,7 @@ from .extraction import ClipShape, decode_files, extract_folder, list_videos
 from .features import DAMAGED, Readers, feature_readers
 from .files import (FileError, PickNetError, WriteError, file_digest, first_few, limit, open_regular, read_json, read_text, real_folder,
                               replacing, write_whole)
+from .terminal import shown
 from .video import is_video
 from .workers import rank_and_world
 
@@ -158,7 +159,7 @@ def prepare_videos(
         return Prepared(None, extracted.failed, [])
     strangers = _strangers(videos, captions.keys(), source)
     for line in strangers.values() if progress else ():
-        tqdm.write(f"skipped {line}", file=sys.stderr)
+        tqdm.write(shown(f"skipped {line}"), file=sys.stderr)
     corpus = assemble(out, name, {each: captions[each] for each in extracted.ids}, split(extracted.ids), replace(settings, cnn=cnn.name),
                       {"source": Path(source).name})
     return Prepared(corpus, extracted.failed | strangers, [each for each in captions if each not in videos])

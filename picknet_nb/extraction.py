@@ -27,6 +27,7 @@ from tqdm import tqdm
 
 from .cnn import CNN
 from .files import FileError, WriteError, limit, locked, open_regular, read_json, real_folder, write_whole
+from .terminal import shown
 from .video import _import_av, glance, read_clip
 from .workers import Pool, rank_and_world, usable_cores
 
@@ -268,8 +269,7 @@ def _report_failed(clips: Iterable[Decoded], failed: dict[str, str], bar: tqdm) 
         failed[clip.name] = f"{clip.path}: {clip.reason}"
         bar.update()
         if not bar.disable:
-            line = f"skipped {failed[clip.name]}"  # a name may hold what a terminal obeys
-            bar.write("".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in line), file=sys.stderr)
+            bar.write(shown(f"skipped {failed[clip.name]}"), file=sys.stderr)
 
 # %% ../nbs/05_extraction.ipynb #ec60efa6
 def extract_folder(

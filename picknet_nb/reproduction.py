@@ -39,6 +39,7 @@ from .runs import RunError, fingerprint, learned_from, load_run, open_run
 from .scoring import LEADER, clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile, slug
 from .stages import ROWS, Model, Recipe, caption_videos, frame_choice, recipes
 from .training import train
+from .terminal import shown
 from .workers import Done, Pool, usable_cores
 
 # %% auto #0
@@ -347,9 +348,6 @@ def check_scorers() -> None:
     find_java()
 
 # %% ../nbs/38_reproduction.ipynb #5d1a6580
-_OBEYED = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}  # what a terminal would obey, written out
-
-
 def earlier_rows(folder: Path, corpus: Corpus, config: Config, done: list[dict], bars: bool = True) -> list[dict]:
     "Rows that other calls left in the folder, made from the same, besides those that this call has done."
     found, have = [], {(row["seed"], row["row"]) for row in done}
@@ -366,7 +364,7 @@ def earlier_rows(folder: Path, corpus: Corpus, config: Config, done: list[dict],
             frames = frames_alike(folder, corpus, settings) if takes_a_number(name) else 6
             found.append(find_row(folder, corpus, settings, name, recipes(frames)[name]))
         except FileError as reason:
-            if bars: tqdm.write(f"left out of the table: {name} of seed {seed}: {reason}".translate(_OBEYED), file=sys.stderr)
+            if bars: tqdm.write(shown(f"left out of the table: {name} of seed {seed}: {reason}"), file=sys.stderr)
     return found
 
 # %% ../nbs/38_reproduction.ipynb #6e6637f1

@@ -18,22 +18,27 @@ from .files import FileError, PickNetError, WriteError
 from .terminal import EXIT, JSON, WEIGHTS, left_out, say, shown
 
 # %% auto #0
-__all__ = ['RUN', 'MODEL', 'open_speaker', 'drawing_names', 'drawings', 'check_place', 'tell', 'hint_at_length', 'told_lines',
-           'told_captions', 'caption', 'stream', 'explore', 'models', 'export']
+__all__ = ['RUN', 'MODEL', 'named', 'open_speaker', 'drawing_names', 'drawings', 'check_place', 'tell', 'hint_at_length',
+           'tell_lines', 'told_captions', 'caption', 'stream', 'explore', 'models', 'export']
 
 # %% ../nbs/39_watching.ipynb #d3d2f67c
 RUN = Annotated[Optional[Path], typer.Option("--run", help="Folder of a run or a model of yours, or a folder of runs; default: the model in the box.")]
 MODEL = Annotated[Optional[str], typer.Option("--model", help="A model in the box; `picknet models` lists them. Default: everyday.")]
 
 
+def named(run: Optional[Path], model: Optional[str]) -> Optional[Path]:
+    "The folder that --run or --model means; None where neither is given."
+    from picknet_nb.models import find_model
+    if run and model:
+        raise PickNetError("--run names a model of yours and --model one in the box: give one of them")
+    return find_model(model) if model else run
+
+
 def open_speaker(run: Optional[Path], model: Optional[str] = None, weights: Optional[Path] = None) -> tuple[Path, object]:
     "The run or model that is meant, and its captioner; one that nobody named in full is named."
     from picknet_nb.captioning import find_run, load_captioner
-    from picknet_nb.models import find_model
     from picknet_nb.runs import read_about
-    if run and model:
-        raise PickNetError("--run names a model of yours and --model one in the box: give one of them")
-    found = find_model(model) if model else find_run(run)
+    found = find_run(named(run, model))
     captioner = load_captioner(found, weights=weights)
     if run is None and model is None:
         print(f"with the model in the box, {found.name}; `picknet models {found.name}` tells what it can and cannot do", file=sys.stderr)
@@ -115,8 +120,8 @@ def hint_at_length(found, one: bool) -> None:
         print(shown(f"it lasts {minutes}: --subtitles {Path(found.source).stem}.srt gives each of its scenes a sentence"), file=sys.stderr)
 
 
-def told_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> Iterator[bool]:
-    "Print the lines of a video as they come, write its subtitles, and say at the end whether that went well."
+def tell_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> bool:
+    "Print the lines of a video as they come and write its subtitles; whether that went well."
     from dataclasses import asdict
     from picknet_nb.subtitles import as_text, save_subtitles, subtitle_video
     lines = []
@@ -124,12 +129,12 @@ def told_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> 
         for line in subtitle_video(captioner, file, **options):
             lines.append(line)
             say({"source": str(file), **asdict(line)}, as_json, as_text([line]).rstrip("\n"))
-        if not as_json: print(shown(save_subtitles(lines, place)))
-        else: save_subtitles(lines, place)
-        yield True
+        save_subtitles(lines, place)
     except FileError as error:
         print(f"left out: {shown(error)}", file=sys.stderr)
-        yield False
+        return False
+    if not as_json: print(shown(place))
+    return True
 
 # %% ../nbs/39_watching.ipynb #5952207a
 def told_captions(captioner, run: Path, files: list[Path], drawn: list[list], as_json: bool, **options) -> Iterator[bool]:
@@ -170,7 +175,7 @@ def caption(
     if subtitles and (strip or gif or mp4 or best > 1):
         raise PickNetError("--subtitles gives a sentence for each scene: it cannot be combined with --strip, --gif, --mp4 or --best")
     files = list(dict.fromkeys(find_videos(paths)))
-    names, one = drawing_names(paths, files), len(files) == 1
+    names = drawing_names(paths, files)
     asked = {"--strip": strip, "--gif": gif, "--mp4": mp4, "--subtitles": subtitles}
     *drawn, written = [drawings(option, given, names, files) for option, given in asked.items()]
     if strip or gif or mp4:
@@ -178,7 +183,7 @@ def caption(
         import_pyplot()  # if it is missing, that is said now
     found, captioner = open_speaker(run, model, weights)
     if subtitles:
-        told = [fine for file, place in zip(files, written) for fine in told_lines(captioner, file, place, as_json, beam=beam, threshold=threshold)]
+        told = [tell_lines(captioner, file, place, as_json, beam=beam, threshold=threshold) for file, place in zip(files, written)]
     else:
         told = list(told_captions(captioner, found, files, drawn, as_json, beam=beam, best=best, threshold=threshold))
     left_out(told.count(False), told.count(True))
@@ -214,10 +219,7 @@ def explore(
 ) -> None:
     "A page to step through clips and move the threshold."
     from picknet_nb.explorer import serve
-    from picknet_nb.models import find_model
-    if run and model:
-        raise PickNetError("--run names a model of yours and --model one in the box: give one of them")
-    serve(find_model(model) if model else run, videos, captions, port, browser, weights)
+    serve(named(run, model), videos, captions, port, browser, weights)
 
 # %% ../nbs/39_watching.ipynb #d15c3e57
 def models(

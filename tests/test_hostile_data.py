@@ -560,3 +560,15 @@ def test_clips_do_not_go_through_a_linked_folder(tmp_path, victim):
 def test_captions_up_to_the_limit_are_fine():
     check_captions("here", ["a"], {"a": ["x" * 5000]})
     with pytest.raises(CorpusError, match="here: a has a caption"): check_captions("here", ["a"], {"a": ["x" * 5001]})
+
+
+def test_names_of_videos_that_are_skipped_do_not_reach_the_terminal_raw(tmp_path, capsys):
+    pytest.importorskip("av")
+    from toys import film
+    from picknet_nb.datasets import prepare_videos
+    names = ["clip", "\x1b[2Jnobody speaks of it"]
+    files = {name: film(tmp_path/f"{name}.mp4") for name in names}
+    everything = lambda ids: {"train": range(len(ids)), "validation": [], "test": []}
+    prepare_videos(tmp_path/"out", "mine", files, {"clip": ["a bar wanders"]}, everything, tmp_path/"captions.json", load_cnn("tiny"), ClipSettings(min_word_count=1))
+    said = capsys.readouterr().err
+    assert "\\x1b[2Jnobody" in said and "\x1b[2J" not in said

@@ -3,7 +3,7 @@
 python tools/card.py everyday --corpus data/corpora/msvd-lite0 --corpus data/corpora/msrvtt-lite0
 
 The corpora are made by `picknet prepare msvd --cnn efficientnet-lite0 …` and `picknet prepare msrvtt --cnn efficientnet-lite0 …`.
-With --no-scores the captions are made and kept (on a machine without Java); called again without it, they are scored.
+With --no-scores the captions are made and kept, on a machine without Java; where such captions of the same weights are there, they are scored.
 What is measured goes to data/results/model_NAME.json, the card to the model's folder. `--only-card` writes the card again.
 """
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 
 from picknet_nb.captioner import caption
 from picknet_nb.corpus import Corpus
-from picknet_nb.files import PickNetError, read_json, write_whole
+from picknet_nb.files import PickNetError, file_digest, read_json, write_whole
 from picknet_nb.models import Speech, find_model
 from picknet_nb.pickers import make_picker
 from picknet_nb.reproduction import circumstances
@@ -96,8 +96,13 @@ def add_scores(result: dict, references: dict[str, dict[str, list[str]]]) -> Non
 def measure(name: str, corpora: list[Corpus], device: str, scores: bool, out: Path, command: str) -> dict:
     "Everything that the card says in numbers."
     folder = find_model(name)
+    weights, before = file_digest(folder/"weights.safetensors"), read_json(out) if out.exists() else {}
+    if scores and before.get("weights") == weights and "scores" not in before and before["sets"].keys() == {corpus.name for corpus in corpora}:
+        add_scores(before, {corpus.name: corpus.references("test") for corpus in corpora})
+        write_whole(out, json.dumps(before, indent=1, ensure_ascii=False) + "\n")
+        return before
     sets = {corpus.name: captions_of(folder, corpus, device) for corpus in corpora}
-    result = {"kind": "model", "model": name, "command": command, **circumstances(), "sets": sets,
+    result = {"kind": "model", "model": name, "weights": weights, "command": command, **circumstances(), "sets": sets,
               "manners": {each: manners(found["learned, as it speaks"]["captions"]) for each, found in sets.items()}}
     if scores:
         add_scores(result, {corpus.name: corpus.references("test") for corpus in corpora})
@@ -126,9 +131,10 @@ def write_card(name: str, result: dict) -> Path:
     timing = read_json(path) if (path := ROOT/"data"/"results"/f"benchmark_{name}.json").exists() else {}
     facts = {"TABLE": table(result) if "scores" in result else "", "MACHINE": result["machine"], "DATE": result["date"], "COMMAND": result["command"],
              "SILENT": "none is empty or holds a special token" if not any(each["empty"] or each["special_token"] for each in result["manners"].values()) else "some are empty or hold a special token",
-             "REPEATED": f"{100 * sum(shares) / clips:.1f} %", "DISTINCT": str(sum(each["distinct"] for each in result["manners"].values())), "CLIPS": f"{clips:,}",
+             "REPEATED": f"{100 * sum(shares) / clips:.1f} %", "DISTINCT": str(len({text for found in result["sets"].values() for text in found["learned, as it speaks"]["captions"].values()})), "CLIPS": f"{clips:,}",
              "FAILURES": "\n".join(f"- *{each['said']}*; people: *{each['people']}*" for each in result.get("failures", [])),
-             "SECONDS": f"{timing['seconds_per_clip']:.2f}" if timing else "", "RATE": f"{timing['clips_per_second']:.1f}" if timing else ""}
+             "SECONDS": f"{timing['seconds_per_clip']:.2f}" if timing else "", "RATE": f"{timing['clips_per_second']:.1f}" if timing else "",
+             "CORES": timing.get("machine", "")}
     for fact, value in facts.items():
         text = text.replace(f"<{fact}>", value)
     return write_whole(find_model(name)/"card.md", text)
