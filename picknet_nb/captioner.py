@@ -17,14 +17,15 @@ from torch import Tensor, nn
 from .config import CaptionerSettings, Registry
 from .decoder import NEVER, Decoder, Draws, Weights, draw_chances, gumbel
 from .encoder import Encoder, EncoderState, Picked, pick_frames
-from .fast import first_state
+from .fast import first_state, full_precision, fused
 from .files import PickNetError
 from .text import BOS, EOS, PAD
 
 # %% auto #0
-__all__ = ['CAPTIONERS', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'made_ready', 'generate', 'greedy',
-           'sample', 'Beams', 'extend', 'beam_search', 'beam', 'teach_by_step', 'teach', 'check_sizes', 'Seen', 'Ready',
-           'PaperNetworks', 'PaperCaptioner', 'make_captioner', 'without_dropout', 'caption', 'growing']
+__all__ = ['CAPTIONERS', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'made_ready', 'next_word', 'generate',
+           'greedy', 'sample', 'Beams', 'extend', 'beam_search', 'beam', 'teach_by_step', 'teach', 'check_sizes',
+           'Seen', 'Ready', 'PaperNetworks', 'PaperCaptioner', 'make_captioner', 'without_dropout', 'caption',
+           'growing']
 
 # %% ../nbs/14_captioner.ipynb #ef666a38
 def mapped(function: Callable[[Tensor], Tensor], tree):
@@ -71,6 +72,21 @@ def made_ready(captioner, memory, draws=None):
     "The memory with whatever is the same at every word computed once, where a captioner knows how."
     return captioner.ready(memory, draws) if hasattr(captioner, "ready") else memory
 
+# %% ../nbs/14_captioner.ipynb #e7c1248c
+@fused
+def next_word(
+    logits: Tensor,          # (batch, vocabulary)
+    never: Tensor,           # (vocabulary,) of `never_said`
+    done: Tensor,            # bool (batch,): captions that have ended
+    noise: Tensor | None,    # (batch, vocabulary) exponential: makes the argmax a draw; None: the likeliest word
+) -> tuple[Tensor, Tensor, Tensor]:  # (batch,) each
+    "The next word of each caption, its log-probability, and which captions have ended now."
+    scores = (logits + never).log_softmax(-1)
+    word = (scores if noise is None else scores + gumbel(noise)).argmax(-1)
+    gained = torch.where(done, 0, scores.gather(1, word[:, None])[:, 0])
+    word = torch.where(done, PAD, word)
+    return word, gained, done | (word == EOS)
+
 # %% ../nbs/14_captioner.ipynb #21437d3c
 @torch.no_grad()
 def generate(
@@ -90,12 +106,10 @@ def generate(
         state, logits = captioner.step(word, state, memory)
         never = never_said(logits) if never is None else never
         if no_repeats and len(words) > 1: logits = logits.masked_fill(repeats(torch.stack(words, 1), logits.shape[-1]), -torch.inf)
-        scores = (logits + never).log_softmax(-1)
-        word = (scores + gumbel(torch.empty_like(scores).exponential_()) if sampled else scores).argmax(-1)
-        total = total + torch.where(done, 0, scores.gather(1, word[:, None])[:, 0])
-        word = torch.where(done, PAD, word)
+        noise = torch.empty_like(logits, dtype=full_precision(logits.dtype)).exponential_() if sampled else None
+        word, gained, done = next_word(logits, never, done, noise)
         words.append(word)
-        done = done | (word == EOS)
+        total = total + gained
         if not done.is_cuda and done.all(): break
     words = torch.stack(words, 1)
     return F.pad(words, (0, max_words - words.shape[1]), value=PAD), total

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .fast import CaptionLoss, GRUScan, first_state, fused, move_state, open_gates, working_type
+from .fast import CaptionLoss, GRUScan, GRUTrace, fused, move_state, open_gates, working_type
 from .files import PickNetError
 from .text import BOS, PAD, UNK
 
@@ -186,17 +186,18 @@ def feed(
     context: Tensor,   # (batch, 3 hidden)
     words: Tensor,     # int64 (time, batch) the captions
     draws: Draws,
-) -> Tensor:           # int64 (time, batch)
+) -> tuple[Tensor, GRUTrace | None]:  # int64 (time, batch); the way there, where it had to be walked
     "The words that are fed: <bos>, then the caption, here and there with a word of the model's own."
     start = torch.full_like(words[:1], BOS)
     if draws.own is None:
-        return torch.cat([start, words[:-1]])
-    fed, state = [start[0]], first_state(context, len(weights.state))
-    for t in range(len(words) - 1):
-        state = weights.step(weights.inputs(fed[t], context, draws.word_scale[t]), state)
-        logits = weights.logits(state[1], draws.state_scale[t])
-        fed.append(choose(logits, decoder.never, draws.noise[t], draws.own[t], words[t]))
-    return torch.stack(fed)
+        return torch.cat([start, words[:-1]]), None
+    fed, trace = [start[0]], GRUTrace(context, weights.gates, weights.state)
+    for t, truth in enumerate(words):
+        state = trace.step(weights.inputs(fed[t], context, draws.word_scale[t]))
+        if t + 1 == len(words): break
+        logits = weights.logits(state, draws.state_scale[t])
+        fed.append(choose(logits, decoder.never, draws.noise[t], draws.own[t], truth))
+    return torch.stack(fed), trace
 
 # %% ../nbs/11_decoder.ipynb #7cb48bbd
 class Decoder(WordModel):
@@ -214,10 +215,10 @@ class Decoder(WordModel):
         draws = draws or draw_chances(self, *words.shape, feedback)
         weights = self.weights()
         context = weights.context(video)
-        fed = feed(self, weights, context, words.T, draws)
+        fed, trace = feed(self, weights, context, words.T, draws)
         inputs = weights.inputs(fed, context, draws.word_scale)
-        states = GRUScan.apply(inputs, weights.gates, weights.state)
-        return weights.logits(states.transpose(0, 1), draws.state_scale.transpose(0, 1))
+        states = GRUScan.apply(inputs, weights.gates, weights.state, trace)
+        return weights.logits(states, draws.state_scale).transpose(0, 1)  # lies in memory word by word: no copy is made
 
     def check_words(self, video: Tensor, words: Tensor) -> None:
         "Refuse words of another form and, on a CPU, numbers that are not in the vocabulary."
@@ -235,5 +236,7 @@ def caption_loss(
     weights: Tensor | None = None,  # (batch,): how much each caption counts; None: all alike
 ) -> Tensor:                        # scalar
     "The cross-entropy of the supervision stage: summed over the words of a caption, averaged over captions."
-    losses = CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing).view_as(words).sum(1)
+    across = logits.stride(0) < logits.stride(1)  # they lie in memory word by word, as a fast pass leaves them
+    if across: logits, words = logits.transpose(0, 1), words.T
+    losses = CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing).view(words.shape).sum(0 if across else 1)
     return (losses if weights is None else weights*losses).mean()

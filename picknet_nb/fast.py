@@ -17,9 +17,9 @@ from torch.autograd.function import once_differentiable
 from .text import PAD
 
 # %% auto #0
-__all__ = ['fused', 'rewound', 'Captured', 'make_adam', 'lstm_cell', 'full_precision', 'working_type', 'lstm_loop',
+__all__ = ['fused', 'rewound', 'Captured', 'Beside', 'make_adam', 'lstm_cell', 'full_precision', 'working_type', 'lstm_loop',
            'lstm_cell_gradient', 'turned', 'LSTMScan', 'open_gates', 'move_state', 'first_state', 'gru_loop',
-           'move_state_gradient', 'open_gates_gradient', 'GRUScan', 'word_losses', 'word_losses_gradient',
+           'move_state_gradient', 'open_gates_gradient', 'GRUTrace', 'GRUScan', 'word_losses', 'word_losses_gradient',
            'CaptionLoss', 'pair_sums', 'HalfProduct', 'walk_by_table']
 
 # %% ../nbs/09_fast.ipynb #d66993fa
@@ -111,6 +111,27 @@ class Captured:
         for old, new in zip(self.inputs, inputs): old.copy_(new, non_blocking=True)
         self.graph.replay()
         return self.outputs
+
+# %% ../nbs/09_fast.ipynb #6032be94
+class Beside:
+    "A block of work beside what follows it, until both are joined; on a CPU, before it."
+
+    def __init__(self, like: Tensor):  # whatever lives on the device
+        self.stream = torch.cuda.Stream(like.device) if like.is_cuda else None
+
+    def __enter__(self) -> Beside:
+        if self.stream:
+            self.stream.wait_stream(torch.cuda.current_stream())
+            self.block = torch.cuda.stream(self.stream)
+            self.block.__enter__()
+        return self
+
+    def __exit__(self, *reason) -> None:
+        if self.stream: self.block.__exit__(*reason)
+
+    def join(self) -> None:
+        "Let what follows wait for the block; whatever the block reads must be kept until then."
+        if self.stream: torch.cuda.current_stream().wait_stream(self.stream)
 
 # %% ../nbs/09_fast.ipynb #9bfaa085
 def make_adam(
@@ -286,20 +307,38 @@ def open_gates_gradient(
     d_reset = d_kept*before*reset*(1 - reset)
     return torch.cat([d_update, d_reset, d_proposal], -1).to(d_kept.dtype), d_carry + d_kept*reset
 
+# %% ../nbs/09_fast.ipynb #5fe8963a
+class GRUTrace:
+    "A walk through a caption, and what its gradient needs of every step."
+
+    def __init__(
+        self,
+        inputs: Tensor,         # (batch, anything), for its size, type and device
+        gate_weight: Tensor,    # (2 hidden, hidden) W_zp over W_rp
+        state_weight: Tensor,   # (hidden, hidden) W_pp
+    ):
+        self.state, self.low = first_state(inputs, len(state_weight))
+        self.to_gates, self.to_state = turned(gate_weight), turned(state_weight)
+        self.states, self.kept, self.saved = [self.low], [], []
+
+    def step(self, inputs: Tensor) -> Tensor:
+        "One step on: the new state, in the type of the products."
+        update, reset, kept = open_gates(inputs, self.low @ self.to_gates, self.state)
+        proposal, self.state, self.low = move_state(inputs, kept @ self.to_state, update, self.state)
+        self.states.append(self.low), self.kept.append(kept), self.saved.extend((update, reset, proposal))
+        return self.low
+
 # %% ../nbs/09_fast.ipynb #52261a7e
 class GRUScan(torch.autograd.Function):
     "`gru_loop` with its gradient by hand: two products and two small kernels a step, one product a weight."
 
     @staticmethod
-    def forward(ctx, inputs: Tensor, gate_weight: Tensor, state_weight: Tensor) -> Tensor:
-        state, low = first_state(inputs[0], len(state_weight))
-        states, kept_states, saved, to_gates, to_state = [low], [], [], turned(gate_weight), turned(state_weight)
-        for step in inputs:
-            update, reset, kept = open_gates(step, low @ to_gates, state)
-            proposal, state, low = move_state(step, kept @ to_state, update, state)
-            states.append(low), kept_states.append(kept), saved.extend((update, reset, proposal))
-        states = torch.stack(states)  # (time + 1, batch, hidden), from the zero state on
-        ctx.save_for_backward(gate_weight, state_weight, states, torch.stack(kept_states), *saved)
+    def forward(ctx, inputs: Tensor, gate_weight: Tensor, state_weight: Tensor, trace: GRUTrace | None = None) -> Tensor:
+        if trace is None:  # nobody has been there before
+            trace = GRUTrace(inputs[0], gate_weight, state_weight)
+            for step in inputs: trace.step(step)
+        states = torch.stack(trace.states)  # (time + 1, batch, hidden), from the zero state on
+        ctx.save_for_backward(gate_weight, state_weight, states, torch.stack(trace.kept), *trace.saved)
         return states[1:]
 
     @staticmethod
@@ -315,7 +354,7 @@ class GRUScan(torch.autograd.Function):
             d_product = d_inputs[t][:, :len(gate_weight)] @ gate_weight
         d_inputs = torch.stack(d_inputs)
         d_gates, d_state = d_inputs.flatten(0, 1).T.split((len(gate_weight), len(state_weight)))  # (…, time * batch)
-        return d_inputs, d_gates @ states[:-1].flatten(0, 1), d_state @ kept_states.flatten(0, 1)
+        return d_inputs, d_gates @ states[:-1].flatten(0, 1), d_state @ kept_states.flatten(0, 1), None
 
 # %% ../nbs/09_fast.ipynb #d500c686
 @fused

@@ -10,13 +10,15 @@ import math
 import multiprocessing
 import os
 import platform
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict, replace
 from datetime import datetime, timezone
 from functools import partial
@@ -45,9 +47,9 @@ from .workers import Done, Pool, usable_cores
 # %% auto #0
 __all__ = ['TUNES', 'check_split', 'measure_row', 'commit_here', 'circumstances', 'made_from', 'differences', 'minutes_of',
            'stage_one', 'train_first', 'check_former', 'find_row', 'train_row', 'frames_alike', 'takes_a_number', 'Job',
-           'Plan', 'sit_down', 'do_job', 'done_jobs', 'default_workers', 'train_rows', 'present_scale', 'open_data',
-           'check_changes', 'check_rows', 'check_scorers', 'earlier_rows', 'result_of', 'commands_of', 'table_folder',
-           'reproduce']
+           'Plan', 'sit_down', 'do_job', 'done_jobs', 'default_workers', 'shared_gpu', 'train_rows', 'present_scale',
+           'open_data', 'check_changes', 'check_rows', 'check_scorers', 'earlier_rows', 'result_of', 'commands_of',
+           'table_folder', 'reproduce']
 
 # %% ../nbs/38_reproduction.ipynb #339e401f
 def check_split(corpus: Corpus, split: str) -> None:
@@ -271,8 +273,28 @@ def done_jobs(jobs: deque, workers: int, corpus: Corpus, setup: Callable | None,
 
 # %% ../nbs/38_reproduction.ipynb #642d0352
 def default_workers() -> int:
-    "One process for each core that we may use, or this one where there is a GPU."
-    return 1 if torch.cuda.is_available() else min(usable_cores(), len(ROWS))
+    "One process for each core that we may use; six at most on a GPU, which they share."
+    return min(usable_cores(), 6 if torch.cuda.is_available() else len(ROWS))
+
+# %% ../nbs/38_reproduction.ipynb #09981041
+@contextmanager
+def shared_gpu() -> Iterator[bool]:
+    "Inside this block, new processes use one GPU at the same time and not in turns; what comes out: whether they do."
+    control, names = shutil.which("nvidia-cuda-mps-control"), ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
+    if not control or any(name in os.environ for name in names):  # somebody else has seen to it
+        yield bool(control)
+        return
+    with tempfile.TemporaryDirectory(prefix="picknet-mps-", ignore_cleanup_errors=True) as folder:
+        os.environ.update(dict.fromkeys(names, folder))
+        ask = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
+        started = ask([control, "-d"]).returncode == 0
+        try:
+            if not started: [os.environ.pop(name) for name in names]
+            yield started
+        finally:
+            if started:
+                with suppress(subprocess.TimeoutExpired): ask([control], input="quit\n", timeout=20)  # it waits for those that still use it
+                for name in names: os.environ.pop(name, None)
 
 # %% ../nbs/38_reproduction.ipynb #2ac92218
 def train_rows(folder: Path, corpus: Corpus, config: Config, rows: list[str], seeds: int = 1, beams: tuple[int, ...] = (1,),
@@ -408,7 +430,7 @@ def reproduce(
     device: str | None = None,
     command: str = "",                 # what was typed, for the result file
     bars: bool = True,
-    workers: int = 1,                  # processes that train rows side by side; on a CPU, one for each core is best
+    workers: int = 1,                  # processes that train rows side by side: `default_workers()` is best
     modules: Iterable[str] = (),       # of your own, for the workers to import: they register captioners and pickers
 ) -> dict:
     "Train, caption and score rows; write the result file of these and of all that are there; what is done is not done again."
@@ -417,12 +439,12 @@ def reproduce(
     check_rows(rows)
     if scores: check_scorers()
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    corpus = open_data(data, scale, device=device, bars=bars)
+    corpus = open_data(data, scale, device="cpu" if workers > 1 else device, bars=bars)  # workers open it for themselves
     check_split(corpus, "test")
     config, load = replace(config, clip=corpus.settings), partial(open_data, data, scale, device=device, bars=False)
     meanwhile = scored_meanwhile(folder, corpus.references("test")) if scores and workers > 1 else nullcontext(lambda row: None)
     opened = time.monotonic()
-    with meanwhile as give:
+    with meanwhile as give, shared_gpu() if workers > 1 and device.startswith("cuda") else nullcontext():
         done = train_rows(folder, corpus, config, rows, seeds, tuple(beams), bars, workers, partial(sit_down, load, tuple(modules)), give)
     trained = time.monotonic()
     if earlier := earlier_rows(folder, corpus, config, done, bars):

@@ -319,7 +319,7 @@ class Trainer:
         self.first = self.share[0] == 0        # the process that writes
         self.bars, self.place = bars and self.first, place
         self.shadow: Shadow | None = None      # of the stage under way, where it averages its weights
-        self.progress, self.saved = Progress(), time.monotonic()
+        self.progress, self.saved, self.cost = Progress(), time.monotonic(), 0.0  # cost: seconds that the last checkpoint took
         self.kept = "none yet"                 # where the checkpoint in the folder stands
         self.best_weights: dict[str, Tensor] | None = None  # of this stage, not yet written
         self.noted = {"settings": config.flat(), "learned_from": learned_from(corpus)}  # goes into every checkpoint
@@ -411,6 +411,7 @@ def random_states(world: int) -> list[dict[str, Tensor]]:
 # %% ../nbs/25_runs.ipynb #60007c7b
 def save_checkpoint(trainer: Trainer, step) -> None:
     "Write everything a resumed run needs. The checkpoint comes last: what a kill leaves beside an older one is written again, the same."
+    started = time.monotonic()
     content = {"progress": asdict(trainer.progress), "finished": trainer.finished, "log": trainer.log,
                "random": random_states(trainer.share[1]), "model": trainer.model.state_dict(),
                "optimiser": step.optimiser.state_dict(), "sums": step.sums.stored(), **trainer.noted,
@@ -428,6 +429,7 @@ def save_checkpoint(trainer: Trainer, step) -> None:
         before = "there is no checkpoint yet" if trainer.kept == "none yet" else f"the checkpoint before this one is whole: {trainer.kept}"
         raise RunError(trainer.folder, f"cannot be written ({reason.strerror}); {before}") from reason
     trainer.best_weights, trainer.saved, trainer.kept = None, time.monotonic(), str(trainer.progress)
+    trainer.cost = trainer.saved - started
 
 # %% ../nbs/25_runs.ipynb #ad343c61
 def _check_moments(stored: dict, optimiser: torch.optim.Optimizer) -> None:

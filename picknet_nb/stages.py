@@ -19,8 +19,9 @@ from .config import Config, Registry
 from .corpus import Corpus
 from .decoder import caption_loss
 from .encoder import pick_frames
+from .fast import Beside
 from .pickers import Clips, Picker, make_picker, parse_label
-from .policy import Policy
+from .policy import Policy, Rollouts
 from .reinforce import others_baseline, policy_loss
 from .rewards import Reward, Rewards, limits_at, within_limits
 from .text import PAD
@@ -79,11 +80,26 @@ class Supervision(nn.Module):
         super().__init__()
         self.captioner, self.corpus, self.config, self.choose, self.most = model.captioner, corpus, config, choose, most
         self.first_epoch = first_epoch  # feedback goes on from there
+        self.places, self.fed = corpus.words.shape[1], False  # for words of the next batch; whether words of the model's own are fed
         self.register_buffer("feedback", torch.zeros((), device=corpus.device), persistent=False)
 
     def start_epoch(self, epoch: int) -> None:
         "Let the feedback probability grow."
-        self.feedback.fill_(feedback_at(self.first_epoch + epoch, self.config))
+        self.feed_back(feedback_at(self.first_epoch + epoch, self.config))
+
+    def feed_back(self, chance: float) -> None:
+        "From now on, feed the model its own last word with this probability."
+        self.feedback.fill_(chance)
+        self.fed = chance > 0
+
+    def expect(self, places: int) -> None:
+        "The captions of the next batch have no more words than this."
+        self.places = places
+
+    @property
+    def form(self) -> tuple[int, bool]:
+        "What the computation looks like: a recording of one form does not serve another."
+        return self.places, self.fed
 
     def forward(
         self,
@@ -92,14 +108,13 @@ class Supervision(nn.Module):
         "The loss and what the log should say."
         words = self.corpus.words[captions]
         videos = self.corpus.caption_video[captions][::self.config.training.captions_together]  # each clip once
-        if not words.is_cuda:  # a CPU may look how long the longest caption is
-            words = words[:, : int((words != PAD).sum(1).max())]
+        words = words[:, : self.places if words.is_cuda else int((words != PAD).sum(1).max())]  # a CPU may look how long the longest is
         memory = self.captioner.encode(pick_frames(self.corpus.features[videos], self.choose(videos), self.most))
         return self.learn(captions, words, videos, memory, repeated(memory, self.config.training.captions_together))
 
     def learn(self, captions: Tensor, words: Tensor, videos: Tensor, memory, rows) -> tuple[Tensor, dict[str, Tensor]]:
         "Teach captions; `memory` has a row for each clip, `rows` one for each caption."
-        feedback = self.feedback if words.is_cuda else self.feedback.item()
+        feedback = (self.feedback if words.is_cuda else self.feedback.item()) if self.fed else 0.0
         logits = teach(self.captioner, rows, words, feedback)
         loss = caption_loss(logits, words, self.config.training.label_smoothing, self.weights_of(captions))
         measures = {"loss": loss.detach()}
@@ -165,35 +180,45 @@ class Reinforcement(nn.Module):
         "Let the upper limit on picks shrink."
         self.max_picks.fill_(limits_at(epoch, self.config.policy))
 
+    def expect(self, places: int) -> None:
+        "The next batch: videos have no words to make room for."
+
+    def explore(self, videos: Tensor) -> Rollouts:
+        "Picks to try for these clips."
+        return self.policy.explore(self.corpus.glances[videos], self.config.policy.rollouts)
+
     def rewards_of(self, picks: Tensor, videos: Tensor) -> Rewards:
         "What picks have earned, in the form that suits the device: a recorded graph looks at no values."
         ask = self.environment.plain if picks.is_cuda else self.environment.quick
         return ask(picks, videos, self.max_picks)
+
+    def reward_all(self, tried: Rollouts, videos: Tensor) -> Rewards:
+        "What the samples have earned and, where they are the baseline, the greedy picks after them."
+        critical = self.config.policy.baseline == "greedy"
+        picks = torch.cat([tried.sampled, tried.greedy[None]]) if critical else tried.sampled  # (rollouts, or one more, batch, frames)
+        return self.rewards_of(picks.flatten(0, 1), videos.repeat(len(picks)))
 
     def forward(
         self,
         videos: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
         "The surrogate loss whose gradient is eq. 24, and what the log should say."
-        return self.episode(videos)[:2]
+        tried = self.explore(videos)
+        return self.compare(tried, self.reward_all(tried, videos))
 
-    def episode(self, videos: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor]:
-        "Try picks, reward them, compare with the baseline; one sample of each clip comes back as well."
-        settings = self.config.policy
-        tried = self.policy.explore(self.corpus.glances[videos], settings.rollouts)
-        samples, critical = tried.sampled, settings.baseline == "greedy"  # (rollouts, batch, frames)
-        picks = torch.cat([samples, tried.greedy[None]]) if critical else samples
-        rewards = self.rewards_of(picks.flatten(0, 1), videos.repeat(len(picks)))
-        totals = rewards.total.view(len(picks), -1)  # (rollouts, or one more, batch)
+    def compare(self, tried: Rollouts, rewards: Rewards) -> tuple[Tensor, dict[str, Tensor]]:
+        "What was earned, against the baseline."
+        settings, samples = self.config.policy, tried.sampled  # (rollouts, batch, frames)
+        totals = rewards.total.view(-1, samples.shape[1])  # (rollouts, or one more, batch)
         gained = totals[: len(samples)]
-        baseline = totals[-1] if critical else others_baseline(gained)
+        baseline = totals[-1] if settings.baseline == "greedy" else others_baseline(gained)
         loss = policy_loss(tried.log_probability, gained, baseline) - settings.entropy_weight * tried.entropy.mean()
         inside = rewards.inside[: gained.numel()].float()  # of the samples, not the baseline's
         mean = lambda values: (values[: len(inside)] * inside).sum() / inside.sum().clamp(min=1)  # of those that earn more than the penalty
         measures = {"policy_loss": loss.detach(), "reward": gained.mean(), "baseline": baseline.mean(),
                     "language": mean(rewards.language), "diversity": mean(rewards.diversity), "inside": inside.mean(),
                     "picks": samples.sum(-1).float().mean(), "entropy": tried.entropy.detach().mean()}
-        return loss, measures, samples[0]
+        return loss, measures
 
 # %% ../nbs/23_stages.ipynb #57ba58a6
 class Adaptation(nn.Module):
@@ -213,14 +238,27 @@ class Adaptation(nn.Module):
         self.reinforcement.start_epoch(self.config.policy.shrink_epochs + epoch)
         self.supervision.start_epoch(epoch)
 
+    def expect(self, places: int) -> None:
+        "The captions of the next batch have no more words than this."
+        self.supervision.expect(places)
+
+    @property
+    def form(self) -> tuple[int, bool]:
+        "What the computation looks like."
+        return self.supervision.form
+
     def forward(
         self,
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
         "The sum of both losses, and what the log should say."
         videos = self.supervision.corpus.caption_video[captions][::self.config.training.captions_together]
-        policy_part, measures, self.sampled = self.reinforcement.episode(videos)
+        tried = self.reinforcement.explore(videos)
+        self.sampled, beside = tried.sampled[0], Beside(videos)
+        with beside: rewards = self.reinforcement.reward_all(tried, videos)  # nobody waits for them until both losses are there
         caption_part, more = self.supervision(captions)
+        beside.join()
+        policy_part, measures = self.reinforcement.compare(tried, rewards)
         return caption_part + policy_part, measures | more
 
 # %% ../nbs/23_stages.ipynb #59075ee5

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import torch
@@ -32,13 +33,14 @@ from .rewards import Reward, cider_for, reward_for
 from .runs import (
     Progress, RunError, Trainer, load_weights, open_run, restore, save_checkpoint, save_weights, shapes_of)
 from .stages import Adaptation, Model, Recipe, Reinforcement, Validation, frame_choice
+from .text import PAD
 from .workers import rank_and_world
 
 # %% auto #0
 __all__ = ['LARGEST_LOSS', 'STAGES', 'TrainingError', 'Sums', 'average_gradients', 'share_weights', 'Step', 'seed_of', 'grouped',
-           'check_groups', 'epoch_order', 'stop_if_infinite', 'batches_of', 'agreed', 'judge', 'held_interrupt',
-           'save_if_due', 'run_epoch', 'run_stage', 'out_of_patience', 'supervise', 'learned_validation', 'reinforce',
-           'adapt', 'check_picker', 'check_joined', 'check_size', 'train', 'joined']
+           'check_groups', 'alike', 'places_of', 'epoch_order', 'stop_if_infinite', 'batches_of', 'agreed', 'judge',
+           'held_interrupt', 'save_if_due', 'run_epoch', 'run_stage', 'out_of_patience', 'supervise',
+           'learned_validation', 'reinforce', 'adapt', 'check_picker', 'check_joined', 'check_size', 'train', 'joined']
 
 # %% ../nbs/26_training.ipynb #19d667c3
 class TrainingError(PickNetError):
@@ -116,7 +118,7 @@ class Step:
     ):
         self.stage, self.parts, self.training, self.shadow = stage, [list(part.parameters()) for part in parts], config.training, shadow
         device = self.parts[0][0].device
-        self.on_gpu, self.sums, self.captured = device.type == "cuda", Sums(device), None
+        self.on_gpu, self.sums, self.recordings = device.type == "cuda", Sums(device), {}
         decays = [0.0 if isinstance(part, Policy) else config.training.weight_decay for part in parts]
         self.optimiser = make_adam([{"params": weights, "weight_decay": decay} for weights, decay in zip(self.parts, decays)], rate)
 
@@ -135,13 +137,14 @@ class Step:
         self.sums.add(loss.detach(), gradient, {**measures, "gradient": gradient})
 
     def __call__(self, indices: Tensor) -> None:
-        "Update; on a GPU by replaying a captured graph."
+        "Update; on a GPU by replaying a recording, of which there is one for each form that the stage takes."
         if not self.on_gpu:
             return self.update(indices)
-        if self.captured is None:
+        form = getattr(self.stage, "form", None)
+        if form not in self.recordings:
             kept = [self.stage, self.optimiser, *self.sums.state.values(), *(self.shadow.average if self.shadow else [])]
-            self.captured = Captured(self.update, indices, keep=kept)
-        self.captured(indices)
+            self.recordings[form] = Captured(self.update, indices, keep=kept)
+        self.recordings[form](indices)
 
 # %% ../nbs/26_training.ipynb #c57f5335
 STAGES = ("supervision", "reinforcement", "adaptation", "words")  # a stage's place here goes into its random numbers; "words" follows "supervision"
@@ -179,6 +182,28 @@ def check_groups(corpus: Corpus, config: Config) -> None:
     if few and rank_and_world()[0] == 0:
         warnings.warn(f"{few} of {len(training)} training clips have fewer than {together} captions and are left out; captions_together=1{off} would keep them", stacklevel=3)
 
+# %% ../nbs/26_training.ipynb #e13aecc1
+_WINDOW = 16  # batches whose captions are sorted by length together
+_STEP = 4     # places for words are counted in fours: a few recordings serve all batches
+
+
+def alike(
+    groups: Tensor,    # int64 (groups, together) in random order
+    lengths: Tensor,   # int64: words of each item
+    size: int,         # groups in a batch
+    generator: torch.Generator,
+) -> Tensor:           # (batches, size, together)
+    "Batches of groups whose longest captions are about as long, in random order."
+    window = torch.arange(len(groups), device=groups.device) // (size * _WINDOW)
+    longest = lengths[groups].amax(1)
+    batches = groups[(window * (longest.max() + 1) + longest).argsort(stable=True)].view(-1, size, groups.shape[1])
+    return batches[torch.randperm(len(batches), generator=generator).to(groups.device)]
+
+
+def places_of(batches: Tensor, lengths: Tensor, most: int) -> list[int]:
+    "How many places for words each batch needs."
+    return (-(-lengths[batches].amax(1) // _STEP) * _STEP).clamp(max=most).tolist()
+
 # %% ../nbs/26_training.ipynb #2db3f74a
 def epoch_order(
     items: Tensor,          # int64: captions or videos of the training split
@@ -187,6 +212,7 @@ def epoch_order(
     share: tuple[int, int] = (0, 1),  # which process of how many
     owner: Tensor | None = None,      # the video of each item, where captions go together
     together: int = 1,
+    lengths: Tensor | None = None,    # words of each item, where items of one length go together
 ) -> Tensor:  # (steps, batch_size / processes)
     "The batches of an epoch; what does not fill a batch waits for another epoch."
     generator, (rank, world) = torch.Generator().manual_seed(seed), share
@@ -198,7 +224,8 @@ def epoch_order(
         raise TrainingError("nothing to train on")
     if size % world:
         raise TrainingError(f"a batch of {size} clips cannot be shared by {world} processes")
-    batches = groups[: len(groups) // size * size].view(-1, size, groups.shape[1])
+    groups = groups[: len(groups) // size * size]
+    batches = groups.view(-1, size, groups.shape[1]) if lengths is None else alike(groups, lengths, size, generator)
     return batches[:, rank * size // world:(rank + 1) * size // world].flatten(1)
 
 # %% ../nbs/26_training.ipynb #6e1e21b6
@@ -213,10 +240,15 @@ def stop_if_infinite(trainer: Trainer, step: Step) -> None:
                         f"is no number; first tensor that is not finite: {culprit}; last good checkpoint in {trainer.folder}: {trainer.kept}")
 
 # %% ../nbs/26_training.ipynb #b61a88ed
-def batches_of(trainer: Trainer, items: Tensor, seed: int) -> Tensor:
-    "The batches of an epoch; captions of a clip go together, videos stand alone."
-    together = 1 if trainer.progress.stage == "reinforcement" else trainer.config.training.captions_together
-    return epoch_order(items, trainer.config.training.batch_size, seed, trainer.share, trainer.corpus.caption_video, together)
+def batches_of(trainer: Trainer, items: Tensor, seed: int) -> tuple[Tensor, list[int]]:
+    "The batches of an epoch, and the places for words that each needs; captions of a clip go together, videos stand alone."
+    corpus, training = trainer.corpus, trainer.config.training
+    if trainer.progress.stage == "reinforcement":
+        batches = epoch_order(items, training.batch_size, seed, trainer.share)
+        return batches, [0] * len(batches)
+    lengths = (corpus.words != PAD).sum(1)
+    batches = epoch_order(items, training.batch_size, seed, trainer.share, corpus.caption_video, training.captions_together, lengths)
+    return batches, places_of(batches, lengths, corpus.words.shape[1])
 
 # %% ../nbs/26_training.ipynb #9223b097
 def agreed(scores: dict[str, float]) -> dict[str, float]:
@@ -258,9 +290,13 @@ def held_interrupt(alone: bool = True):  # False: one of several processes, whic
         if ours: signal.signal(signal.SIGINT, usual)
 
 # %% ../nbs/26_training.ipynb #9b0c7837
+_WORTH = 30  # a checkpoint is due when so many times the time has passed that the last one took: at most three percent of all
+
+
 def save_if_due(trainer: Trainer, step: Step, pressed: list) -> None:
     "A checkpoint from time to time, and at once where somebody wants to stop."
-    if pressed or time.monotonic() - trainer.saved > trainer.save_seconds:
+    pause = trainer.save_seconds and max(trainer.save_seconds, _WORTH * trainer.cost)  # 0: after every step
+    if pressed or time.monotonic() - trainer.saved > pause:
         stop_if_infinite(trainer, step)
         save_checkpoint(trainer, step)
     if pressed:
@@ -272,8 +308,9 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
     progress, started, alone = trainer.progress, time.monotonic() - trainer.progress.seconds, trainer.share[1] == 1
     step.stage.start_epoch(progress.epoch)
     seed = seed_of(trainer.config.training.seed, STAGES.index(progress.stage), progress.epoch)
-    for indices in batches_of(trainer, items, seed)[progress.step:]:
+    for indices, places in islice(zip(*batches_of(trainer, items, seed)), progress.step, None):
         with held_interrupt(alone) as pressed:
+            step.stage.expect(places)
             step(indices)
             progress.step, progress.seconds = progress.step + 1, time.monotonic() - started
             bar.update()
@@ -311,7 +348,7 @@ def run_stage(
     restore(trainer, name, step)
     share_weights(trainer.model)
     trainer.model.train()
-    progress, steps = trainer.progress, len(batches_of(trainer, items, seed=0))
+    progress, steps = trainer.progress, len(batches_of(trainer, items, seed=0)[0])
     if progress.epoch > epochs or progress.step > steps:
         raise RunError(trainer.folder/"checkpoint.pt", f"stands at {progress}, and {name} has {epochs} epochs of {steps} steps")
     title = name if trainer.place is None else f"{trainer.folder.name}, {name}"
