@@ -250,16 +250,19 @@ class Adaptation(nn.Module):
     def forward(
         self,
         captions: Tensor,  # int64 (batch,)
-    ) -> tuple[Tensor, dict[str, Tensor]]:
-        "The sum of both losses, and what the log should say."
+    ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+        "Both losses, and what the log should say."
         videos = self.supervision.corpus.caption_video[captions][::self.config.training.captions_together]
         tried = self.reinforcement.explore(videos)
-        self.sampled, beside = tried.sampled[0], Beside(videos)
-        with beside: rewards = self.reinforcement.reward_all(tried, videos)  # nobody waits for them until both losses are there
+        self.sampled, self.beside, self.read = tried.sampled[0], Beside(videos), (tried, videos)  # kept until the next step: see `Beside`
+        with self.beside:  # the captioner need not wait for what picks earn, not even for its gradient
+            policy_part, measures = self.reinforcement.compare(tried, self.reinforcement.reward_all(tried, videos))
         caption_part, more = self.supervision(captions)
-        beside.join()
-        policy_part, measures = self.reinforcement.compare(tried, rewards)
-        return caption_part + policy_part, measures | more
+        return (caption_part, policy_part), measures | more
+
+    def join(self) -> None:
+        "Wait for what went on beside the captioner."
+        self.beside.join()
 
 # %% ../nbs/23_stages.ipynb #59075ee5
 @torch.no_grad()
@@ -300,6 +303,7 @@ class Validation:
     def __call__(self, model: Model) -> dict[str, float]:
         "Scores of the model as it is now; `score` is the one that decides."
         words, picks = caption_videos(model, self.corpus, self.videos, self.choose)
+        self.said = words  # for those who want to read it
         cider = self.cider(words, torch.arange(len(words), device=words.device)).float()
         count = picks.sum(1)
         inside = (count >= self.settings.min_picks) & (count <= self.settings.final_max_picks)

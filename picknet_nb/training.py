@@ -32,6 +32,7 @@ from .policy import Policy
 from .rewards import Reward, cider_for, reward_for
 from .runs import (
     Progress, RunError, Trainer, load_weights, open_run, restore, save_checkpoint, save_weights, shapes_of)
+from .signs import seen, warn_if_due
 from .stages import Adaptation, Model, Recipe, Reinforcement, Validation, frame_choice
 from .text import PAD
 from .workers import rank_and_world
@@ -110,7 +111,7 @@ class Step:
 
     def __init__(
         self,
-        stage: nn.Module,                  # gives loss and measures for a batch of indices
+        stage: nn.Module,                  # gives a loss or several, and measures, for a batch of indices
         parts: list[nn.Module],            # what is trained; each part's gradient is clipped by itself
         rate: float,
         config: Config,
@@ -126,15 +127,17 @@ class Step:
         "Loss, gradient, exchange, clipping, Adam."
         self.optimiser.zero_grad(set_to_none=True)
         with torch.autocast("cuda", torch.bfloat16, enabled=self.on_gpu):
-            loss, measures = self.stage(indices)
-        loss.backward()
+            losses, measures = self.stage(indices)
+        losses = losses if isinstance(losses, tuple) else (losses,)
+        torch.autograd.backward(losses)
+        if hasattr(self.stage, "join"): self.stage.join()
         average_gradients([weight for part in self.parts for weight in part])
         norms = [nn.utils.clip_grad_norm_(part, self.training.gradient_clip) for part in self.parts]
         self.optimiser.step()
         if self.shadow:
             self.shadow.follow()
         gradient = torch.stack(norms).max()
-        self.sums.add(loss.detach(), gradient, {**measures, "gradient": gradient})
+        self.sums.add(sum(losses).detach(), gradient, {**measures, "gradient": gradient})
 
     def __call__(self, indices: Tensor) -> None:
         "Update; on a GPU by replaying a recording, of which there is one for each form that the stage takes."
@@ -317,19 +320,20 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
         if alone: save_if_due(trainer, step, pressed)  # several processes save at the end of an epoch
     stop_if_infinite(trainer, step)
     with held_interrupt(alone) as pressed:
-        line = {"stage": progress.stage, "epoch": progress.epoch, **step.sums.means(), "validation": judge(trainer, validate)}
+        line = {"stage": progress.stage, "epoch": progress.epoch, **step.sums.means(), "validation": judge(trainer, validate), **seen(validate, trainer.corpus)}
         trainer.log.append(line | {"seconds": round(time.monotonic() - started, 3)})
         progress.epoch, progress.step, progress.seconds = progress.epoch + 1, 0, 0.0
     if alone: save_if_due(trainer, step, pressed)
     else: save_checkpoint(trainer, step)
     shown = {**line, "CIDEr": line["validation"]["CIDEr"]}  # what counts comes first: a narrow terminal cuts the end
-    bar.set_postfix_str(", ".join(f"{name}={shown[name]:.3g}" for name in ("CIDEr", "picks", "loss", "reward") if name in shown))
+    bar.set_postfix_str(", ".join(f"{name}={shown[name]:.3g}" for name in ("CIDEr", "picks", "loss", "reward") if name in shown)
+                        + "".join(f", “{said}”" for said, _ in line.get("samples", [])[:1]))
 
 # %% ../nbs/26_training.ipynb #78ee3942
 def run_stage(
     trainer: Trainer,
     name: str,
-    stage: nn.Module,                 # gives loss and measures for a batch of indices
+    stage: nn.Module,                 # gives a loss or several, and measures, for a batch of indices
     parts: list[nn.Module],           # what is trained
     rate: float,
     epochs: int,
@@ -356,6 +360,7 @@ def run_stage(
               leave=trainer.place is None, bar_format="{desc}: {bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]") as bar:
         while progress.epoch < epochs and not out_of_patience(progress, trainer.config.training.patience):
             run_epoch(trainer, step, items, validate, bar)
+            if trainer.first: warn_if_due(trainer.log, name, epochs)
     trainer.check_unchanged()
     if progress.best_epoch < 0:  # no epochs at all: the model as it came
         trainer.best_weights = trainer.model.state_dict()
