@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test mutants audit reproduce lab docs readme export clean-notebooks constraints
+.PHONY: help setup test mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -38,6 +38,9 @@ lab: $(READY) ## JupyterLab on the notebooks
 docs: $(READY) ## the web site, into site/
 	$(BIN)/python tools/site.py
 	@echo "the site is there: open site/index.html"
+
+book-stats: $(READY) ## how many words and lines of code stand before equations 1 and 12, and how long the method track is
+	$(BIN)/python tools/book.py
 
 readme: $(READY) ## README.md from nbs/index.ipynb
 	$(BIN)/python tools/readme.py

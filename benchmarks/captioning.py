@@ -3,6 +3,7 @@
 python benchmarks/captioning.py [--out data/results/benchmark_captioning.json]     (needs PyAV and psutil; CPU)
 
 Files: the same clips captioned with about six picked frames and with all thirty, reading and decoding included; two cores.
+Folder: the same clips by the model in the box, one after the other with the plain CNN, and on every core with the folded one.
 Stream: one simulated hour at one frame a second, fed as fast as possible; one core.
 Weights are random: a product of matrices takes as long whatever it computes.
 """
@@ -25,9 +26,11 @@ import torch
 from common import ROOT, origin, write_result
 
 from picknet_nb.captioner import caption
-from picknet_nb.captioning import Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, look_closely, look_over, write_examples
+from picknet_nb.captioning import (
+    Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, load_captioner, look_closely, look_over, write_examples)
 from picknet_nb.cnn import load_cnn
 from picknet_nb.config import preset
+from picknet_nb.models import find_model
 from picknet_nb.pickers import make_picker
 from picknet_nb.stages import Model
 from picknet_nb.streaming import lasting_frames
@@ -50,7 +53,8 @@ def choose_clips(folder: Path, count: int) -> tuple[list[Path], str]:
     "MSVD's clips where they are there, else clips of the built-in world."
     msvd = ROOT/"data"/"msvd"/"clips300"
     if msvd.is_dir():
-        return find_videos([msvd])[:: max(1, 300 // count)][:count], "msvd, 224x224"
+        found = find_videos([msvd])
+        return found[:: max(1, len(found) // count)][:count], "msvd, 224x224"
     write_examples(folder, count)
     return find_videos([folder]), "shapes, 96x96"
 
@@ -77,6 +81,26 @@ def time_files(cnn: str, count: int, threads: int) -> dict:
         "mean_frames": round(statistics.mean(row["frames"] for row in found), 2)} for name, found in rows.items()}
     ratio = summary["picked"]["mean_seconds"] / summary["all"]["mean_seconds"]
     return {"cnn": cnn, "clips": len(paths), "source": source, "threads": threads, **summary, "ratio": round(ratio, 3)}
+
+
+def time_folder(count: int) -> dict:
+    "A folder captioned the plain way and the fast way, in turns, each on all cores that it can use."
+    torch.set_num_threads(os.cpu_count())
+    captioner = load_captioner(find_model(), "cpu")
+    plain = replace(captioner, eye=replace(captioner.eye, cnn=load_cnn(captioner.eye.cnn.name, fast=False)))
+    with tempfile.TemporaryDirectory() as folder:
+        paths, source = choose_clips(Path(folder), count)
+        ways = {"plain": plain.caption_in_turn, "fast": captioner.caption_many}
+        said, seconds = {}, {name: [] for name in ways}
+        for _ in range(3):
+            for name, way in ways.items():
+                started = time.perf_counter()
+                said[name] = [caption.text for caption in way(paths, running=False)]
+                seconds[name].append(time.perf_counter() - started)
+    speeds = {name: round(len(paths) / min(each), 2) for name, each in seconds.items()}
+    equal = sum(one == two for one, two in zip(said["plain"], said["fast"]))
+    return {"model": find_model().name, "clips": len(paths), "source": source, "clips_a_second": speeds,
+            "ratio": round(speeds["fast"] / speeds["plain"], 2), "equal_captions": equal}
 
 
 def check_features(captioner: VideoCaptioner, path: Path) -> None:
@@ -144,10 +168,12 @@ def main() -> None:
     parser.add_argument("--out", default=str(ROOT/"data"/"results"/"benchmark_captioning.json"))
     parser.add_argument("--cnn", default="resnet152")
     parser.add_argument("--clips", type=int, default=20)
+    parser.add_argument("--folder", type=int, default=60, help="clips in the folder")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--frames", type=int, default=3600, help="of the stream")
     options = parser.parse_args()
     result = {"kind": "benchmark", **origin(), "machine": f"{os.cpu_count()} x {platform.machine()}",  # also where there is a GPU, which has nothing to do
+              "folder": time_folder(options.folder),
               "stream": time_stream(options.frames), "files": time_files(options.cnn, options.clips, options.threads)}
     write_result(options.out, result)
     print(json.dumps(result, indent=1))

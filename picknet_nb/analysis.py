@@ -78,7 +78,7 @@ def data_folder() -> Path:
     return root/"data" if (root/"nbs").is_dir() else Path("data")  # an installed package has no notebooks beside it
 
 # %% ../nbs/31_analysis.ipynb #49e8d54d
-_SCALES = {"paper": 0, "full": 0, "improved": 1, "small": 2, "smoke": 3}  # "full" is what the first edition called "paper"
+_SCALES = {"paper": 0, "full": 0, "improved": 1, "laptop": 1, "small": 2, "smoke": 3}  # "full" is what the first edition called "paper"
 
 
 def stored_results(
@@ -139,6 +139,15 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
 
 # %% ../nbs/31_analysis.ipynb #e67faa03
+def _signs(seeds: Sequence[dict], decoding: str) -> list[str]:
+    "How many captions of a row are distinct, how long they are, and how many never end: means over seeds."
+    found = [row["signs"][decoding] for row in seeds if decoding in row.get("signs", {})]
+    if not found:
+        return ["", "", ""]
+    distinct, length, endless = (statistics.fmean(each[name] for each in found) for name in ("distinct", "length", "endless"))
+    return [f"{distinct:.0f} of {found[0]['clips']}", f"{length:.1f}", f"{endless:.0%}"]
+
+
 def _table_line(name: str, seeds: Sequence[dict], decoding: str, printed: dict | None, beside: bool) -> list[str]:
     "One line of a results table; `printed` is the paper's row, `beside` whether it gets columns."
     if seeds:
@@ -189,7 +198,10 @@ def results_table(
     for name, seeds in rows_by_name(results).items():
         seeds = [row for row in seeds if decoding in row["scores"]]
         if seeds:
-            lines.append(_table_line(name, seeds, decoding, printed.get(name), bool(printed)))
+            lines.append(_table_line(name, seeds, decoding, printed.get(name), bool(printed)) + _signs(seeds, decoding))
+    if any(line[-3:] != ["", "", ""] for line in lines if len(line) > len(header)):  # earlier results did not count them
+        header += ["distinct", "words", "endless"]
+    lines = [(line + [""] * 3)[:len(header)] for line in lines]
     about = " ".join(_provenance(result, decoding) for result in results)
     return f"{markdown_table(header, lines)}\n\nScores × 100, mean ± standard deviation over seeds. Made by {about}"
 

@@ -177,6 +177,7 @@ def beam_search(
     return beams
 
 # %% ../nbs/14_captioner.ipynb #11de9142
+@torch.no_grad()
 def beam(
     captioner,
     memory,
@@ -190,7 +191,9 @@ def beam(
     if not 1 <= best <= size:
         raise PickNetError(f"best must lie between 1 and the size of the beam, {size}, not {best}")
     words, scores, _ = beam_search(captioner, memory, size, max_words, no_repeats)
-    scores, order = (scores / (words != PAD).sum(-1)**length_penalty).topk(best)
+    scores = scores / (words != PAD).sum(-1)**length_penalty
+    if hasattr(captioner, "rescore"): scores = captioner.rescore(memory, words, scores)
+    scores, order = scores.topk(best)
     return words.gather(1, order[..., None].expand(-1, -1, max_words)), scores
 
 # %% ../nbs/14_captioner.ipynb #4a023cf8

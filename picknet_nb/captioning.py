@@ -11,7 +11,7 @@ import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -19,20 +19,22 @@ from time import perf_counter
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import interpolate
 
 from .analysis import data_folder
 from .captioner import beam as search_beam, growing, without_dropout
 from .cnn import CNN, load_cnn
 from .config import Config
 from .encoder import pick_frames
-from .files import FileError, PickNetError, read_json, write_whole
+from .files import FileError, PickNetError, limit, read_json, write_whole
 from .models import Speech, find_model, new_folder
 from .pickers import Clips, Picker, make_picker
 from .runs import RunError, load_run
 from .shapes import describe, example_story, make_story
 from .stages import Model, Recipe, recipes
 from .text import Vocabulary
-from .video import VIDEO_SUFFIXES, Clip, VideoError, glance, in_decoder, is_video, read_clip, resize, stream_frames
+from .video import VIDEO_SUFFIXES, Clip, VideoError, glance, is_video, read_clip, stream_frames
+from .workers import Done, Pool, can_fork, usable_cores
 from .world import write_clip
 
 # %% auto #0
@@ -83,11 +85,9 @@ def has_both_rewards(run: Path) -> bool:
 # %% ../nbs/33_captioning.ipynb #72dc67fe
 def find_run(folder=None) -> Path:  # a run, a model, or a folder with runs somewhere inside; None: the model in the box
     "The folder itself if it is a run, else the newest run inside it that is the paper's method, else the newest."
-    if folder is None:
-        return find_model()
+    if folder is None: return find_model()
     folder = Path(folder)
-    if (folder/"run.json").exists():
-        return folder
+    if (folder/"run.json").exists(): return folder
     if not folder.is_dir():
         raise RunError(folder, "no such folder: name the folder of a run or of a model, or leave it away for the model in the box")
     found = finished_runs([folder])
@@ -241,9 +241,9 @@ def caption_clip(clip: Clip, eye: Eye, voice: Voice, beam: int | None = None, be
         memory = voice.remember(features, places, running)
     with watch("words"):
         sentences, scores = voice.say(memory, beam, best)
-    small = Clip(resize(clip.frames, min(96, clip.frames.shape[-1])), clip.times)
+    small = interpolate(clip.frames, size=[min(96, clip.frames.shape[-1])] * 2, mode="bilinear", antialias=True)  # to be looked at
     return Caption(source, sentences[-1], scores[-1], places.tolist(), [best for best, *_ in sentences],
-                   probabilities.tolist(), dict(watch), small)
+                   probabilities.tolist(), dict(watch), Clip(small, clip.times))
 
 # %% ../nbs/33_captioning.ipynb #d8820464
 def refuse_address(source) -> None:
@@ -259,15 +259,21 @@ def check_threshold(threshold: float | None) -> float | None:
     return threshold
 
 # %% ../nbs/33_captioning.ipynb #c83a52b7
-def _read_each(paths: list, frames: int, size: int) -> Iterator[tuple]:
-    "For each file: equally spaced frames and their times, as arrays, and how long that took; or why there are none."
-    for path in paths:
-        try:
-            refuse_address(path)
-            started, clip = perf_counter(), read_clip(path, frames, size)
-            yield (clip.frames.numpy(), clip.times.numpy()), perf_counter() - started
-        except FileError as error:
-            yield error.reason, 0.0
+def _with_each(paths: Iterable, do: Callable, *arguments, **limits) -> Iterator[Done]:
+    "What comes of each file, in their order, by processes side by side where that can be."
+    if can_fork():
+        return Pool(do, usable_cores(), arguments, **limits).in_order(paths)
+    return (Done(path, do((number, path), *arguments)) for number, path in enumerate(paths))
+
+
+def _read_one(numbered: tuple, frames: int, size: int) -> tuple[Clip | str, float]:
+    "Equally spaced frames of a file, or why there are none, and how long that took."
+    try:
+        refuse_address(numbered[1])
+        started, clip = perf_counter(), read_clip(numbered[1], frames, size)
+        return clip, perf_counter() - started
+    except FileError as error:
+        return error.reason, 0.0
 
 # %% ../nbs/33_captioning.ipynb #17e65afb
 @dataclass
@@ -278,16 +284,12 @@ class FileCaptioner:
     config: Config    # the run's settings
 
     def read_many(self, paths: Iterable) -> Iterator[tuple[object, Clip | str, Stopwatch]]:
-        "Each path with its clip, or why there is none, and how long that took; the next is read while this one is worked on."
-        left = deque(paths)
-        while left:
-            with closing(in_decoder(left[0], 60.0, _read_each, list(left), self.config.clip.frames, self.eye.cnn.image_size)) as reader:
-                try:
-                    for found, seconds in reader:
-                        (watch := Stopwatch(self.eye.device))["read"] = seconds
-                        yield left.popleft(), found if isinstance(found, str) else Clip(*map(torch.from_numpy, found)), watch
-                except VideoError as error:  # the reader died or hung: those that are left get another one
-                    yield left.popleft(), error.reason, Stopwatch(self.eye.device)
+        "Each path with its clip, or why there is none, and how long that took; the next are read while this one is worked on."
+        how, memory = (self.config.clip.frames, self.eye.cnn.image_size), limit("PICKNET_DECODER_BYTES")
+        for done in _with_each(paths, _read_one, *how, time_limit=125.0, memory_limit=memory):  # a decoder should give up after 60 seconds
+            clip, seconds = done.answer or (done.reason, 0.0)
+            (watch := Stopwatch(self.eye.device))["read"] = seconds
+            yield done.job, clip, watch
 
     def read(self, path) -> tuple[Clip, Stopwatch]:
         "Equally spaced frames of a file, and how long that took."
@@ -395,11 +397,14 @@ class Watcher:
 # %% ../nbs/33_captioning.ipynb #4cd3ce8f
 def camera(number: int = 0) -> tuple[str, str]:  # source and format, as FFmpeg wants them
     "What this operating system calls its cameras."
-    if sys.platform == "darwin":
-        return str(number), "avfoundation"
-    if sys.platform == "win32":
-        raise PickNetError("on Windows name the camera: source='video=…', format='dshow'")
+    if sys.platform == "darwin": return str(number), "avfoundation"
+    if sys.platform == "win32": raise PickNetError("on Windows name the camera: source='video=…', format='dshow'")
     return f"/dev/video{number}", "v4l2"
+
+# %% ../nbs/33_captioning.ipynb #3ee76995
+def _captioned(numbered: tuple, captioner: VideoCaptioner, options: dict) -> Caption | Failure:
+    "What is said of one file, in a process that has whole files to itself."
+    return next(captioner.caption_in_turn(numbered[1:], **options))
 
 # %% ../nbs/33_captioning.ipynb #1a89e7f1
 class VideoCaptioner(FileCaptioner):
@@ -408,11 +413,17 @@ class VideoCaptioner(FileCaptioner):
     def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The caption of each file, or why there is none; options are those of `caption`."
         check_threshold(options.get("threshold"))
+        paths, patience = list(paths), 600.0  # seconds for a file: no CNN needs as many
+        if self.eye.device != "cpu" or len(paths) < 2:
+            return self.caption_in_turn(paths, **options)
+        found = _with_each(paths, _captioned, self, options, time_limit=patience)
+        return (done.answer or Failure(str(done.job), done.reason) for done in found)
+
+    def caption_in_turn(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
+        "The same by this process alone, while others read the next files."
         for path, clip, watch in self.read_many(paths):
-            if isinstance(clip, str):
-                yield Failure(str(path), clip)
-            else:
-                yield caption_clip(clip, self.eye, self.voice, source=str(path), watch=watch, **options)
+            if isinstance(clip, str): yield Failure(str(path), clip)
+            else: yield caption_clip(clip, self.eye, self.voice, source=str(path), watch=watch, **options)
 
     def stream(
         self,
@@ -425,11 +436,9 @@ class VideoCaptioner(FileCaptioner):
         **options,                       # of the opener, such as time_limit
     ) -> Iterator[Remark]:
         "A remark whenever a frame of a stream is picked, for as long as the stream lasts."
-        if not 0 < rate < float("inf"):
-            raise PickNetError(f"the rate must be more than 0 frames a second, not {rate}")
+        if not 0 < rate < float("inf"): raise PickNetError(f"the rate must be more than 0 frames a second, not {rate}")
         watcher = Watcher(self.eye, self.voice, check_threshold(threshold), beam, window)
-        if isinstance(source, int):
-            source, options["format"] = camera(source)
+        if isinstance(source, int): source, options["format"] = camera(source)
         for time, frame in opened(source, rate, self.eye.cnn.image_size, **options):
             remark = watcher.see(time, frame)
             if remark: yield remark

@@ -17,17 +17,18 @@ from typing import Annotated, Optional
 
 import typer
 
-from .config import PRESETS, preset, settings_from
+from .config import PRESETS, preset, save_config, settings_from
 from .files import FileError, PickNetError, write_whole
 from .preparing import extract, joined, prepare, settings_of, settings_table
 from .terminal import (
-    EXIT, JSON, SOME_LEFT_OUT, USED, after_mistake, know_all_letters, say, show_warning, shown, typed, use_module)
-from .watching import caption, explore, export, models, stream
+    DONE, EXIT, JSON, SOME_LEFT_OUT, USED, after_mistake, know_all_letters, say, show_warning, shown, typed, use_module, use_thing)
+from .watching import PICKER, caption, explore, export, models, stream
 
 # %% auto #0
-__all__ = ['app', 'SET', 'CAPTIONER', 'PARTS', 'version', 'start', 'save_figure', 'save_pictures', 'changes_of', 'reproduce',
-           'noted', 'same_as_noted', 'recipe_of', 'train', 'explain_zero', 'evaluate', 'score', 'bench',
-           'missing_parts', 'info', 'after_interrupt', 'main']
+__all__ = ['app', 'SET', 'CAPTIONER', 'SCALES', 'LATER', 'PARTS', 'version', 'start', 'save_figure', 'save_pictures',
+           'compare_all', 'changes_of', 'reproduce', 'noted', 'same_as_noted', 'recipe_of', 'picking_with',
+           'change_epochs', 'announce', 'train', 'frontier', 'check_alike', 'explain_zero', 'evaluate', 'score',
+           'bench', 'missing_parts', 'unfinished_runs', 'info', 'after_interrupt', 'main']
 
 # %% ../nbs/40_cli.ipynb #cd3b3ab9
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -36,7 +37,9 @@ app.add_typer(prepare, name="prepare")
 SET = Annotated[Optional[list[str]], typer.Option("--set", help=(
     "name=value, a setting that differs from the scale's; may be repeated; `picknet info --settings` lists them."))]
 CAPTIONER = Annotated[Optional[str], typer.Option("--captioner", help=(
-    "A registered captioner: paper, or one of your own (picknet --use MODULE); the same as --set architecture=…"))]
+    "paper, one of the systems it is compared with (ta, p-rnn, s2vt, lstm-e, ruc-uva, hrne, ba, ms-rnn, aalto, densecap), or one of your own, "
+    "as MODULE:CLASS or registered (picknet --use MODULE); the same as --set architecture=…"))]
+SCALES = "smoke (seconds), small (minutes), laptop (real videos on a CPU), paper, or improved (real videos on a GPU)"
 
 
 def version(asked: bool) -> None:
@@ -82,17 +85,31 @@ def save_pictures(result: dict, folder) -> Path:
         save_figure(draw_picks(learned), folder/"picks.png")
     return folder
 
+# %% ../nbs/40_cli.ipynb #d062e6be
+LATER = "Captions are there; call again without --no-scores for the table."
+
+
+def compare_all(data: str, scale: str, rows, seeds: int, folder, settings, beam, scores: bool, workers, as_json: bool) -> None:
+    "Four kinds of picks in front of every captioner: what `reproduce --captioner all` does."
+    from picknet_nb.compared import captioners_table, compare_captioners
+    from picknet_nb.reproduction import default_workers
+    if rows:
+        raise PickNetError("--captioner all trains four rows of its own: leave --row away")
+    result = compare_captioners(data, scale, None, seeds, folder, settings_of(settings), beam or (1,), scores, command=typed(),
+                                workers=workers or default_workers(), modules=USED)
+    say(result, as_json, captioners_table(result) if scores else LATER)
+
 # %% ../nbs/40_cli.ipynb #00ed6d83
 def changes_of(settings: Optional[list[str]], captioner: Optional[str]) -> dict:
     "What --set and --captioner ask for."
+    use_thing(captioner)
     return {**settings_of(settings), **({"architecture": captioner} if captioner else {})}
 
 
-@app.command(epilog="Example: picknet reproduce --scale smoke")
+@app.command(epilog="Example: picknet reproduce --scale smoke" + DONE)
 def reproduce(
     data: Annotated[str, typer.Option(help="'shapes', the built-in world, or the folder of a corpus.")] = "shapes",
-    scale: Annotated[str, typer.Option(help=(
-        "smoke (seconds), small (minutes), paper, or improved (better captions of real videos)."))] = "small",
+    scale: Annotated[str, typer.Option(help=f"{SCALES}.")] = "small",
     rows: Annotated[Optional[list[str]], typer.Option("--row", help=(
         "A row to train; may be repeated. Default: all. Rows that are there already stay in the table."))] = None,
     seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
@@ -102,17 +119,19 @@ def reproduce(
     beam: Annotated[Optional[list[int]], typer.Option(min=1, help="Beam sizes to decode with; 1 is greedy. May be repeated.")] = None,
     scores: Annotated[bool, typer.Option(help="Score the captions; without, a later call does it.")] = True,
     workers: Annotated[Optional[int], typer.Option(min=1, help=(
-        "Processes that train rows side by side. Default: one for each core, or 1 on a GPU."))] = None,
+        "Processes that train rows side by side. Default: one for each core, six at most on a GPU."))] = None,
     as_json: JSON = False,
 ) -> None:
     "Train and score every row of the paper's table, and print it."
     from picknet_nb.analysis import results_table
     from picknet_nb.reproduction import default_workers, reproduce as run, table_folder
+    if captioner == "all":
+        return compare_all(data, scale, rows, seeds, folder, settings, beam, scores, workers, as_json)
     changes = changes_of(settings, captioner)
     folder = folder or table_folder(data, scale, changes)
     result = run(data, scale, rows or None, seeds, folder, changes, beam or (1,), scores, command=typed(),
                  workers=workers or default_workers(), modules=USED)
-    say(result, as_json, results_table(result) if scores else "Captions are there; call again without --no-scores for the table.")
+    say(result, as_json, results_table(result) if scores else LATER)
     try:
         save_pictures(result, folder)
     except FileError:
@@ -161,19 +180,59 @@ def recipe_of(folder: Path, row: Optional[str], picks: Optional[int], was) -> ob
         raise PickNetError(f"--picks is for {', '.join(most)} and {last}: '{row or name}' takes no such number")
     return recipe
 
+# %% ../nbs/40_cli.ipynb #3950ebb1
+def picking_with(label: str, row: Optional[str], picks: Optional[int], was=None) -> object:
+    "The recipe of a captioner that is taught on the frames of this picker."
+    from picknet_nb.pickers import parse_label
+    from picknet_nb.stages import Recipe
+    if row or picks:
+        raise PickNetError("--picker says which frames are picked, and so do --row and --picks: give one of them")
+    recipe = Recipe(language=1.0, diversity=1.0) if label == "learned" else Recipe(*parse_label(label))
+    if not recipe.learns: recipe.make_picker()  # refuses what is unknown or lacks its number
+    if was and recipe != was:
+        raise PickNetError(f"the run was begun with --picker {was.label}; leave --picker away to go on with it")
+    return recipe
+
+# %% ../nbs/40_cli.ipynb #0ca7747a
+def change_epochs(folder: Path, config) -> None:
+    "Note that the stages of a run that goes on last as long as these settings say."
+    from picknet_nb.runs import LASTS, RunError, read_checkpoint, read_settings
+    was, now, stored = read_settings(folder), config.flat(), read_checkpoint(folder)
+    changed = {stage: name for stage, name in LASTS.items() if now[name] != was.flat()[name]}
+    for stage, name in changed.items() if stored else ():
+        here, done = stored["progress"]["stage"], stored["progress"]["epoch"]
+        ended = stage in stored["finished"] or list(LASTS).index(stage) < [*LASTS, here].index(here)
+        if ended or stage == here and now[name] < done:
+            raise RunError(folder, f"cannot change {name} to {now[name]}: {stage} {'has ended' if ended else f'has gone on for {done} epochs'}")
+    if changed: save_config(was.changed(**{name: now[name] for name in changed.values()}), folder/"config.json")
+
+# %% ../nbs/40_cli.ipynb #655f5ab6
+def announce(corpus, config, recipe, scale: str) -> None:
+    "Say how long a run will take on this CPU."
+    from picknet_nb.forecast import forecast, foresee_training
+    from picknet_nb.workers import rank_and_world
+    if corpus.device.type != "cpu" or rank_and_world()[1] > 1:
+        return
+    smaller = "" if scale == "laptop" else "--scale laptop takes about 20 minutes for a few hundred clips"
+    try:
+        print(forecast(foresee_training(corpus, config, recipe), smaller), file=sys.stderr)
+    except PickNetError:
+        return  # training refuses the same, and says it better
+
 # %% ../nbs/40_cli.ipynb #b3e29a4f
-@app.command(epilog="Example: picknet train runs/mine --data data/corpora/msvd --scale improved; "
-                    "when it was interrupted: picknet train runs/mine --resume")
+@app.command(epilog="Example: picknet train runs/mine --data data/corpora/mine --scale laptop; "
+                    "when it was interrupted: picknet train runs/mine --resume" + DONE)
 def train(
     folder: Annotated[Path, typer.Argument(help="The run's folder.")],
     data: Annotated[Optional[str], typer.Option(help="'shapes', which is the default, or the folder of a corpus.")] = None,
-    scale: Annotated[Optional[str], typer.Option(help=(
-        "smoke, small (the default), paper, or improved (better captions of real videos)."))] = None,
+    scale: Annotated[Optional[str], typer.Option(help=f"{SCALES}; default: small for the built-in world, else laptop.")] = None,
     row: Annotated[Optional[str], typer.Option(help="A row of the table; default: 'PickNet (V+L)'.")] = None,
+    picker: PICKER = None,
     picks: Annotated[Optional[int], typer.Option(min=1, help="Frames that uniform, random and k-means pick; default: 6.")] = None,
     captioner: CAPTIONER = None,
     settings: SET = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with a run that was interrupted, as it was begun.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help=(
+        "Go on with a run that was interrupted, as it was begun; --set may change its epochs."))] = False,
 ) -> None:
     "Train one model. Killed at any moment, it goes on where it stopped."
     from picknet_nb.reproduction import check_changes, open_data, present_scale
@@ -188,25 +247,61 @@ def train(
     data = same_as_noted(folder, "--data", data, was["data"]) or ("" if started else "shapes")
     if not data:
         raise RunError(folder, "does not say which data it was begun with: name it with --data")
-    config = read_settings(folder) if started else preset(scale or "small")
-    scale = same_as_noted(folder, "--scale", present_scale(scale), was["scale"]) or "small"
-    recipe = recipe_of(folder, row, picks, was["recipe"])
+    usual = "small" if data == "shapes" else "laptop"
+    config = read_settings(folder) if started else preset(scale or usual)
+    scale = same_as_noted(folder, "--scale", present_scale(scale), was["scale"]) or usual
+    recipe = picking_with(use_thing(picker), row, picks, was["recipe"]) if picker else recipe_of(folder, row, picks, was["recipe"])
     config = check_changes(config, changes_of(settings, captioner))
+    if started: change_epochs(folder, config)
     with joined() as device:
-        run(folder, open_data(data, scale, device=device), config, recipe)
+        corpus = open_data(data, scale, device=device)
+        if not started: announce(corpus, config, recipe, scale)
+        run(folder, corpus, config, recipe)
     print(shown(folder/"weights.safetensors"))
 
 # %% ../nbs/40_cli.ipynb #765d3438
 app.command(epilog="Example: picknet extract videos/ --out features --cnn resnet50" + EXIT)(extract)
 
+# %% ../nbs/40_cli.ipynb #082d5102
+@app.command(epilog="Example: picknet frontier --scale smoke --budget 2 --budget 4" + DONE)
+def frontier(
+    data: Annotated[str, typer.Option(help="'shapes', the built-in world, or the folder of a corpus.")] = "shapes",
+    scale: Annotated[str, typer.Option(help=f"{SCALES}.")] = "small",
+    seeds: Annotated[int, typer.Option(min=1, help="How many seeds.")] = 1,
+    budget: Annotated[Optional[list[int]], typer.Option(min=1, help="Frames; may be repeated. Default: 1, 2, 3, 4, 6, 8, 12, 30.")] = None,
+    folder: Annotated[Optional[Path], typer.Option(help="Where runs and the result go; default: data/runs/DATA-SCALE-frontier.")] = None,
+    settings: SET = None,
+    scores: Annotated[bool, typer.Option(help="Score the captions; without, a later call does it.")] = True,
+    workers: Annotated[Optional[int], typer.Option(min=1, help="Seeds side by side. Default: one for each core, six at most on a GPU.")] = None,
+    as_json: JSON = False,
+) -> None:
+    "Caption quality against the number of frames picked."
+    from picknet_nb.frontier import BUDGETS, draw_frontier, frontier_folder, frontier_table, measure_frontier
+    from picknet_nb.reproduction import default_workers
+    folder = folder or frontier_folder(data, scale)
+    result = measure_frontier(data, scale, seeds, budget or BUDGETS, folder, settings_of(settings), workers=workers or default_workers(),
+                              command=typed(), scores=scores)
+    say(result, as_json, frontier_table(result) if scores else LATER)
+    if scores: save_figure(draw_frontier(result), folder/"frontier.png")
+    if not as_json: print(f"\nEverything is in {shown(folder)}")
+
 # %% ../nbs/40_cli.ipynb #465b09b9
+def check_alike(run: Path, seen: tuple, data: str, corpus) -> None:
+    "Refuse data whose features are not of the kind that a run has seen: CNN, size of features, size of glances."
+    here = corpus.settings.cnn, corpus.features.shape[-1], corpus.glances.shape[-1]
+    if seen != here:
+        kind = lambda cnn, features, glances: f"{cnn} ({features}, glances {glances})"
+        raise PickNetError(f"{run} was trained on features of {kind(*seen)}, and {data} has those of {kind(*here)}: "
+                           "give its own --data, and for the built-in world its --scale")
+
+
 def explain_zero(captions: dict) -> None:
     "Say why the CIDEr of a single clip is nothing to worry about."
     if len(captions) == 1:
         print("CIDEr is 0 because there is only one clip: it weighs words by how rare they are among clips", file=sys.stderr)
 
 # %% ../nbs/40_cli.ipynb #c2ab132a
-@app.command(epilog="Example: picknet evaluate data/runs/shapes-small/seed-0/picknet-v-l --beam 5")
+@app.command(epilog="Example: picknet evaluate runs/mine --beam 5" + DONE)
 def evaluate(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run or of a model, or the name of a model in the box.")],
     data: Annotated[Optional[str], typer.Option(help="'shapes' or the folder of a corpus; default: what the run was trained on.")] = None,
@@ -214,6 +309,7 @@ def evaluate(
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     beam: Annotated[Optional[int], typer.Option(min=1, help="1 is greedy; default: as the model speaks.")] = None,
     threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Pick where p(pick) is larger; default: the run's own.")] = None,
+    picker: PICKER = None,
     out: Annotated[Optional[Path], typer.Option(help="Write the captions here, as {id: caption}.")] = None,
     as_json: JSON = False,
 ) -> None:
@@ -222,7 +318,9 @@ def evaluate(
     from picknet_nb.metrics import score as measure
     from picknet_nb.models import Speech, find_model
     from picknet_nb.reproduction import measure_row, open_data
-    from picknet_nb.runs import load_run
+    from picknet_nb.runs import load_run, read_recipe
+    from picknet_nb.signs import signs_of, worries
+    use_thing(picker)
     run = run if run.exists() else find_model(str(run))
     beam = beam or Speech.read(run).beam
     with joined() as device:
@@ -230,22 +328,22 @@ def evaluate(
         config = config if threshold is None else config.changed(threshold=threshold)
         data, scale = data or same_as_noted(run, "--data", None, was["data"]) or "shapes", scale or was["scale"] or "small"
         corpus = open_data(data, scale, device=str(device))
-        seen, shown_here = (config.clip.cnn, about["feature_dims"], about["glance_dims"]), (corpus.settings.cnn, corpus.features.shape[-1], corpus.glances.shape[-1])
-        if seen != shown_here:
-            raise PickNetError(f"{run} was trained on features of {seen[0]} ({seen[1]}, glances {seen[2]}), and {data} has those of "
-                               f"{shown_here[0]} ({shown_here[1]}, glances {shown_here[2]}): give its own --data, and for the built-in world its --scale")
+        check_alike(run, (config.clip.cnn, about["feature_dims"], about["glance_dims"]), data, corpus)
         corpus = replace(corpus, vocabulary=vocabulary)  # it speaks with its own words, whatever people said of these clips
-        row = measure_row(model, corpus, config, was["recipe"], (beam,), split)
+        recipe = picking_with(picker, None, None) if picker else read_recipe(run/"run.json", about.get("recipe", {}))
+        row = measure_row(model, corpus, config, recipe, (beam,), split)
     captions, = row["captions"].values()
+    signs = signs_of(list(captions.values()), corpus.settings.max_words)
+    for worry in worries(signs): print(f"picknet: {worry}", file=sys.stderr)
     if out:
         write_whole(out, json.dumps(captions, indent=1, ensure_ascii=False))
     explain_zero(captions)
     scores = measure(captions, corpus.references(split), split=split, decoding=f"beam {beam}" if beam > 1 else "greedy")
-    found = {"scores": scores.values, "signature": scores.signature, "frames_used": row["frames_used"]}
-    say(found, as_json, f"{scores}\n{row['frames_used']:.1f} frames a clip")
+    found = {"scores": scores.values, "signature": scores.signature, "frames_used": row["frames_used"], "signs": signs.to_dict()}
+    say(found, as_json, f"{scores}\n{row['frames_used']:.1f} frames a clip; {signs}")
 
 # %% ../nbs/40_cli.ipynb #3c902dce
-@app.command(epilog="Example: picknet score captions.json --references references.json")
+@app.command(epilog="Example: picknet score captions.json --references references.json" + DONE)
 def score(
     captions: Annotated[Path, typer.Argument(help="JSON: {id: caption}, or a list of {'id': …, 'caption': …}.")],
     references: Annotated[Path, typer.Option(help="JSON: {id: [captions]}.")],
@@ -259,13 +357,13 @@ def score(
 
 # %% ../nbs/40_cli.ipynb #e667f33d
 app.command(epilog="Example: picknet caption holiday.mp4 --strip strip.png" + EXIT)(caption)
-app.command(epilog="Example: picknet stream rtsp://camera.local/live --rate 1")(stream)
-app.command(epilog="Example: picknet explore --videos holiday --port 8866")(explore)
-app.command(epilog="Example: picknet models everyday")(models)
-app.command(epilog="Example: picknet export runs/mine mine --beam 5 --no-repeats")(export)
+app.command(epilog="Example: picknet stream rtsp://camera.local/live --rate 1; by a pipe: ffmpeg -i film.mp4 -f matroska - | picknet stream -" + DONE)(stream)
+app.command(epilog="Example: picknet explore --videos holiday --port 8866" + DONE)(explore)
+app.command(epilog="Example: picknet models everyday" + DONE)(models)
+app.command(epilog="Example: picknet export runs/mine mine --beam 5 --no-repeats" + DONE)(export)
 
 # %% ../nbs/40_cli.ipynb #6cdbf984
-@app.command(epilog="Example: picknet bench captioner --out captioner.json")
+@app.command(epilog="Example: picknet bench captioner --out captioner.json" + DONE)
 def bench(
     what: Annotated[str, typer.Argument(help="Name of a benchmark; without it, they are listed.")] = "",
     out: Annotated[Optional[Path], typer.Option(help="Where the result goes.")] = None,
@@ -273,9 +371,10 @@ def bench(
     "Time plain and fast versions side by side. Benchmarks come with a checkout."
     import subprocess
     import picknet_nb
-    folder = Path(picknet_nb.__file__).resolve().parents[1]/"benchmarks"
+    homes = (Path(picknet_nb.__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents)
+    folder = next((home for home in homes if (home/"benchmarks").is_dir() and (home/"settings.ini").is_file()), homes[0])/"benchmarks"
     known = sorted(path.stem for path in folder.glob("*.py") if "__main__" in path.read_text())
-    there = ", ".join(known) or "none: they come with a checkout, not with the package"
+    there = ", ".join(known) or "none: they come with a checkout, not with the package; call it from inside one"
     if not what:
         print(f"benchmarks: {there}")
         return
@@ -293,10 +392,20 @@ def missing_parts(there: dict[str, bool]) -> str:
     absent = {source: [name for name in names if not there[name]] for source, names in PARTS.items()}
     return "; ".join(f'{", ".join(names)} (pip install "{source}")' for source, names in absent.items() if names) or "none"
 
+# %% ../nbs/40_cli.ipynb #912255bf
+def unfinished_runs(folders) -> dict[str, str]:
+    "Runs that have no weights of their end, and the stage that each stands in."
+    found = {}
+    for run in sorted(path.parent for folder in folders for path in folder.glob("**/run.json")):
+        if not (run/"weights.safetensors").exists():
+            done = [json.loads(line) for line in (run/"log.jsonl").read_text().splitlines()] if (run/"log.jsonl").exists() else []
+            found[str(run)] = f"{done[-1]['stage']}, {done[-1]['epoch'] + 1} epochs done" if done else "not one epoch done"
+    return found
+
 # %% ../nbs/40_cli.ipynb #8516fa91
-@app.command(epilog="Example: picknet info --settings")
+@app.command(epilog="Example: picknet info --settings" + DONE)
 def info(
-    settings: Annotated[bool, typer.Option("--settings", help="List every setting by group, with its value at each scale.")] = False,
+    settings: Annotated[bool, typer.Option("--settings", help="List every setting by group: what it means, and its value at each scale.")] = False,
     as_json: JSON = False,
 ) -> None:
     "Versions, devices, settings and the runs that are here."
@@ -304,14 +413,17 @@ def info(
     import torch
     from picknet_nb import __version__
     from picknet_nb.captioning import finished_runs, run_folders
+    from picknet_nb.stages import CAPTIONERS
     optional = {name: find_spec(name) is not None for names in PARTS.values() for name in names}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-    runs = [str(run) for run in finished_runs(run_folders())]
-    found = {"picknet_nb": __version__, "torch": torch.__version__, "gpu": gpu, "optional": optional, "runs": runs,
+    runs, begun = [str(run) for run in finished_runs(run_folders())], unfinished_runs(run_folders())
+    found = {"picknet_nb": __version__, "torch": torch.__version__, "gpu": gpu, "optional": optional, "runs": runs, "unfinished": begun, "captioners": list(CAPTIONERS),
              "settings": {name: asdict(config) for name, config in PRESETS.items()}}
     lines = [f"picknet_nb {__version__}, torch {torch.__version__}, {gpu or 'no GPU'}",
              f"optional parts missing: {missing_parts(optional)}", "settings: see `picknet info --settings`",
-             "trained runs:" + "".join(f"\n  {shown(run)}" for run in runs) if runs else "trained runs: none yet"]
+             f"captioners: {', '.join(CAPTIONERS)}",
+             "trained runs:" + "".join(f"\n  {shown(run)}" for run in runs) if runs else "trained runs: none yet",
+             *[f"unfinished: {shown(run)} ({shown(stage)}); picknet train {shown(run)} --resume" for run, stage in begun.items()]]
     say(found, as_json, settings_table() if settings else "\n".join(lines))
 
 # %% ../nbs/40_cli.ipynb #123d7751

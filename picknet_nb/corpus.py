@@ -20,6 +20,7 @@ import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from .config import ClipSettings, ConfigError
 from .extraction import part_path, read_part
@@ -28,7 +29,7 @@ from .text import Vocabulary, _kept, _row, tokenize
 
 # %% auto #0
 __all__ = ['SPLITS', 'CorpusError', 'cut_captions', 'check_videos', 'check_captions', 'check_splits', 'Rows', 'write_tensors',
-           'build_corpus', 'save_corpus', 'load_corpus', 'in_batches', 'Corpus', 'write_corpus', 'assemble']
+           'build_corpus', 'save_corpus', 'load_corpus', 'in_batches', 'Corpus', 'write_corpus', 'assemble', 'digest']
 
 # %% ../nbs/06_corpus.ipynb #fdb3f43d
 SPLITS = ("train", "validation", "test")
@@ -474,3 +475,17 @@ def assemble(
     settings = replace(settings, cnn=made_with.get("cnn", settings.cnn))
     remembered = {key: value for key, value in made_with.items() if key not in _OF_A_CLIP} | (details or {})
     return write_corpus(out, name, captions, tensors, splits, settings, remembered)
+
+# %% ../nbs/06_corpus.ipynb #beb745da
+_BLOCK = 1 << 26  # bytes that are copied from a GPU at a time
+_KNOWN = WeakTensorKeyDictionary()  # a tensor: its version when it was read, and its letters
+
+
+def digest(tensor: Tensor, again: bool = False) -> str:  # again: read it though nobody has written to it, since its file may have changed
+    "Twelve letters that change when any byte of a tensor, its type or its shape does."
+    if again or _KNOWN.get(tensor, (None,))[0] != tensor._version:
+        letters = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
+        for some in tensor.split(max(1, _BLOCK * len(tensor) // max(1, tensor.nbytes))):
+            letters.update(some.detach().cpu().contiguous().view(torch.uint8).numpy())
+        _KNOWN[tensor] = tensor._version, letters.hexdigest()[:12]
+    return _KNOWN[tensor][1]

@@ -41,7 +41,7 @@ from .video import is_video
 from .workers import rank_and_world
 
 # %% auto #0
-__all__ = ['MSVD_CLIPS', 'BY_HAND', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'read_captions', 'msvd_numbers',
+__all__ = ['Check', 'MSVD_CLIPS', 'BY_HAND', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'read_captions', 'msvd_numbers',
            'Prepared', 'prepare_videos', 'prepare_msvd', 'read_msrvtt', 'split_by_name', 'prepare_msrvtt',
            'open_features', 'read_splits', 'prepare_features', 'check_alike', 'prepare_joined', 'download',
            'unpack_clips', 'download_dataset']
@@ -125,6 +125,9 @@ def msvd_numbers(captions: dict[str, list[str]], source, mapping=None) -> dict[s
     return numbers
 
 # %% ../nbs/07_datasets.ipynb #7111034c
+Check = Callable[[dict[str, Path], dict[str, Tensor]], None]  # may refuse, or say what is coming
+
+
 class Prepared(NamedTuple):
     "A corpus that was made, and what could not be put into it."
     corpus: Corpus | None   # None in all processes of torchrun but the first
@@ -148,11 +151,12 @@ def prepare_videos(
     source,                           # the file that the captions come from
     cnn: CNN,
     settings: ClipSettings = ClipSettings(),  # its `cnn` becomes the name of the CNN that is given
-    workers: int | None = None,
-    progress: bool = True,
+    workers: int | None = None, progress: bool = True,
+    check: Check | None = None,       # is asked before anything is extracted: files and splits
 ) -> Prepared:
     "Extract the videos that have captions, and put the corpus together."
     wanted = {name: videos[name] for name in captions if name in videos}
+    if check: check(wanted, split(list(wanted)))
     cut_captions([captions[name] for name in wanted])  # what that needs and is not installed is told before hours of extraction
     extracted = extract_folder(wanted, out, cnn, settings.frames, settings.glance_size, workers, progress)
     if rank_and_world()[0]:
@@ -171,15 +175,13 @@ def prepare_msvd(
     videos,                       # a folder of clips, named by clip id or vidN
     cnn: CNN,
     mapping=None,                 # youtube_mapping.txt; not needed if the captions name all 1,970 clips
-    settings: ClipSettings = ClipSettings(),
-    workers: int | None = None,
-    progress: bool = True,
+    settings: ClipSettings = ClipSettings(), workers: int | None = None, progress: bool = True, check: Check | None = None,
 ) -> Prepared:
     "MSVD from captions and clips, split 1200 / 100 / 670."
     texts = read_captions(captions)
     numbers = msvd_numbers(texts, captions, mapping)
     files = _by_clip_id(list_videos(videos), numbers)
-    return prepare_videos(out, "msvd", files, texts, lambda ids: split_by_number(numbers, ids), captions, cnn, settings, workers, progress)
+    return prepare_videos(out, "msvd", files, texts, lambda ids: split_by_number(numbers, ids), captions, cnn, settings, workers, progress, check)
 
 # %% ../nbs/07_datasets.ipynb #1d969092
 _SPLIT_NAMES = {"train": "train", "validate": "validation", "val": "validation", "validation": "validation", "test": "test"}
@@ -230,15 +232,13 @@ def prepare_msrvtt(
     annotations,                  # the JSON files, or the zips with them
     videos,                       # a folder of videoN.mp4
     cnn: CNN,
-    settings: ClipSettings = ClipSettings(),
-    workers: int | None = None,
-    progress: bool = True,
+    settings: ClipSettings = ClipSettings(), workers: int | None = None, progress: bool = True, check: Check | None = None,
 ) -> Prepared:
     "MSR-VTT from its annotation files and videos, split as they say."
     paths = [annotations] if isinstance(annotations, (str, Path)) else list(annotations)
     captions, which = read_msrvtt(*paths)
     return prepare_videos(out, "msrvtt", list_videos(videos), captions, lambda ids: split_by_name(which, ids),
-                          paths[0], cnn, settings, workers, progress)
+                          paths[0], cnn, settings, workers, progress, check)
 
 # %% ../nbs/07_datasets.ipynb #bfa72385
 def open_features(

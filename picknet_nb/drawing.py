@@ -23,7 +23,7 @@ from .video import PICK_GREEN, VideoError, _check_file, _import_av, _open_file, 
 
 # %% auto #0
 __all__ = ['STRIP_SUFFIXES', 'drawable', 'place_captions', 'original_frames', 'height_to_width', 'caption_strip', 'save_strip',
-           'burn_in', 'spoken_pictures', 'render']
+           'strip_png', 'shown_in_notebooks', 'burn_in', 'spoken_pictures', 'render']
 
 # %% ../nbs/34_drawing.ipynb #0633d20f
 _LETTERS, _LINES = 600, 8  # that are drawn of one caption at most
@@ -146,6 +146,21 @@ def save_strip(caption: Caption, out) -> Path:
         raise VideoError(out, f"the name of a strip must end in {', '.join(STRIP_SUFFIXES)}")
     caption_strip(caption).savefig(drawn := io.BytesIO(), format=out.suffix[1:].lower(), dpi=110, bbox_inches="tight")
     return write_whole(out, drawn.getvalue())
+
+# %% ../nbs/34_drawing.ipynb #8c8f4235
+def strip_png(caption: Caption) -> bytes:
+    "The strip as the bytes of a PNG."
+    caption_strip(caption).savefig(drawn := io.BytesIO(), format="png", dpi=90, bbox_inches="tight")
+    return drawn.getvalue()
+
+
+def shown_in_notebooks() -> bool:
+    "From now on, IPython draws captions as strips; False where there is no IPython."
+    import builtins
+    shell = getattr(builtins, "get_ipython", lambda: None)()
+    if shell is not None:
+        shell.display_formatter.formatters["image/png"].for_type(Caption, strip_png)
+    return shell is not None
 
 # %% ../nbs/34_drawing.ipynb #397c9b20
 @lru_cache(maxsize=8)

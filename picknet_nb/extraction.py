@@ -120,15 +120,15 @@ _NOT_VIDEO = frozenset(".txt .csv .tsv .json .jsonl .md .npy .npz .h5 .hdf5 .srt
 def list_videos(
     videos,  # a folder, a list of paths, or {id: path}
 ) -> dict[str, Path]:
-    "The videos of a folder by id, which is the file's name without its ending."
+    "The videos of a folder and of those inside it by id, which is the file's name without its ending."
     if isinstance(videos, dict):
         return {name: Path(path) for name, path in videos.items()}
     if isinstance(videos, (str, Path)):
         folder = Path(videos)
         if not folder.is_dir():
             raise FileError(folder, "is a file, not a folder of videos" if folder.exists() else "no such folder")
-        videos = sorted(path for path in folder.iterdir()
-                        if path.is_file() and path.name[0] != "." and path.suffix.lower() not in _NOT_VIDEO)
+        hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)
+        videos = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() not in _NOT_VIDEO and not hidden(path))
     files: dict[str, Path] = {}
     for path in map(Path, videos):
         if path.stem in files:

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -324,6 +325,14 @@ def _differences(a, b, metric: str) -> list[float]:
     return [a[video] - b[video] for video in sorted(a)]
 
 # %% ../nbs/30_metrics.ipynb #4641e69c
+@lru_cache(maxsize=4)
+def _drawn(shape: tuple[int, int], samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    "How often each seed and each video is drawn, (samples, seeds) and (samples, videos); kept, since many comparisons share their draws."
+    draw, shares = np.random.default_rng(seed), [np.full(count, 1 / count) for count in shape]
+    drawn = [[draw.multinomial(len(share), share) for share in shares] for _ in range(samples)]
+    return tuple(np.array(each, np.float32) for each in zip(*drawn))
+
+
 def paired_bootstrap(
     a: Scores | Mapping[str, float] | Sequence,  # scores with `per_video`, or video: score; a list of them, one for each seed
     b: Scores | Mapping[str, float] | Sequence,
@@ -336,9 +345,8 @@ def paired_bootstrap(
     if len(a) != len(b):
         raise ScoreError(f"a paired comparison needs as many seeds on both sides, not {len(a)} and {len(b)}")
     difference = np.array([_differences(*pair, metric) for pair in zip(a, b)])
-    draw, shares = np.random.default_rng(seed), [np.full(count, 1 / count) for count in difference.shape]
-    counts = lambda: [draw.multinomial(len(share), share) for share in shares]  # how often each seed and each video is drawn
-    means = np.array([seeds @ difference @ videos for seeds, videos in (counts() for _ in range(samples))]) / difference.size
+    seeds, videos = _drawn(difference.shape, samples, seed)
+    means = (seeds @ difference * videos).sum(1) / difference.size
     low, high = np.quantile(means, [0.025, 0.975])
     p = min(1.0, 2 * (1 + min((means <= 0).sum(), (means >= 0).sum())) / (1 + samples))  # never 0: the data is one draw too
     return Comparison(float(difference.mean()), float(low), float(high), float(p))

@@ -18,7 +18,7 @@ from .policy import Policy
 # %% auto #0
 __all__ = ['Choice', 'PICKERS', 'Clips', 'PickerError', 'picks_at', 'all_frames', 'uniform', 'random_k', 'random_p',
            'frame_distances', 'centre_distances', 'greedy_start', 'kmeans_shares', 'nearest_distinct', 'kmeans',
-           'learned', 'Picker', 'make_picker', 'parse_label']
+           'picker_of', 'learned', 'Picker', 'make_picker', 'parse_label']
 
 # %% ../nbs/13_pickers.ipynb #a0f05722
 class Clips(NamedTuple):
@@ -179,6 +179,16 @@ def kmeans(
         # the first frame is free for its own centre only, and nothing else is
         return picks_at(nearest_distinct(distances.masked_fill(first != mine, torch.inf)), clips)
     return pick
+
+# %% ../nbs/13_pickers.ipynb #bcc2be1e
+def picker_of(pick: Choice) -> Callable[[], Choice]:
+    "An entry of the registry from a function `picks = pick(clips)`, with the facts that are its attributes."
+    make = lambda: pick
+    make.__dict__.update(getattr(pick, "__dict__", {}))
+    return make
+
+
+PICKERS.plain = picker_of
 
 # %% ../nbs/13_pickers.ipynb #bcd9bd45
 @PICKERS.add("learned", number=None, looks_at="glances", random=False, causal=True)

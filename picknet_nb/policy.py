@@ -245,12 +245,12 @@ def standardise(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims) of training clips
     apart: int,       # frames from one comparison partner to the next
-    spread: float,    # standard deviation of the margin that shall come out
+    spread: float,    # standard deviation of the margin to aim for
     signs: bool = True,
 ) -> PickNet:
     "Scale both layers on data and, with `signs`, let every change speak for picking."
     apart, direction = min(apart, glances.shape[1] - 1), None
-    if net.clock is not None:  # after so many frames, age shall say as much as what is seen
+    if net.clock is not None:  # after so many frames, age says as much as what is seen
         direction = net.clock / net.clock.square().mean().sqrt()
         net.clock.zero_()
     projected = project(net, glances)

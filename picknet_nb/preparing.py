@@ -8,21 +8,23 @@ from __future__ import annotations
 import json
 import random
 import sys
+import textwrap
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from .config import PRESETS, ClipSettings, Config, ConfigError, group_of, preset
+from .config import PRESETS, ClipSettings, Config, ConfigError, explanations, group_of, preset
 from .files import PickNetError, first_few, write_whole
-from .terminal import EXIT, JSON, WEIGHTS, left_out, say, shown
+from .terminal import DONE, EXIT, JSON, WEIGHTS, left_out, say, shown
 
 # %% auto #0
-__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'CNN', 'WORKERS', 'SETTINGS', 'OF_THE_WORLD',
-           'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'clip_settings', 'settings_table', 'kinds_of_data',
-           'joined', 'report', 'prepare_shapes', 'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd',
-           'prepare_msrvtt', 'prepare_features', 'prepare_join', 'prepare_download', 'extract']
+__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'CNN', 'WORKERS', 'SETTINGS', 'OFFICIAL', 'BRING',
+           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'clip_settings', 'settings_table',
+           'kinds_of_data', 'joined', 'of_all', 'report', 'refuse_empty', 'before_extraction', 'prepare_shapes',
+           'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd', 'prepare_msrvtt', 'prepare_features',
+           'prepare_join', 'prepare_download', 'extract']
 
 # %% ../nbs/39_preparing.ipynb #4d4779cc
 SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -66,14 +68,18 @@ GROUPS = {"clip": "what a clip is: for `picknet prepare --set`", "captioner": "w
           "policy": "what picks frames, and what a pick is worth", "training": "how both are taught"}
 
 
-def settings_table() -> str:
-    "Every setting under its group, with its value in each preset."
-    line = lambda name, values: f"{name:<21}" + "".join(f"{str(value):<10}" for value in values)
-    lines = [line("", PRESETS)]
+def settings_table(width: int = 100) -> str:
+    "Every setting under its group: its value in the paper's preset, what it means, and the presets that have another value."
+    lines, usual, meanings = [], preset(), explanations()
+    scales = {name: config for name, config in PRESETS.items() if config.captioner.architecture == "paper"}  # not those of other captioners
     for group, about in GROUPS.items():
-        groups = [getattr(config, group) for config in PRESETS.values()]
-        lines += ["", f"{group}, {about}", *(line(each.name, [getattr(some, each.name) for some in groups]) for each in fields(groups[0]))]
-    return "\n".join(each.rstrip() for each in lines)
+        lines += [f"{group}, {about}", ""]
+        for name, value in asdict(getattr(usual, group)).items():
+            others = {each: config.flat()[name] for each, config in scales.items() if config.flat()[name] != value}
+            besides = f" [{', '.join(f'{each}: {other}' for each, other in others.items())}]" if others else ""
+            lines += textwrap.wrap(f"{name:<21} {value!s:<10} {meanings[name]}{besides}", width, subsequent_indent=" " * 33, break_on_hyphens=False)
+        lines.append("")
+    return "\n".join([*lines, "A number is the section of the paper that the value is from; in brackets, scales with another value."])
 
 # %% ../nbs/39_preparing.ipynb #3b6d45f3
 prepare = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
@@ -96,13 +102,22 @@ def joined():
     from picknet_nb.training import joined as join
     return join()
 
+# %% ../nbs/39_preparing.ipynb #f52b17e5
+OFFICIAL = {"msvd": {"train": 1200, "validation": 100, "test": 670}, "msrvtt": {"train": 6513, "validation": 497, "test": 2990}}  # clips
+
+
+def of_all(name: str, split: str, count: int) -> str:
+    "How many clips of a split there are, and of a known data set how many there should be."
+    whole = OFFICIAL.get(name, {}).get(split, count)
+    return f"{count:,}" if count == whole else f"{count:,} of {whole:,}"
+
 # %% ../nbs/39_preparing.ipynb #67adbc28
 def report(prepared, out: Path, named: bool = True) -> None:
     "What was made, what was left out; the exit code says whether anything was. Files that were named on the way are only counted."
     if prepared.corpus is None:  # not the first process of torchrun
         return
     corpus = prepared.corpus
-    sizes = ", ".join(f"{len(videos)} {split}" for split, videos in corpus.splits.items())
+    sizes = ", ".join(f"{of_all(corpus.name, split, len(videos))} {split}" for split, videos in corpus.splits.items())
     print(f"{shown(out)}: {len(corpus.ids)} videos ({sizes}), {len(corpus.words)} captions, {len(corpus.vocabulary)} words")
     for reason in () if named else prepared.failed.values():
         print(f"left out: {shown(reason)}", file=sys.stderr)
@@ -114,11 +129,36 @@ def report(prepared, out: Path, named: bool = True) -> None:
         if names: print(f"{what}: {shown(first_few(names, 5))} ({len(names)})", file=sys.stderr)
     left_out(len(prepared.failed), len(corpus.ids))
 
+# %% ../nbs/39_preparing.ipynb #e8d73cef
+def refuse_empty(where: Path, splits: dict, way_out: str) -> None:
+    "Refuse clips that leave nothing to learn from, or nothing to judge by."
+    if empty := [split for split in ("train", "validation") if not len(splits[split])]:
+        raise PickNetError(f"{where}: leaves no clip for {' and '.join(empty)}, and training needs both; {way_out}")
+
+
+def before_extraction(out: Path, where: Path, cnn, clip: ClipSettings, workers: Optional[int], way_out: str):
+    "What is checked and said before anything is extracted."
+    from picknet_nb.forecast import forecast, foresee_extraction
+    from picknet_nb.workers import rank_and_world
+
+    def check(files: dict[str, Path], splits: dict) -> None:
+        refuse_empty(where, splits, way_out)
+        if rank_and_world()[0] or cnn.device.type != "cpu":
+            return
+        smaller = "" if cnn.name in ("tiny", "efficientnet-lite0") else "--cnn efficientnet-lite0 is about ten times as quick"
+        if seconds := foresee_extraction(files, out, cnn, clip, workers):
+            print(f"{len(files)} videos, {forecast(seconds, smaller)}", file=sys.stderr)
+
+    return check
+
+
+BRING = "bring some of those clips, or let `picknet prepare videos` split the ones that you have"
+
 # %% ../nbs/39_preparing.ipynb #60aea535
 OF_THE_WORLD = tuple(name for name in OF_A_CORPUS if name != "frames")  # its clips have thirty beats
 
 
-@prepare.command("shapes", epilog="Example: picknet prepare shapes --scale small")
+@prepare.command("shapes", epilog="Example: picknet prepare shapes --scale small" + DONE)
 def prepare_shapes(
     scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "small",
     out: Annotated[Optional[Path], typer.Option(help="Folder of the corpus; default: data/corpora/shapes-SCALE.")] = None,
@@ -163,9 +203,7 @@ def checked_splits(splits: Optional[Path], captions: Path, videos: Path, texts: 
     if not splits:
         splits = draw_splits(ids, out/"splits.json")
         print(f"no --splits: videos split at random, 80 : 5 : 15, as written in {shown(splits)}")
-    empty = [split for split, places in read_splits(splits, ids).items() if split != "test" and not len(places)]
-    if empty:
-        raise CorpusError(splits, f"leaves no video for {' and '.join(empty)}")
+    refuse_empty(splits, read_splits(splits, ids), "change it, or leave --splits away")
     return splits
 
 # %% ../nbs/39_preparing.ipynb #91811193
@@ -187,8 +225,10 @@ def prepare_videos(
     clip, texts, files = clip_settings(settings), read_captions(captions), list_videos(videos)
     splits = checked_splits(splits, captions, videos, texts, files, out)
     with joined() as device:
-        report(make(out, name or out.resolve().name, files, texts, lambda ids: read_splits(splits, ids), captions,
-                    load_cnn(cnn, weights, device), clip, workers), out)
+        eye = load_cnn(cnn, weights, device)
+        check = before_extraction(out, splits, eye, clip, workers, "change it, or leave --splits away")
+        report(make(out, name or out.resolve().name, files, texts, lambda ids: read_splits(splits, ids), captions, eye, clip, workers,
+                    check=check), out)
 
 # %% ../nbs/39_preparing.ipynb #a70fd755
 @prepare.command("msvd", epilog="Example: picknet prepare msvd --captions video_corpus.csv --videos YouTubeClips "
@@ -205,7 +245,9 @@ def prepare_msvd(
     from picknet_nb.datasets import prepare_msvd as make
     clip = clip_settings(settings)
     with joined() as device:
-        report(make(out, captions, videos, load_cnn(cnn, weights, device), mapping, clip, workers), out)
+        eye = load_cnn(cnn, weights, device)
+        check = before_extraction(out, videos, eye, clip, workers, BRING)
+        report(make(out, captions, videos, eye, mapping, clip, workers, check=check), out)
 
 # %% ../nbs/39_preparing.ipynb #cdb039b6
 @prepare.command("msrvtt", epilog="Example: picknet prepare msrvtt --annotations train_val_videodatainfo.json "
@@ -221,7 +263,9 @@ def prepare_msrvtt(
     from picknet_nb.datasets import prepare_msrvtt as make
     clip = clip_settings(settings)
     with joined() as device:
-        report(make(out, annotations, videos, load_cnn(cnn, weights, device), clip, workers), out)
+        eye = load_cnn(cnn, weights, device)
+        check = before_extraction(out, videos, eye, clip, workers, BRING)
+        report(make(out, annotations, videos, eye, clip, workers, check=check), out)
 
 # %% ../nbs/39_preparing.ipynb #d6bae780
 OF_FEATURES = tuple(name for name in OF_A_CORPUS if name not in ("glance_size", "glance"))  # --glances says what the policy compares
@@ -250,7 +294,7 @@ def prepare_features(
 OF_WORDS = ("min_word_count", "vocabulary_from")  # what may differ when corpora are joined
 
 
-@prepare.command("join", epilog="Example: picknet prepare join data/corpora/msvd data/corpora/msrvtt --out data/corpora/both --set min_word_count=15")
+@prepare.command("join", epilog="Example: picknet prepare join data/corpora/msvd data/corpora/msrvtt --out data/corpora/both --set min_word_count=15" + DONE)
 def prepare_join(
     corpora: Annotated[list[Path], typer.Argument(help="Folders of corpora that were made with the same CNN.")],
     out: OUT,
@@ -269,7 +313,7 @@ def prepare_join(
     report(Prepared(make(out, parts, name, replace(parts[0].settings, **changes)), {}, []), out)
 
 # %% ../nbs/39_preparing.ipynb #cbecc183
-@prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd")
+@prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd" + DONE)
 def prepare_download(
     name: Annotated[str, typer.Argument(help="msvd or msrvtt.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],

@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import platform
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -36,20 +37,22 @@ from .captioner import CAPTIONERS
 from .config import FORMER_NAMES, Config, ConfigError, group_of, preset, settings_from
 from .corpus import Corpus
 from .files import FileError, PickNetError, first_few, read_json, write_whole
+from .forecast import forecast, foresee_table
 from .pickers import PICKERS
 from .runs import RunError, fingerprint, learned_from, load_run, open_run
 from .scoring import LEADER, clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile, slug
-from .stages import ROWS, Model, Recipe, caption_videos, frame_choice, recipes
-from .training import train
+from .signs import signs_of
+from .stages import ROWS, Model, Recipe, caption_videos, frame_choice, recipes, with_captioner
+from .training import epoch_order, train
 from .terminal import shown
 from .workers import Done, Pool, usable_cores
 
 # %% auto #0
 __all__ = ['TUNES', 'check_split', 'measure_row', 'commit_here', 'circumstances', 'made_from', 'differences', 'minutes_of',
-           'stage_one', 'train_first', 'check_former', 'find_row', 'train_row', 'frames_alike', 'takes_a_number', 'Job',
-           'Plan', 'sit_down', 'do_job', 'done_jobs', 'default_workers', 'shared_gpu', 'train_rows', 'present_scale',
-           'open_data', 'check_changes', 'check_rows', 'check_scorers', 'earlier_rows', 'result_of', 'commands_of',
-           'table_folder', 'reproduce']
+           'seconds_per_step', 'stage_one', 'train_first', 'check_former', 'find_row', 'train_row', 'frames_alike',
+           'takes_a_number', 'Job', 'Plan', 'sit_down', 'do_job', 'done_jobs', 'default_workers', 'shared_gpu',
+           'train_tables', 'train_rows', 'present_scale', 'open_data', 'check_changes', 'check_rows', 'check_scorers',
+           'earlier_rows', 'result_of', 'commands_of', 'table_folder', 'reproduce']
 
 # %% ../nbs/38_reproduction.ipynb #339e401f
 def check_split(corpus: Corpus, split: str) -> None:
@@ -70,8 +73,9 @@ def measure_row(model: Model, corpus: Corpus, config: Config, recipe: Recipe, be
         words, picks = caption_videos(model, corpus, videos, choose, beam)
         if words.is_cuda: torch.cuda.synchronize()
         found.setdefault("seconds_per_clip", (time.perf_counter() - started) / len(videos))
-        found["captions"][decoding_name(beam)] = dict(
-            zip([corpus.ids[video] for video in videos.tolist()], corpus.vocabulary.decode(words.cpu())))
+        said = corpus.vocabulary.decode(words.cpu())
+        found["captions"][decoding_name(beam)] = dict(zip([corpus.ids[video] for video in videos.tolist()], said))
+        found.setdefault("signs", {})[decoding_name(beam)] = signs_of(said, corpus.settings.max_words).to_dict()
     counts = picks.sum(1)
     return found | {"frames_used": counts.float().mean().item(), "pick_positions": picks.float().mean(0).tolist(),
                     "pick_counts": torch.bincount(counts, minlength=picks.shape[1] + 1).tolist()}
@@ -123,6 +127,15 @@ def minutes_of(run: Path) -> float:
     "How long a run trained and validated, from its log."
     spent = [entry.get("seconds") for entry in read_log(log)] if (log := run/"log.jsonl").exists() else []
     return sum(each for each in spent if type(each) in (int, float)) / 60
+
+
+def seconds_per_step(run: Path, corpus: Corpus, config: Config) -> float | None:
+    "The median epoch of stage one, its validation included, over the number of its steps."
+    log = read_log(run/"log.jsonl") if (run/"log.jsonl").exists() else []
+    spent = [entry["seconds"] for entry in log if entry.get("stage") == "supervision" and "seconds" in entry]
+    settings = config.training
+    order = epoch_order(corpus.pairs("train"), settings.batch_size, 0, owner=corpus.caption_video, together=settings.captions_together)
+    return statistics.median(spent) / len(order) if spent else None
 
 
 def stage_one(config: Config, recipe: Recipe) -> tuple[str, Recipe]:
@@ -187,7 +200,9 @@ def train_row(corpus: Corpus, folder: Path, config: Config, name: str, recipe: R
     if row:
         if more := [beam for beam in beams if decoding_name(beam) not in row["captions"]]:
             model = load_run(home if recipe.stages else first, corpus.device)[0]
-            row["captions"] |= measure_row(model, corpus, config, recipe, more)["captions"]
+            measured = measure_row(model, corpus, config, recipe, more)
+            row["captions"] |= measured["captions"]
+            row["signs"] = row.get("signs", {}) | measured["signs"]
             write_whole(path, json.dumps(row))
         return row
     if recipe.stages:
@@ -195,8 +210,8 @@ def train_row(corpus: Corpus, folder: Path, config: Config, name: str, recipe: R
     else:
         model = load_run(first, corpus.device)[0]
     row = {"row": name, "seed": seed, "picker": recipe.label, "stage_one": start, "machine": circumstances()["machine"],
-           "minutes": minutes_of(home), "minutes_shared": minutes_of(first), **measure_row(model, corpus, config, recipe, beams),
-           "made_from": made_from(corpus, config, recipe)}
+           "minutes": minutes_of(home), "minutes_shared": minutes_of(first), "seconds_per_step": seconds_per_step(first, corpus, config),
+           **measure_row(model, corpus, config, recipe, beams), "made_from": made_from(corpus, config, recipe)}
     write_whole(path, json.dumps(row))
     return row
 
@@ -214,34 +229,48 @@ def takes_a_number(name: str) -> bool:
 # %% ../nbs/38_reproduction.ipynb #4d89ce6e
 class Job(NamedTuple):
     "A run to train: stage one, or a row."
+    folder: Path    # of its table
     config: Config  # with its seed
     name: str       # of the row; "": stage one
     recipe: Recipe  # of the row, or of one that begins with this stage one
 
 
 class Plan:
-    "The jobs of a table; each is queued when those that it waits for are done."
+    "The jobs of one or more tables; each is queued when those that it waits for are done."
 
-    def __init__(self, folder: Path, corpus: Corpus, config: Config, rows: list[str], seeds: int):
-        self.folder, self.corpus, self.rows, self.done = folder, corpus, rows, set()
-        settings = [config.changed(seed=seed) for seed in range(config.training.seed, config.training.seed + seeds)]
-        starts = {stage_one(config, recipe)[0]: recipe for name, recipe in reversed(recipes().items()) if name in rows}
-        self.jobs = deque(Job(each, "", starts[name]) for each in settings for name in sorted(starts))
-        self.waiting = [(each, name) for each in settings for name in sorted(rows, key=lambda name: name != LEADER)]
+    def __init__(self, tables: dict[Path, Config], corpus: Corpus, rows: list[str], seeds: int):  # the folder of each, and its settings
+        self.corpus, self.rows, self.done, self.jobs, self.waiting = corpus, rows, set(), deque(), []
+        for folder, config in tables.items():
+            for each in (config.changed(seed=seed) for seed in range(config.training.seed, config.training.seed + seeds)):
+                self.waiting += [(folder, each, name) for name in sorted(rows, key=lambda name: name != LEADER)]
+                for start, names in self.starts(config).items():
+                    done = all(row_path(folder, each.training.seed, name).exists() for name in names)  # who needs it has had it
+                    self.jobs.extend([] if done else [Job(folder, each, "", recipes()[names[0]])])
+                    self.done |= {(folder, each.training.seed, start)} if done else set()
+        self.queue()
 
-    def needs(self, config: Config, name: str) -> set[tuple[int, str]]:
+    def starts(self, config: Config) -> dict[str, list[str]]:
+        "The rows that share each stage one."
+        begins = {name: stage_one(config, recipes()[name])[0] for name in recipes() if name in self.rows}
+        return {start: [name for name in begins if begins[name] == start] for start in sorted(set(begins.values()))}
+
+    def needs(self, folder: Path, config: Config, name: str) -> set[tuple[Path, int, str]]:
         "The jobs that must be done before a row can begin."
-        leader = {(config.training.seed, LEADER)} if name != LEADER and LEADER in self.rows and takes_a_number(name) else set()
-        return leader | {(config.training.seed, stage_one(config, recipes()[name])[0])}
+        waits = [LEADER] if name != LEADER and LEADER in self.rows and takes_a_number(name) else []
+        return {(folder, config.training.seed, each) for each in (*waits, stage_one(config, recipes()[name])[0])}
 
     def note(self, job: Job) -> None:
-        "A job is done: queue what has waited for it."
-        self.done.add((job.config.training.seed, job.name or stage_one(job.config, job.recipe)[0]))
+        "A job is done: what has waited for it can begin."
+        self.done.add((job.folder, job.config.training.seed, job.name or stage_one(job.config, job.recipe)[0]))
+        self.queue()
+
+    def queue(self) -> None:
+        "Queue the rows that need not wait any longer."
         ready = [each for each in self.waiting if self.needs(*each) <= self.done]
         self.waiting = [each for each in self.waiting if each not in ready]
-        for config, name in ready:
-            frames = frames_alike(self.folder, self.corpus, config) if takes_a_number(name) else 6
-            self.jobs.append(Job(config, name, recipes(frames)[name]))
+        for folder, config, name in ready:
+            frames = frames_alike(folder, self.corpus, config) if takes_a_number(name) else 6
+            self.jobs.append(Job(folder, config, name, recipes(frames)[name]))
 
 # %% ../nbs/38_reproduction.ipynb #257a48a1
 def sit_down(load: Callable[[], Corpus], modules: Iterable[str], place: int, lock=None) -> tuple[Corpus, int]:
@@ -251,12 +280,12 @@ def sit_down(load: Callable[[], Corpus], modules: Iterable[str], place: int, loc
     return load(), place
 
 
-def do_job(job: Job, at_hand: tuple[Corpus, int | None], folder: Path, beams: tuple[int, ...], bars: bool) -> dict | None:
+def do_job(job: Job, at_hand: tuple[Corpus, int | None], beams: tuple[int, ...], bars: bool) -> dict | None:
     "Stage one, or a row."
     corpus, place = at_hand
     if job.name:
-        return train_row(corpus, folder, job.config, job.name, job.recipe, beams, bars, place)
-    train_first(corpus, folder, job.config, job.recipe, bars, place)
+        return train_row(corpus, job.folder, job.config, job.name, job.recipe, beams, bars, place)
+    train_first(corpus, job.folder, job.config, job.recipe, bars, place)
 
 
 def done_jobs(jobs: deque, workers: int, corpus: Corpus, setup: Callable | None, *arguments) -> Iterator[Done]:
@@ -297,21 +326,28 @@ def shared_gpu() -> Iterator[bool]:
                 for name in names: os.environ.pop(name, None)
 
 # %% ../nbs/38_reproduction.ipynb #2ac92218
-def train_rows(folder: Path, corpus: Corpus, config: Config, rows: list[str], seeds: int = 1, beams: tuple[int, ...] = (1,),
-               bars: bool = True, workers: int = 1, setup: Callable | None = None, give: Callable[[dict], object] = lambda row: None) -> list[dict]:
+def train_tables(tables: dict[Path, Config], corpus: Corpus, rows: list[str], seeds: int = 1, beams: tuple[int, ...] = (1,),
+                 bars: bool = True, workers: int = 1, setup: Callable | None = None,
+                 give: Callable[[dict], object] = lambda row: None) -> dict[Path, list[dict]]:
     "Every row for every seed; several workers need to be told how they are set up; `give` gets each row when it is done."
-    plan, found, first = Plan(folder, corpus, config, rows, seeds), {}, config.training.seed
-    with tqdm(total=len(rows) * seeds, desc="rows", unit="row", disable=not bars or workers == 1, position=0) as bar:
-        for job, row, reason in done_jobs(plan.jobs, workers, corpus, setup, folder, beams, bars):
+    plan, found = Plan(tables, corpus, rows, seeds), {}
+    with tqdm(total=len(tables) * len(rows) * seeds, desc="rows", unit="row", disable=not bars or workers == 1, position=0) as bar:
+        for job, row, reason in done_jobs(plan.jobs, workers, corpus, setup, beams, bars):
             if reason:
                 raise PickNetError(f"{job.name or 'stage one'} cannot be trained: {reason}, twice, perhaps for want of memory; "
                                    "what it had saved is there: start again")
             plan.note(job)
             if job.name:
-                found[job.config.training.seed, job.name] = row
+                found[job.folder, job.config.training.seed, job.name] = row
                 give(row)
                 bar.update()
-    return [found[seed, name] for seed in range(first, first + seeds) for name in rows]
+    seeds_of = lambda config: range(config.training.seed, config.training.seed + seeds)
+    return {folder: [found[folder, seed, name] for seed in seeds_of(config) for name in rows] for folder, config in tables.items()}
+
+
+def train_rows(folder: Path, corpus: Corpus, config: Config, rows: list[str], seeds: int = 1, **options) -> list[dict]:
+    "The same for one table."
+    return train_tables({folder: config}, corpus, rows, seeds, **options)[folder]
 
 # %% ../nbs/38_reproduction.ipynb #273355ff
 def present_scale(scale: str) -> str:
@@ -343,8 +379,7 @@ def check_changes(config: Config, changes: dict) -> Config:
     for name in changes:
         if group_of(name) == "clip":
             raise ConfigError(f"{name} belongs to the corpus: set it when preparing (picknet prepare …)")
-    config = config.changed(**changes)
-    CAPTIONERS.find(config.captioner.architecture)
+    config = with_captioner(config, changes.get("architecture", config.captioner.architecture)).changed(**changes)
     for name in changes:
         off = TUNES.get(name, ())
         if off and not any(getattr(config.training, each) for each in off):
@@ -427,9 +462,7 @@ def reproduce(
     changes: dict | None = None,       # settings that differ from the preset
     beams: Iterable[int] = (1,),
     scores: bool = True,               # False: only train and caption; score later, perhaps elsewhere
-    device: str | None = None,
-    command: str = "",                 # what was typed, for the result file
-    bars: bool = True,
+    device: str | None = None, command: str = "", bars: bool = True,  # what was typed, for the result file
     workers: int = 1,                  # processes that train rows side by side: `default_workers()` is best
     modules: Iterable[str] = (),       # of your own, for the workers to import: they register captioners and pickers
 ) -> dict:
@@ -443,9 +476,12 @@ def reproduce(
     check_split(corpus, "test")
     config, load = replace(config, clip=corpus.settings), partial(open_data, data, scale, device=device, bars=False)
     meanwhile = scored_meanwhile(folder, corpus.references("test")) if scores and workers > 1 else nullcontext(lambda row: None)
+    if bars and device == "cpu" and not (folder/"rows").exists():
+        tqdm.write(forecast(foresee_table(corpus, config, rows, seeds, workers), "--scale smoke takes seconds"), file=sys.stderr)
     opened = time.monotonic()
     with meanwhile as give, shared_gpu() if workers > 1 and device.startswith("cuda") else nullcontext():
-        done = train_rows(folder, corpus, config, rows, seeds, tuple(beams), bars, workers, partial(sit_down, load, tuple(modules)), give)
+        done = train_rows(folder, corpus, config, rows, seeds, beams=tuple(beams), bars=bars, workers=workers,
+                          setup=partial(sit_down, load, tuple(modules)), give=give)
     trained = time.monotonic()
     if earlier := earlier_rows(folder, corpus, config, done, bars):
         done, command = done + earlier, commands_of(folder, config, command)

@@ -21,11 +21,10 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
 
 from .captioner import CAPTIONERS
 from .config import ClipSettings, Config, ConfigError, load_config, save_config
-from .corpus import Corpus
+from .corpus import Corpus, digest
 from .extras import Shadow
 from .files import LIMITS, FileError, PickNetError, check_torch_zip, first_few, limit, read_json, write_whole
 from .stages import Model, Recipe
@@ -33,9 +32,9 @@ from .text import Vocabulary
 from .workers import rank_and_world
 
 # %% auto #0
-__all__ = ['RunError', 'save_weights', 'load_weights', 'fingerprint', 'digest', 'learned_from', 'changes', 'read_about',
-           'read_recipe', 'read_settings', 'read_words', 'open_run', 'shapes_of', 'check_shapes', 'load_run',
-           'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint', 'restore']
+__all__ = ['LASTS', 'RunError', 'save_weights', 'load_weights', 'fingerprint', 'learned_from', 'changes', 'read_about',
+           'read_recipe', 'read_settings', 'read_words', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights',
+           'load_run', 'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint', 'restore']
 
 # %% ../nbs/25_runs.ipynb #b22ebd76
 class RunError(FileError):
@@ -82,20 +81,6 @@ def fingerprint(features: Tensor) -> str:
     "The short name that earlier runs noted for their features, from some of the clips."
     some = features[:: max(1, len(features) // 64)].cpu().contiguous()
     return hashlib.sha256(some.view(torch.uint8).numpy()).hexdigest()[:12]
-
-
-_BLOCK = 1 << 26  # bytes that are copied from a GPU at a time
-_KNOWN = WeakTensorKeyDictionary()  # a tensor: its version when it was read, and its letters
-
-
-def digest(tensor: Tensor, again: bool = False) -> str:  # again: read it though nobody has written to it, since its file may have changed
-    "Twelve letters that change when any byte of a tensor, its type or its shape does."
-    if again or _KNOWN.get(tensor, (None,))[0] != tensor._version:
-        letters = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-        for some in tensor.split(max(1, _BLOCK * len(tensor) // max(1, tensor.nbytes))):
-            letters.update(some.detach().cpu().contiguous().view(torch.uint8).numpy())
-        _KNOWN[tensor] = tensor._version, letters.hexdigest()[:12]
-    return _KNOWN[tensor][1]
 
 # %% ../nbs/25_runs.ipynb #ed8d58c6
 def learned_from(corpus: Corpus, again: bool = False) -> dict[str, str]:
@@ -175,11 +160,15 @@ def read_settings(folder) -> Config: return _of_a_run(load_config, Path(folder)/
 def read_words(folder) -> Vocabulary: return _of_a_run(Vocabulary.load, Path(folder)/"vocabulary.json")
 
 # %% ../nbs/25_runs.ipynb #ff915830
+LASTS = {"supervision": "supervision_epochs", "words": "word_epochs", "reinforcement": "reinforcement_epochs",
+         "adaptation": "adaptation_epochs"}  # how long each stage lasts: settings that may change on the way
+
+
 def _edited(folder: Path, about: dict, names: set[str] | None = None) -> None:
     "Refuse a `config.json` that says something else than `run.json` noted of it."
     noted, stand = about.get("settings", {}), read_settings(folder).flat()  # earlier runs noted none
     if found := [f"{name} {stand[name]}, and run.json notes {noted[name]}" for name in stand
-                 if name in noted and noted[name] != stand[name] and (not names or name in names)]:
+                 if name in noted and noted[name] != stand[name] and name not in LASTS.values() and (not names or name in names)]:
         raise RunError(folder/"config.json", f"was changed after the run was begun, or run.json was: {first_few(found)}")
 
 
@@ -271,16 +260,26 @@ def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
         raise RunError(folder/"run.json", "lacks or garbles sizes of the model: the policy compares features, of another size")
     return config, read_words(folder), about
 
+# %% ../nbs/25_runs.ipynb #76b51552
+def newest_weights(folder: Path) -> Path:
+    "The weights of a finished run; else those of the last stage that it came to, with a warning."
+    for name in ("weights", "adaptation", "reinforcement", "words", "supervision"):
+        if (path := folder/f"{name}.safetensors").exists():
+            if name != "weights":
+                warnings.warn(f"{folder}: the run is not finished; it speaks as it did in {name}, and `picknet train {folder} --resume` goes on", stacklevel=3)
+            return path
+    raise RunError(folder, "has no weights.safetensors: the run is not finished; go on with it by `picknet train --resume`")
+
 # %% ../nbs/25_runs.ipynb #673fd854
 def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, dict]:
     "The model of a finished run with its settings, its words and what it was trained on."
     folder = Path(folder)
-    weights = folder/"weights.safetensors"
     if not (folder/"run.json").exists():
         raise RunError(folder, "is no run folder: it has no run.json")
-    if not weights.exists():
-        raise RunError(folder, "has no weights.safetensors: the run is not finished; go on with it by `picknet train --resume`")
+    weights = newest_weights(folder)
     config, vocabulary, about = _opened(folder)
+    if weights.stem in ("supervision", "words") and Recipe.read({"picker": "learned", **about.get("recipe", {})}).learns:
+        about = {**about, "recipe": asdict(Recipe("uniform", 6))}  # its policy knows nothing yet
     sizes = about["feature_dims"], about["glance_dims"], len(vocabulary)
     try:
         check_shapes(weights, shapes_of(config, *sizes))
@@ -331,7 +330,7 @@ class Trainer:
     def check_stored(self) -> None:
         "Refuse a checkpoint of other settings or other data, and one whose finished stages are gone."
         for name, now in self.noted.items() if self.stored else ():
-            if found := changes(self.stored.get(name, {}), now):  # earlier checkpoints noted neither
+            if found := changes(self.stored.get(name, {}), {each: now[each] for each in now if each not in LASTS.values()}):  # earlier ones noted neither
                 raise RunError(self.folder/"checkpoint.pt", f"was written with {first_few(found)}; {_AGAIN}")
         for path in (self.folder/f"{name}.safetensors" for name in self.finished):
             if not path.is_file():

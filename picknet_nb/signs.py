@@ -23,7 +23,8 @@ class Signs:
     endless: float   # share that was cut off at the longest length
 
     def __str__(self) -> str:
-        return f"{self.distinct} distinct captions of {self.clips}, {self.length:.1f} words each, {self.endless:.0%} never end"
+        plural = "s" * (self.distinct != 1)
+        return f"{self.distinct} distinct caption{plural} of {self.clips}, {self.length:.1f} words each, {self.endless:.0%} never end"
 
     def to_dict(self) -> dict:
         "For JSON."
@@ -49,7 +50,9 @@ def worries(signs: Signs) -> list[str]:
         found.append(f"all {signs.clips} clips get one and the same sentence; {_ADVICE}")
     elif signs.clips >= 20 and signs.distinct * 20 <= signs.clips:
         found.append(f"{signs.clips} clips get only {signs.distinct} different sentences; {_ADVICE}")
-    if signs.clips and signs.endless > 0.5:
+    if signs.clips and signs.length < 1:
+        found.append("most captions have not a single word: train longer")
+    if signs.endless > 0.5:
         found.append(f"{signs.endless:.0%} of the captions never end: it has not learned to stop; train longer")
     return found
 
@@ -108,4 +111,4 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     if at_rest([line["validation"]["CIDEr"] for line in lines]):
         found.append("CIDEr of the validation clips has not moved for 10 epochs: the rates may be too small, or the clips too few")
     for worry in found:
-        warnings.warn(f"{stage}, after {len(lines)} epochs: {worry}", stacklevel=2)
+        warnings.warn(f"{stage}, after {len(lines)} epoch{'s' * (len(lines) > 1)}: {worry}", stacklevel=2)

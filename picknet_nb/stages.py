@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .captioner import caption, make_captioner, repeated, teach
+from .captioner import CAPTIONERS, caption, make_captioner, repeated, teach
 from .cider import Cider
 from .config import Config, Registry
 from .corpus import Corpus
@@ -27,8 +27,11 @@ from .rewards import Reward, Rewards, limits_at, within_limits
 from .text import PAD
 
 # %% auto #0
-__all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation',
-           'caption_videos', 'Validation', 'Recipe', 'recipes']
+__all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Lessons', 'Supervision', 'Environment', 'Trials', 'Reinforcement',
+           'Adaptation', 'caption_videos', 'Validation', 'with_captioner', 'Recipe', 'recipes']
+
+# %% ../nbs/23_stages.ipynb #7e7ce7a3
+import picknet_nb.attention, picknet_nb.committees, picknet_nb.hierarchies, picknet_nb.one_stack, picknet_nb.shared_space
 
 # %% ../nbs/23_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -72,8 +75,8 @@ def feedback_at(epoch: int, config: Config) -> float:
     return min(training.feedback_most, training.feedback_step * (epoch // training.feedback_every))
 
 # %% ../nbs/23_stages.ipynb #87fc67e9
-class Supervision(nn.Module):
-    "Cross-entropy of captions, given frames that do not depend on the policy."
+class Lessons(nn.Module):
+    "What changes from epoch to epoch and from batch to batch while captions are taught."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, choose: Callable[[Tensor], Tensor], most: int | None = None,
                  first_epoch: int = 0):
@@ -100,6 +103,10 @@ class Supervision(nn.Module):
     def form(self) -> tuple[int, bool]:
         "What the computation looks like: a recording of one form does not serve another."
         return self.places, self.fed
+
+# %% ../nbs/23_stages.ipynb #da960ef3
+class Supervision(Lessons):
+    "Cross-entropy of captions, given frames that do not depend on the policy."
 
     def forward(
         self,
@@ -167,8 +174,8 @@ _FEWEST = 64  # rows in a batch: with a handful, libraries multiply matrices in 
 _MOST_KNOWN = 500_000  # picks that are remembered, at about 300 bytes each
 
 # %% ../nbs/23_stages.ipynb #2096e3c4
-class Reinforcement(nn.Module):
-    "REINFORCE on the policy, with the captioner as a fixed environment."
+class Trials(nn.Module):
+    "Picks that a policy tries, and what they earn."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward):
         super().__init__()
@@ -197,6 +204,10 @@ class Reinforcement(nn.Module):
         critical = self.config.policy.baseline == "greedy"
         picks = torch.cat([tried.sampled, tried.greedy[None]]) if critical else tried.sampled  # (rollouts, or one more, batch, frames)
         return self.rewards_of(picks.flatten(0, 1), videos.repeat(len(picks)))
+
+# %% ../nbs/23_stages.ipynb #3a9ac278
+class Reinforcement(Trials):
+    "REINFORCE on the policy, with the captioner as a fixed environment."
 
     def forward(
         self,
@@ -312,6 +323,15 @@ class Validation:
                 "picks": count.float().mean().item(), "inside": inside.float().mean().item()}
 
 # %% ../nbs/23_stages.ipynb #0f41bdc8
+def with_captioner(
+    config: Config,
+    architecture: str,  # the name of a registered captioner
+) -> Config:
+    "The settings with another captioner, and as that one can use them."
+    fitting = getattr(CAPTIONERS.find(architecture), "fitting", lambda settings: settings)
+    return replace(config, captioner=replace(fitting(config.captioner), architecture=architecture))
+
+# %% ../nbs/23_stages.ipynb #ee5bf898
 @dataclass(frozen=True)
 class Recipe:
     "How one row of the table is trained and tested."
@@ -343,9 +363,9 @@ class Recipe:
 
     def settings(self, config: Config) -> Config:
         "The row's own captioner and reward weights."
-        own = {"architecture": self.architecture} if self.architecture else {}
+        config = with_captioner(config, self.architecture) if self.architecture else config
         return config.changed(language_weight=config.policy.language_weight * self.language,
-                              diversity_weight=config.policy.diversity_weight * self.diversity, **own)
+                              diversity_weight=config.policy.diversity_weight * self.diversity)
 
     @classmethod
     def read(cls, stored: dict) -> Recipe:

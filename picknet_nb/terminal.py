@@ -16,12 +16,14 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from tqdm import tqdm
 
+from .config import MODULES
 from .files import PickNetError
 
 # %% auto #0
-__all__ = ['SOME_LEFT_OUT', 'EXIT', 'JSON', 'WEIGHTS', 'USED', 'shown', 'say', 'show_warning', 'after_mistake',
-           'know_all_letters', 'left_out', 'use_module', 'typed']
+__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'USED', 'shown', 'say', 'show_warning', 'after_mistake',
+           'know_all_letters', 'left_out', 'use_module', 'use_thing', 'typed']
 
 # %% ../nbs/02_terminal.ipynb #64a940f8
 def shown(text) -> str:
@@ -45,7 +47,7 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
     "A warning of ours in one line; any other as Python shows it."
     ours = issubclass(category, (UserWarning, FutureWarning)) and Path(filename).parent.name == "picknet_nb"
     text = f"picknet: {shown(message)}\n" if ours else warnings.formatwarning(message, category, filename, lineno, line)
-    (file or sys.stderr).write(text)
+    tqdm.write(text, file=file or sys.stderr, end="")  # which lifts a progress bar out of the way
 
 
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
@@ -61,7 +63,9 @@ def know_all_letters(*streams) -> None:
 
 # %% ../nbs/02_terminal.ipynb #62cd4302
 SOME_LEFT_OUT = 3  # the exit code of work that is done but for some files
-EXIT = f"\n\nExit status: 0 everything is done, 1 nothing is, {SOME_LEFT_OUT} some files were left out; standard error says which and why."
+DONE = "\n\nExit status: 0 done, 1 refused or failed, 2 mistyped, 130 interrupted; standard error says why."  # ends the help of a command
+EXIT = (f"\n\nExit status: 0 everything is done, 1 nothing is, {SOME_LEFT_OUT} some files were left out, 2 mistyped, 130 interrupted; "
+        "standard error says which and why.")
 
 
 def left_out(failed: int, done: int) -> None:
@@ -78,18 +82,25 @@ USED: list[str] = []  # modules of one's own; processes that train rows side by 
 
 
 def use_module(name: str) -> None:
-    "Import a module that registers something, from the current folder or from what is installed."
+    "Import a module that registers something or has something, from the current folder or from what is installed."
     name, here = name.removesuffix(".py"), os.getcwd()
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        import_module(name)
+        MODULES[name] = import_module(name)
     except ModuleNotFoundError as reason:
         if not f"{name}.".startswith(f"{reason.name}."):
             raise  # what the module itself misses is its own affair
-        raise PickNetError(f"--use {name}: there is no such module, neither in {here} nor among what is installed") from None
+        raise PickNetError(f"{name}: there is no such module, neither in {here} nor among what is installed") from None
     if name not in USED:
         USED.append(name)
+
+
+def use_thing(name: Optional[str]) -> Optional[str]:
+    "A name as it was typed; the module of a `module:thing` is used from now on."
+    if name and ":" in name:
+        use_module(name.partition(":")[0])
+    return name
 
 # %% ../nbs/02_terminal.ipynb #56ba8c6f
 def typed() -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .files import FileError, PickNetError, read_json, write_whole
+from .files import FileError, PickNetError, first_few, read_json, write_whole
 
 # %% auto #0
 __all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'Vocabulary']
@@ -109,7 +109,7 @@ def _sentence(
     return " ".join(words[place] for place in row if place not in (PAD, BOS))
 
 # %% ../nbs/02_text.ipynb #82588c32
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Vocabulary:
     "The words a captioner knows; the id of a word is its place."
     words: tuple[str, ...]  # the four specials first
@@ -128,8 +128,10 @@ class Vocabulary:
         "The place of each word."
         return {word: place for place, word in enumerate(self.words)}
 
-    def __len__(self) -> int:
-        return len(self.words)
+    def __len__(self) -> int: return len(self.words)
+
+    def __repr__(self) -> str:
+        return f"Vocabulary({len(self):,} words: {first_few(self.words[len(SPECIALS):], 5)})"
 
     def encode(self, captions: Iterable[str], max_words: int) -> Tensor:  # int64 (captions, max_words)
         "The ids of each caption: words, `<eos>`, zeros."

@@ -5,12 +5,16 @@
 # %% ../nbs/03_video.ipynb #61be5103
 from __future__ import annotations
 
+import errno
+import os
 import stat
 from bisect import bisect_right
+from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 from fractions import Fraction
 from functools import lru_cache, partial
+from importlib import import_module
 from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
@@ -35,6 +39,12 @@ class Clip(NamedTuple):
     frames: Tensor  # uint8 (frames, 3, height, width)
     times: Tensor   # float32 (frames,), seconds since the first frame of the video
 
+    def __reduce__(self):  # between processes as arrays: of tensors, PyTorch would share the memory
+        return _clip_of, tuple(each.cpu().numpy() for each in self)
+
+
+def _clip_of(*arrays) -> Clip: return Clip(*map(torch.from_numpy, arrays))
+
 # %% ../nbs/03_video.ipynb #4279069f
 VIDEO_SUFFIXES = frozenset(".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .wmv .flv .gif .ogv .ts .3gp".split())
 
@@ -45,26 +55,22 @@ def is_video(path) -> bool:
     return path.suffix.lower() in VIDEO_SUFFIXES and not path.name.startswith(".")
 
 # %% ../nbs/03_video.ipynb #e69706f2
-def _import_av():
-    "PyAV, or a sentence that says how to get it."
+def _needed(module: str, what: str):
+    "A module that need not be installed, or a sentence that says how to get it."
     try:
-        import av
+        return import_module(module)
     except ImportError as reason:
-        raise PickNetError('reading video needs PyAV: pip install "picknet_nb[video]"') from reason
-    return av
+        raise PickNetError(f'{what}: pip install "picknet_nb[video]"') from reason
+
+
+def _import_av(): return _needed("av", "reading video needs PyAV")
 
 # %% ../nbs/03_video.ipynb #53c2a995
 PICK_GREEN = "#1a9641"
 _GREY = "#b0b0b0"
 
 
-def import_pyplot():
-    "Matplotlib, or a sentence that says how to get it."
-    try:
-        from matplotlib import pyplot
-    except ImportError as reason:
-        raise PickNetError('drawing needs matplotlib: pip install "picknet_nb[video]"') from reason
-    return pyplot
+def import_pyplot(): return _needed("matplotlib.pyplot", "drawing needs matplotlib")
 
 # %% ../nbs/03_video.ipynb #24365d61
 def draw_frame(axes, image: Tensor, left: float, top: float, tall: float, box: float) -> None:
@@ -143,14 +149,12 @@ def _check_file(path) -> None:
         raise VideoError(path, f"cannot be read: {reason}") from reason
     if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
         raise VideoError(path, "is a folder, not a video" if stat.S_ISDIR(found.st_mode) else "is not a regular file")
-    if found.st_size == 0:
-        raise VideoError(path, "the file is empty")
+    if found.st_size == 0: raise VideoError(path, "the file is empty")
 
 # %% ../nbs/03_video.ipynb #7b87c119
 def _check_time(path, deadline: float) -> None:
     "Stop a decoder that works longer than it may."
-    if monotonic() > deadline:
-        raise VideoError(path, _TOO_LONG)
+    if monotonic() > deadline: raise VideoError(path, _TOO_LONG)
 
 
 def _check_size(path, frame) -> None:
@@ -165,6 +169,9 @@ def _said(error) -> str:
     return (logged or getattr(error, "strerror", "") or str(error) or type(error).__name__).splitlines()[0].rstrip(".")
 
 # %% ../nbs/03_video.ipynb #fde10147
+_NO_CAMERA = {errno.ENOENT: "there is no such camera: is it connected?", errno.EBUSY: "another program is using this camera",
+              errno.EACCES: "cannot be opened: no permission (on Linux, join the group `video`)"}
+_BY_A_PIPE = "; most .mp4 files have their index at the end, which a pipe cannot jump to: send them as `ffmpeg -i film.mp4 -f matroska -` does"
 _STUMBLES = IndexError, ValueError, TypeError, OverflowError  # of PyAV: streams that come and go, sizes that cannot be
 
 
@@ -192,7 +199,8 @@ def _opened(path, source: str, seconds: float, **how):
     except MemoryError as reason:
         raise VideoError(path, f"needs more than {limit('PICKNET_DECODER_BYTES'):,} bytes to be decoded (PICKNET_DECODER_BYTES)") from reason
     except (av.error.FFmpegError, *_STUMBLES) as reason:
-        hint = hint * isinstance(reason, av.error.ArgumentError)  # what FFmpeg says where it keeps to a limit that we have set
+        if how.get("format"): raise VideoError(path, _NO_CAMERA.get(getattr(reason, "errno", 0)) or f"cannot be opened ({_said(reason)})") from reason
+        hint = hint * isinstance(reason, av.error.ArgumentError) or _BY_A_PIPE * source.startswith("pipe:")  # the first is said of limits of ours
         raise VideoError(path, f"not a video, or a damaged one ({_said(reason)}){hint}") from reason
 
 # %% ../nbs/03_video.ipynb #a388fce7
@@ -255,20 +263,13 @@ def _scan(path, deadline: float) -> _Index:
             if packet.size and not packet.is_discard:  # a discarded one is decoded for the sake of others, never shown
                 keys += [len(stamps)] if packet.is_keyframe else []
                 stamps.append(packet.pts)
-        if not stamps:
-            raise VideoError(path, "has no frames")
-        if broken:
-            raise VideoError(path, "is truncated: its last frame is not whole")
+        if not stamps: raise VideoError(path, "has no frames")
+        if broken: raise VideoError(path, "is truncated: its last frame is not whole")
         return _Index(stamps, keys, float(stream.time_base))
 
 # %% ../nbs/03_video.ipynb #b79a6c1b
 _JUMP_GAIN = 10  # packets that a jump must skip to be worth its cost
-
-
-class _Run(NamedTuple):
-    "One stretch of decoding: jump to `start` (None: the beginning), decode until all of `wanted` are seen."
-    start: int | None
-    wanted: set
+_Run = namedtuple("_Run", "start wanted")  # jump to `start` (None: the beginning), decode until all of `wanted` are seen
 
 # %% ../nbs/03_video.ipynb #3dcb55fe
 def _plan(index: _Index, wanted: list[int], jump: bool = True) -> list[_Run]:  # wanted time stamps, ascending; jump=False: walk all the way
@@ -338,11 +339,6 @@ def _read_planned(path, index: _Index, wanted: set[int], painter: _Painter, dead
                     break
     return images
 
-# %% ../nbs/03_video.ipynb #3ab7daf2
-def _times(stamps: list, tick: float) -> Tensor:
-    "Seconds since the first frame."
-    return torch.tensor([(stamp - stamps[0]) * tick for stamp in stamps], dtype=torch.float32)
-
 # %% ../nbs/03_video.ipynb #52f7a104
 def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: float) -> Clip:
     "Decode every frame and count: slow, but right for any file."
@@ -355,11 +351,10 @@ def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: f
             if seen in wanted:
                 found[seen] = painter(frame), seen / rate if frame.pts is None else frame.pts * tick
             seen += 1
-    if seen == 0:
-        raise VideoError(path, "has no frame that can be decoded")
+    if seen == 0: raise VideoError(path, "has no frame that can be decoded")
     if seen != total:  # now we know how many there are
         return _read_straight(path, seen, frames, painter, deadline)
-    return Clip(torch.stack([found[i][0] for i in order]), _times([found[i][1] for i in order], 1.0))
+    return Clip(torch.stack([found[i][0] for i in order]), torch.tensor([found[i][1] - found[0][1] for i in order]))
 
 # %% ../nbs/03_video.ipynb #ac0d4199
 def _read_here(path, frames: int = 30, size: int = 224, time_limit: float = 60.0, jump: bool = True) -> Clip:
@@ -373,7 +368,7 @@ def _read_here(path, frames: int = 30, size: int = 224, time_limit: float = 60.0
         order = [shown[i] for i in spaced(total, frames)]
         images = _read_planned(path, index, set(order), painter, deadline, jump)
         if images.keys() == set(order):
-            return Clip(torch.stack([images[stamp] for stamp in order]), _times(order, index.tick))
+            return Clip(torch.stack([images[stamp] for stamp in order]), torch.tensor([(stamp - order[0]) * index.tick for stamp in order]))
     return _read_straight(path, total, frames, painter, deadline)
 
 # %% ../nbs/03_video.ipynb #88a17133
@@ -384,8 +379,7 @@ def in_decoder(path, time_limit: float, make: Callable, *arguments) -> Iterator:
     return apart(make, *arguments, memory_limit=memory, time_limit=2 * time_limit + _GRACE, error=partial(VideoError, path))
 
 
-def _read_apart(*how) -> Iterator[tuple]:
-    yield tuple(each.numpy() for each in _read_here(*how))
+def _read_apart(*how) -> Iterator[Clip]: yield _read_here(*how)
 
 # %% ../nbs/03_video.ipynb #85f4182b
 def read_clip(
@@ -396,11 +390,10 @@ def read_clip(
     jump: bool = True,         # False: decode straight through (the frames are the same)
 ) -> Clip:
     "Equally spaced frames of a video; where it has fewer, frames repeat."
-    if frames < 1 or size < 1:
-        raise PickNetError(f"a clip needs at least one frame and one pixel, not frames={frames}, size={size}")
+    if frames < 1 or size < 1: raise PickNetError(f"a clip needs at least one frame and one pixel, not frames={frames}, size={size}")
     _check_file(path)
     with closing(in_decoder(path, time_limit, _read_apart, path, frames, size, time_limit, jump)) as found:
-        return Clip(*map(torch.from_numpy, next(found)))
+        return next(found)
 
 # %% ../nbs/03_video.ipynb #60b5ace8
 @lru_cache(maxsize=64)
@@ -439,9 +432,9 @@ def _at_rate(items: Iterable[tuple[float, object]], rate: float) -> Iterator[tup
             due = (int(time * rate + 1e-6) + 1) / rate
 
 # %% ../nbs/03_video.ipynb #ecc206f5
-def _decoded(name: str, local: bool, time_limit: float, how: dict) -> Iterator[tuple[float, object]]:
-    "Frames of a file, a URL or a camera as they come, with their times."
-    with _opened(name, f"file:{name}" if local else name, time_limit, **how) as (container, stream):
+def _decoded(name: str, source: str, time_limit: float, how: dict) -> Iterator[tuple[float, object]]:
+    "Frames of a file, a pipe, a URL or a camera as they come, with their times."
+    with _opened(name, source, time_limit, **how) as (container, stream):
         rate, tick = float(stream.average_rate or 25), float(stream.time_base)
         start, number, waiting = None, 0, monotonic()
         for packet in container.demux(stream):
@@ -453,13 +446,12 @@ def _decoded(name: str, local: bool, time_limit: float, how: dict) -> Iterator[t
                 number, waiting = number + 1, monotonic()
 
 
-def _painted(name: str, local: bool, rate: float, size: int, time_limit: float, how: dict) -> Iterator[tuple]:
+def _painted(name: str, source: str, rate: float, size: int, time_limit: float, how: dict) -> Iterator[tuple]:
     "One frame for each tick, small, as an array."
     paint, time = _Painter(size), None
-    for time, frame in _at_rate(_decoded(name, local, time_limit, how), rate):
+    for time, frame in _at_rate(_decoded(name, source, time_limit, how), rate):
         yield time, paint(frame).numpy()
-    if time is None:
-        raise VideoError(name, "has no frame that can be decoded")
+    if time is None: raise VideoError(name, "has no frame that can be decoded")
 
 # %% ../nbs/03_video.ipynb #0f5d4d39
 def _upright(frame, size: int) -> Tensor:  # uint8 (3, size, size)
@@ -475,9 +467,23 @@ def _timed(items: Iterable, rate: float) -> Iterator[tuple[float, object]]:
     for number, item in enumerate(items):
         yield item if isinstance(item, tuple) else (number / rate, item)
 
+# %% ../nbs/03_video.ipynb #c3044543
+def _found(name: str, format: str | None) -> tuple[str, str, dict]:
+    "What a source is called, what FFmpeg calls it, and what it may lead to."
+    if name == "-":
+        name = "standard input"
+        try:
+            if os.isatty(0): raise VideoError(name, "is a terminal: a video must come by a pipe")
+            return name, f"pipe:{os.dup(0)}", {**_ONE_FILE, "protocol_whitelist": "pipe"}
+        except OSError as reason: raise VideoError(name, f"cannot be read: {reason.strerror}") from reason
+    if format is not None or "://" in name:
+        return name, name, _ELSEWHERE if format is None else {}
+    _check_file(name)
+    return name, f"file:{name}", _ONE_FILE
+
 # %% ../nbs/03_video.ipynb #6c8a95d9
 def stream_frames(
-    source,                       # a path, a URL or camera, or an iterable of frames or (time, frame) pairs
+    source,                       # a path, "-" for standard input, a URL or camera, or an iterable of frames or (time, frame) pairs
     rate: float = 1.0,            # 5.3: frames a second
     size: int = 224,
     time_limit: float = 60.0,     # longest wait for the next frame, in seconds
@@ -485,15 +491,10 @@ def stream_frames(
     options: dict | None = None,  # FFmpeg's options, such as {"framerate": "30"}
 ) -> Iterator[tuple[float, Tensor]]:  # (seconds, uint8 (3, size, size))
     "Frames of an unbounded video at a steady rate, each as soon as it is there."
-    if rate <= 0 or size < 1:
-        raise PickNetError(f"a stream needs a positive rate and size, not rate={rate}, size={size}")
+    if rate <= 0 or size < 1: raise PickNetError(f"a stream needs a positive rate and size, not rate={rate}, size={size}")
     if not isinstance(source, (str, Path)):
         return ((time, _upright(frame, size)) for time, frame in _at_rate(_timed(source, rate), rate))
-    name = str(source).removeprefix("file://")
-    local = format is None and "://" not in name
-    if local:
-        _check_file(name)
-    rules = _ONE_FILE if local else _ELSEWHERE if format is None else {}
+    name, source, rules = _found(str(source).removeprefix("file://"), format)
     how = {"format": format, "container_options": {**(options or {}), **rules}}
-    frames = in_decoder(name, time_limit, _painted, name, local, rate, size, time_limit, how)
+    frames = in_decoder(name, time_limit, _painted, name, source, rate, size, time_limit, how)
     return ((time, torch.from_numpy(frame)) for time, frame in frames)

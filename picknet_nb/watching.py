@@ -9,21 +9,25 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
 from .files import FileError, PickNetError, WriteError
-from .terminal import EXIT, JSON, WEIGHTS, left_out, say, shown
+from .terminal import JSON, WEIGHTS, left_out, say, shown, use_thing
 
 # %% auto #0
-__all__ = ['RUN', 'MODEL', 'named', 'open_speaker', 'drawing_names', 'drawings', 'check_place', 'tell', 'hint_at_length',
-           'tell_lines', 'told_captions', 'caption', 'stream', 'explore', 'models', 'export']
+__all__ = ['RUN', 'MODEL', 'PICKER', 'named', 'with_picker', 'open_speaker', 'drawing_names', 'drawings', 'check_place', 'tell',
+           'hint_at_length', 'tell_lines', 'hint_at_home', 'told_captions', 'caption', 'stream', 'explore', 'models',
+           'export']
 
 # %% ../nbs/39_watching.ipynb #d3d2f67c
 RUN = Annotated[Optional[Path], typer.Option("--run", help="Folder of a run or a model of yours, or a folder of runs; default: the model in the box.")]
 MODEL = Annotated[Optional[str], typer.Option("--model", help="A model in the box; `picknet models` lists them. Default: everyday.")]
+PICKER = Annotated[Optional[str], typer.Option("--picker", metavar="NAME", help=(
+    "Pick frames another way: all, uniform-6, random-6, kmeans-6, learned, or MODULE:FUNCTION, a function of yours from clips to picks."))]
 
 
 def named(run: Optional[Path], model: Optional[str]) -> Optional[Path]:
@@ -34,12 +38,22 @@ def named(run: Optional[Path], model: Optional[str]) -> Optional[Path]:
     return find_model(model) if model else run
 
 
-def open_speaker(run: Optional[Path], model: Optional[str] = None, weights: Optional[Path] = None) -> tuple[Path, object]:
+def with_picker(captioner, label: Optional[str]):
+    "The same captioner with another picker; it keeps its own where none is named."
+    from picknet_nb.pickers import make_picker, parse_label
+    if label and label != captioner.eye.picker.label:
+        policy = captioner.eye.picker.policy if label == "learned" else None
+        captioner.eye.picker = make_picker(*parse_label(label), policy, captioner.eye.threshold)
+    return captioner
+
+
+def open_speaker(run: Optional[Path], model: Optional[str] = None, weights: Optional[Path] = None, picker: Optional[str] = None) -> tuple[Path, object]:
     "The run or model that is meant, and its captioner; one that nobody named in full is named."
     from picknet_nb.captioning import find_run, load_captioner
     from picknet_nb.runs import read_about
+    use_thing(picker)  # first: the run may have been trained with it
     found = find_run(named(run, model))
-    captioner = load_captioner(found, weights=weights)
+    captioner = with_picker(load_captioner(found, weights=weights), picker)
     if run is None and model is None:
         print(f"with the model in the box, {found.name}; `picknet models {found.name}` tells what it can and cannot do", file=sys.stderr)
     elif found != run and not model:
@@ -136,6 +150,15 @@ def tell_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> 
     if not as_json: print(shown(place))
     return True
 
+# %% ../nbs/39_watching.ipynb #80d6566b
+def hint_at_home(found, run: Path) -> None:
+    "Say so where a model that knows the built-in world alone was shown something else."
+    from picknet_nb.runs import read_about
+    from picknet_nb.world import looks_drawn
+    if read_about(run).get("corpus") == "shapes" and not looks_drawn(found.clip.frames):
+        print(shown(f"{found.source}: this model has seen nothing but the drawn shapes of the built-in world, so its sentence means nothing here; "
+                    "without --run and --model, a model speaks that has seen real videos"), file=sys.stderr)
+
 # %% ../nbs/39_watching.ipynb #5952207a
 def told_captions(captioner, run: Path, files: list[Path], drawn: list[list], as_json: bool, **options) -> Iterator[bool]:
     "Print the caption of each video and draw what is asked for; for each, whether it has one."
@@ -149,15 +172,18 @@ def told_captions(captioner, run: Path, files: list[Path], drawn: list[list], as
             if place:
                 draw(found, place)
                 if one and not as_json: print(shown(place))
-        if not failed: hint_at_length(found, one)
+        if not failed:
+            hint_at_length(found, one)
+            hint_at_home(found, run)
         yield not failed
 
 # %% ../nbs/39_watching.ipynb #b35eb611
 def caption(
-    paths: Annotated[list[Path], typer.Argument(help="Video files, or folders of them.")],
+    paths: Annotated[list[Path], typer.Argument(help="Video files, or folders of them; what is in their subfolders counts, too.")],
     run: RUN = None,
     model: MODEL = None,
     weights: WEIGHTS = None,
+    picker: PICKER = None,
     beam: Annotated[Optional[int], typer.Option(min=1, help="1 is greedy; default: as the model speaks best.")] = None,
     best: Annotated[int, typer.Option(min=1, help="How many sentences, at most --beam.")] = 1,
     threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")] = None,
@@ -175,13 +201,15 @@ def caption(
     if subtitles and (strip or gif or mp4 or best > 1):
         raise PickNetError("--subtitles gives a sentence for each scene: it cannot be combined with --strip, --gif, --mp4 or --best")
     files = list(dict.fromkeys(find_videos(paths)))
+    if not any(map(os.path.lexists, files)):  # before a model is looked for, which may not be there either
+        raise FileError(files[0], "no such file")
     names = drawing_names(paths, files)
     asked = {"--strip": strip, "--gif": gif, "--mp4": mp4, "--subtitles": subtitles}
     *drawn, written = [drawings(option, given, names, files) for option, given in asked.items()]
     if strip or gif or mp4:
         from picknet_nb.video import import_pyplot
         import_pyplot()  # if it is missing, that is said now
-    found, captioner = open_speaker(run, model, weights)
+    found, captioner = open_speaker(run, model, weights, picker)
     if subtitles:
         told = [tell_lines(captioner, file, place, as_json, beam=beam, threshold=threshold) for file, place in zip(files, written)]
     else:
@@ -190,20 +218,21 @@ def caption(
 
 # %% ../nbs/39_watching.ipynb #383b9bda
 def stream(
-    source: Annotated[str, typer.Argument(help="A file, an address, or the number of a camera.")],
+    source: Annotated[str, typer.Argument(help="A file, an address, the number of a camera, or - for what comes by a pipe.")],
     run: RUN = None,
     model: MODEL = None,
     weights: WEIGHTS = None,
+    picker: PICKER = None,
     rate: Annotated[float, typer.Option(min=0.01, help="Frames looked at in a second.")] = 1.0,
     threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")] = None,
     window: Annotated[int, typer.Option(min=0, help="Describe the last so many picked frames; 0: all of them.")] = 0,
     as_json: JSON = False,
 ) -> None:
-    "Caption a stream as it goes: a line whenever a frame is picked."
+    "Caption a stream as it goes. A line comes whenever what is said changes; with --json, whenever a frame is picked."
     from picknet_nb.streaming import watch_source
-    (_, captioner), remark = open_speaker(run, model, weights), None
+    (_, captioner), remark = open_speaker(run, model, weights, picker), None
     for remark in watch_source(captioner, int(source) if source.isdigit() else source, rate=rate, threshold=threshold, window=window):
-        say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {shown(remark.text)}")
+        if remark.changed or as_json: say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {shown(remark.text)}")
     if remark is None:  # the first frame is always picked
         raise FileError(source, "has no frame that can be decoded")
 
@@ -218,6 +247,8 @@ def explore(
     browser: Annotated[bool, typer.Option(help="Open one.")] = True,
 ) -> None:
     "A page to step through clips and move the threshold."
+    if missing := [name for name in ("voila", "ipywidgets", "av") if find_spec(name) is None]:  # before torch and a model are loaded
+        raise PickNetError(f'the page needs {", ".join(missing)}: pip install "picknet_nb[notebook,video]"')
     from picknet_nb.explorer import serve
     serve(named(run, model), videos, captions, port, browser, weights)
 

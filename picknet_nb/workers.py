@@ -14,6 +14,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -61,13 +62,20 @@ def _attempt(do: Callable, *arguments) -> tuple[bool, object]:
         return False, (error, traceback.format_exc())
 
 # %% ../nbs/02_workers.ipynb #da63d9fe
-def _limit_memory(more: int | None) -> None:
-    "Let this process take so many bytes beyond what it has; None or 0: as many as it likes."
-    if more and sys.platform == "linux":
-        import resource  # there is none on Windows
-        has = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()  # data and stack
-        before, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, (min(each for each in (has + more, before, ceiling) if each >= 0), ceiling))  # -1: none
+@contextmanager
+def _limited_memory(more: int | None):
+    "Inside, this process takes at most so many bytes beyond what it has; None or 0: as many as it likes."
+    if not more or sys.platform != "linux":
+        yield
+        return
+    import resource  # there is none on Windows
+    has = int(Path("/proc/self/statm").read_text().split()[5]) * resource.getpagesize()  # data and stack
+    before, ceiling = resource.getrlimit(resource.RLIMIT_DATA)
+    resource.setrlimit(resource.RLIMIT_DATA, (min(each for each in (has + more, before, ceiling) if each >= 0), ceiling))  # -1: none
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (before, ceiling))
 
 # %% ../nbs/02_workers.ipynb #e0cda4e3
 def _packed(fine: bool, answer):
@@ -103,8 +111,8 @@ def _begin(line: Connection, parents_end: Connection, parent: int, memory_limit:
     parents_end.close()  # while we hold the other end too, the line cannot break
     _follow_parent(parent)
     torch.set_num_threads(1)  # the parent's threads are not there after a fork
-    _limit_memory(memory_limit)
-    life(line, *arguments)
+    with _limited_memory(memory_limit):
+        life(line, *arguments)
 
 
 class _Process:
@@ -205,25 +213,9 @@ def _answered(busy: list[_Worker]) -> list[_Worker]:
             if worker.line not in ready: worker.end_if_hanging()
         if ready: return [lines[line] for line in ready]
 
-# %% ../nbs/02_workers.ipynb #bacee6e4
-class Pool(_Orders):
-    "Processes that do jobs side by side, replaced when they die."
-
-    def run(self, jobs: Iterable) -> Iterator[Done]:
-        "Do all jobs; each comes back when it is over."
-        jobs, tried, crew = jobs if isinstance(jobs, deque) else deque(jobs), [], []
-        try:
-            while jobs or any(worker.job for worker in crew):
-                while len(crew) < min(self.workers, sum(bool(each.job) for each in crew) + len(jobs)):
-                    crew.append(_Worker(self, len(crew) + 1))
-                for worker in crew:
-                    if jobs and not worker.job: worker.take(jobs.popleft())
-                for worker in _answered([each for each in crew if each.job]):
-                    if done := self._over(worker, crew, jobs, tried):
-                        yield done
-        finally:
-            for worker in crew:
-                worker.close()
+# %% ../nbs/02_workers.ipynb #f1d7e768
+class _Crew(_Orders):
+    "Orders, and what becomes of a worker that has done one or died of it."
 
     def _over(self, worker: _Worker, crew: list, jobs: deque, tried: list) -> Done | None:
         "What became of a worker's job, and a new worker for one that died; None if the job will be tried again."
@@ -244,6 +236,38 @@ class Pool(_Orders):
         worker.job = None
         if jobs: worker.take(jobs.popleft())  # before the answer is worked on, so that neither waits for the other
         return Done(job, answer)
+
+# %% ../nbs/02_workers.ipynb #bacee6e4
+class Pool(_Crew):
+    "Processes that do jobs side by side, replaced when they die."
+
+    def run(self, jobs: Iterable) -> Iterator[Done]:
+        "Do all jobs; each comes back when it is over."
+        jobs, tried, crew = jobs if isinstance(jobs, deque) else deque(jobs), [], []
+        try:
+            while jobs or any(worker.job for worker in crew):
+                while len(crew) < min(self.workers, sum(bool(each.job) for each in crew) + len(jobs)):
+                    crew.append(_Worker(self, len(crew) + 1))
+                for worker in crew:
+                    if jobs and not worker.job: worker.take(jobs.popleft())
+                for worker in _answered([each for each in crew if each.job]):
+                    if done := self._over(worker, crew, jobs, tried):
+                        yield done
+        finally:
+            for worker in crew:
+                worker.close()
+
+    def in_order(self, jobs: Iterable) -> Iterator[Done]:
+        "The same in the order of the jobs; `do` gets (number, job). An answer waits for those before it, and none begins far ahead of them."
+        numbered, waiting, next_one = enumerate(jobs), {}, 0
+        given = deque(islice(numbered, 4 * self.workers))
+        for done in self.run(given):
+            number, job = done.job
+            waiting[number] = done._replace(job=job)
+            while next_one in waiting:
+                yield waiting.pop(next_one)
+                next_one += 1
+                given.extend(islice(numbered, 1))
 
 # %% ../nbs/02_workers.ipynb #40c4e550
 def _tell(line: Connection, make: Callable, arguments: tuple) -> None:
@@ -292,6 +316,10 @@ def can_fork() -> bool:
     return _START == "fork" and not multiprocessing.current_process().daemon
 
 
+def _here(make: Callable, arguments: tuple, memory_limit: int | None) -> Iterator:
+    with _limited_memory(memory_limit): yield from make(*arguments)
+
+
 def apart(
     make: Callable,                     # make(*arguments) is a generator
     *arguments,
@@ -300,4 +328,4 @@ def apart(
     error: Callable = PickNetError,     # error(reason) is raised where the process died or took too long
 ) -> Iterator:
     "What a generator yields, made in a process of its own that begins at once; close it, or let go of it, and the process ends."
-    return _Apart(make, arguments, memory_limit, time_limit, error) if can_fork() else make(*arguments)
+    return _Apart(make, arguments, memory_limit, time_limit, error) if can_fork() else _here(make, arguments, memory_limit)

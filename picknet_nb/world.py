@@ -14,18 +14,20 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch import Tensor
 from tqdm.auto import tqdm
 
 from .cnn import load_cnn
-from .config import ClipSettings, present_name, preset
+from .config import PRESETS, ClipSettings, present_name, preset
 from .corpus import SPLITS, Corpus, CorpusError, assemble
 from .extraction import extract_folder
 from .files import PickNetError, locked, read_json, write_whole
 from .shapes import BEATS, SIDE, Story, describe, draw, make_story
+from .video import resize
 from .workers import Pool, usable_cores
 
 # %% auto #0
-__all__ = ['SCALES', 'write_clip', 'make_shapes', 'prepare_shapes']
+__all__ = ['SCALES', 'write_clip', 'make_shapes', 'prepare_shapes', 'looks_drawn']
 
 # %% ../nbs/09_world.ipynb #0a1eca67
 def write_clip(
@@ -130,7 +132,8 @@ def prepare_shapes(
     "The built-in world as a Corpus: made where it is missing, loaded where it is there."
     scale = present_name(scale)
     if scale not in SCALES:
-        raise PickNetError(f"the built-in world has no scale {scale!r}: choose one of {', '.join(SCALES)}")
+        others = "; for real videos, name the folder of their corpus with --data" if scale in PRESETS else ""
+        raise PickNetError(f"the built-in world has no scale {scale!r}: choose one of {', '.join(SCALES)}{others}")
     path, settings = Path(path), _clip_settings(scale, settings)
     with nullcontext() if (path/"corpus.json").exists() else locked(path/"world", wait=True):  # whoever comes second finds it done
         world = make_shapes(path/"world", *SCALES[scale], seed=seed, progress=progress)
@@ -142,3 +145,15 @@ def prepare_shapes(
     if other := [f"{name} {getattr(corpus.settings, name)!r}" for name in facts if getattr(corpus.settings, name) != getattr(settings, name)]:
         raise CorpusError(path, f"was prepared with {', '.join(other)}: choose another folder")
     return corpus
+
+# %% ../nbs/09_world.ipynb #506d8fe6
+_SMOOTH = 0.86  # share of pixels that are like their neighbour, in the frame in the middle
+
+
+def looks_drawn(
+    frames: Tensor,  # uint8 (frames, 3, height, width)
+) -> bool:
+    "Whether a clip could be of the built-in world, by how smooth its frames are."
+    grey = resize(frames, 96).float().mean(1)  # (frames, 96, 96)
+    alike = ((grey[..., 1:] - grey[..., :-1]).abs() < 4).float().mean((1, 2))
+    return alike.median().item() > _SMOOTH

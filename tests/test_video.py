@@ -1,11 +1,16 @@
 """Videos that cannot be told as a story: broken, hostile, endless, in odd formats. Each test draws its own file."""
 
+import errno
 import os
+import pickle
 import socket
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager
 from fractions import Fraction
 from itertools import count, islice
+from multiprocessing.reduction import ForkingPickler
 from time import monotonic
 
 import numpy as np
@@ -398,6 +403,93 @@ def test_a_stream_that_is_left_early_lets_go_of_its_file(tmp_path):
         next(frames)
         frames.close()
     assert sum("clip.mp4" in os.readlink(link.path) for link in os.scandir("/proc/self/fd") if os.path.islink(link.path) and os.path.exists(link.path)) == 0 if os.path.exists("/proc/self/fd") else True
+
+
+@contextmanager
+def standard_input(content: bytes):
+    "Whoever reads standard input gets this by a pipe, from a program: a thread of ours would leave its end of the pipe to every process that is forked."
+    before = os.dup(0)
+    with tempfile.TemporaryFile() as file:
+        file.write(content)
+        file.seek(0)
+        writer = subprocess.Popen(["cat"], stdin=file, stdout=subprocess.PIPE)
+    os.dup2(writer.stdout.fileno(), 0)
+    writer.stdout.close()
+    try:
+        yield
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+        writer.wait(20)
+
+
+@pytest.mark.parametrize("ending", ["mkv", "ts", "avi"])
+def test_a_dash_is_standard_input(tmp_path, ending):
+    path = draw(tmp_path/f"clip.{ending}", 60)
+    with standard_input(path.read_bytes()):
+        piped = list(stream_frames("-", 2, 32))
+    for (time, frame), (when, same) in zip(piped, stream_frames(path, 2, 32), strict=True):
+        assert time == when and torch.equal(frame, same)
+
+
+def test_a_pipe_from_another_program_is_read_to_its_end(tmp_path):
+    path = draw(tmp_path/"clip.mkv", 60)
+    script = "from picknet_nb.video import stream_frames; print([time for time, _ in stream_frames('-', 2, 32)])"
+    writer = subprocess.Popen(["cat", str(path)], stdout=subprocess.PIPE)
+    with writer.stdout:
+        reader = subprocess.run([sys.executable, "-c", script], stdin=writer.stdout, capture_output=True, text=True, timeout=100)
+    assert reader.stdout == "[0.0, 0.52, 1.0, 1.52, 2.0]\n" and writer.wait(10) == 0, reader.stderr
+
+
+@pytest.mark.parametrize("content, said", [(b"", "not a video"), (b"no film at all" * 1000, "not a video, or a damaged one"),
+                                           (b"#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n/etc/passwd\n", "not a video")])
+def test_what_comes_by_a_pipe_and_is_no_video_is_refused(content, said):
+    with standard_input(content):
+        error = refusal(lambda: list(stream_frames("-")))
+    assert error.path == "standard input" and said in error.reason
+
+
+def test_an_mp4_by_a_pipe_is_refused_with_a_way_out(tmp_path):
+    content = draw(tmp_path/"clip.mp4", 30).read_bytes()
+    start = content.index(b"mdat") - 4
+    with standard_input(content[:start] + (1 << 20).to_bytes(4, "big") + b"free" + bytes((1 << 20) - 8) + content[start:]):  # more than FFmpeg keeps
+        error = refusal(lambda: list(stream_frames("-")))
+    assert "-f matroska -" in error.reason
+
+
+def test_limits_hold_for_a_pipe_too(tmp_path, monkeypatch):
+    monkeypatch.setenv("PICKNET_FRAME_PIXELS", "100")
+    with standard_input(draw(tmp_path/"clip.mkv", 5).read_bytes()):
+        assert "PICKNET_FRAME_PIXELS" in refusal(lambda: list(stream_frames("-"))).reason
+
+
+def test_a_terminal_is_no_source_and_neither_is_a_closed_one(monkeypatch):
+    monkeypatch.setattr(os, "isatty", lambda number: number == 0)
+    assert "is a terminal" in refusal(lambda: stream_frames("-")).reason
+    monkeypatch.undo()
+    before = os.dup(0)
+    os.close(0)
+    try:
+        assert "cannot be read: Bad file descriptor" == refusal(lambda: stream_frames("-")).reason
+    finally:
+        os.dup2(before, 0)
+        os.close(before)
+
+
+@pytest.mark.parametrize("number, said", [(errno.ENOENT, "there is no such camera"), (errno.EBUSY, "another program is using"),
+                                          (errno.EACCES, "cannot be opened: no permission"), (errno.EIO, "cannot be opened (")])
+def test_a_camera_that_cannot_be_had_is_named_as_one(monkeypatch, number, said):
+    def opened(*_, **__): raise av.error.FFmpegError(number, os.strerror(number))
+    monkeypatch.setattr(av, "open", opened)
+    error = refusal(lambda: list(stream_frames("/dev/video7", format="v4l2")))
+    assert error.path == "/dev/video7" and said in error.reason
+
+
+def test_a_clip_travels_as_arrays(tmp_path):
+    clip = read_clip(draw(tmp_path/"clip.mp4", 5), 3, 16)
+    again = pickle.loads(ForkingPickler.dumps(clip))  # which would otherwise share the memory of tensors, and need both to be alive
+    assert isinstance(again, video.Clip) and torch.equal(again.frames, clip.frames) and torch.equal(again.times, clip.times)
+    assert b"rebuild" not in bytes(ForkingPickler.dumps(clip))
 
 
 # drawing ------------------------------------------------------------------------------------------------------------

@@ -408,6 +408,45 @@ def test_an_interpreter_that_ends_while_workers_are_busy_waits_for_nobody(tmp_pa
     wait_for(lambda: not members(process.pid), 20)
 
 
+# answers in order ---------------------------------------------------------------------------------------------------
+
+
+def take_turns(numbered, folder):
+    "The first waits for the fourth; one dies, one hangs."
+    number, job = numbered
+    (folder/str(number)).touch()
+    if number == 0: wait_for((folder/"3").exists, 20)
+    if job == "dies": os._exit(7)
+    if job == "hangs": time.sleep(100)
+    return job * 2
+
+
+def test_answers_come_in_the_order_of_the_jobs(tmp_path):
+    jobs = ["a", "b", "dies", "c", "hangs", "d", *("e" * 9)]
+    found = list(Pool(take_turns, 2, (tmp_path,), time_limit=5).in_order(iter(jobs)))
+    assert [done.job for done in found] == jobs
+    assert [done.answer or done.reason.split()[-1] for done in found] == ["aa", "bb", "7)", "cc", "limit", "dd", *(["ee"] * 9)]
+
+
+def wait_for_leave(numbered, folder):
+    (folder/str(numbered[0])).touch()
+    if numbered[0] == 0: wait_for((folder/"go on").exists, 20)
+
+
+def test_no_job_begins_far_ahead_of_one_that_takes_long(tmp_path):
+    def leave():
+        wait_for(lambda: len(list(tmp_path.iterdir())) == 8, 20)
+        time.sleep(0.5)  # for a ninth that should not begin
+        begun.extend(tmp_path.iterdir())
+        (tmp_path/"go on").touch()
+
+    begun, watcher = [], threading.Thread(target=leave)
+    watcher.start()
+    assert [done.job for done in Pool(wait_for_leave, 2, (tmp_path,)).in_order(range(40))] == list(range(40))
+    watcher.join()
+    assert len(begun) == 8
+
+
 # limits of memory, and generators apart -----------------------------------------------------------------------------
 
 
@@ -460,6 +499,17 @@ def test_a_generator_apart_is_in_another_process_and_ends_with_the_one_who_wants
 @linux
 def test_inside_a_worker_a_generator_runs_where_it_is():
     assert [done.answer for done in Pool(lambda job: list(apart(count_up, job)), 1).run([3])] == [[0, 1, 2]]
+
+
+def swell_twice(job):
+    "Whether there was memory inside of the limit, and after it."
+    with pytest.raises(MemoryError): list(apart(count_up, 1, "swells", memory_limit=200 << 20))
+    return swell(1 << 30)
+
+
+@linux
+def test_inside_a_worker_too_a_generator_takes_no_more_memory_than_it_may():
+    assert [done.answer for done in Pool(swell_twice, 1).run([0])] == [1 << 30]
 
 
 class Owned:

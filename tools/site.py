@@ -16,11 +16,13 @@ import yaml
 from latex2mathml.converter import convert
 from markdown.extensions.toc import slugify
 
+sys.path.insert(0, str(Path(__file__).parent))
+from book import tracks
+
 ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
-CHAPTERS = {  # floors; the method can be read without the machine
-    "The method": [8, *range(10, 25)], "The machine": [*range(0, 8), 9, *range(25, 90)],
-    "The paper's tables": range(90, 95), "Reference": range(95, 100)}
 GITHUB = "https://github.com/picknet-nb/picknet_nb/blob/main/"
+ELSEWHERE = ('Run it elsewhere: in a hosted notebook (Colab, Kaggle), run `!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e '
+             '"picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd picknet_nb/nbs`.')
 STYLE = """
 .md-grid { max-width: 76rem; }
 [data-md-color-scheme=default] { --md-primary-fg-color: #1a7f3c; --md-typeset-a-color: #1a7f3c; --md-accent-fg-color: #0f5c2a; }
@@ -93,7 +95,7 @@ def copy_notebooks() -> list[Path]:
             for output in cell.outputs:
                 if "text/markdown" in output.get("data", {}):
                     output.data["text/markdown"] = for_site(output.data["text/markdown"])
-        notebook.cells[0].source += f"\n\n[Download this notebook](notebooks/{path.name}) · [see it on GitHub]({GITHUB}nbs/{path.name})"
+        notebook.cells[0].source += f"\n\n[Download this notebook](notebooks/{path.name}) · [see it on GitHub]({GITHUB}nbs/{path.name})\n\n{ELSEWHERE}"
         nbformat.write(notebook, DOCS/path.name)
     return paths
 
@@ -173,11 +175,12 @@ def write_api(notebooks: list[Path]) -> list[str]:
     return names
 
 
-def navigation(notebooks: list[Path], modules: list[str]) -> list:
-    "The table of contents: chapters of notebooks, then the API."
-    chapters = [{title: [path.name for path in notebooks if int(path.stem[:2]) in floors]} for title, floors in CHAPTERS.items()]
-    return [{"Home": "index.md"}, *(chapter for chapter in chapters if all(chapter.values())),
-            {"API": [{name: f"api/{name}.md"} for name in modules]}]
+def navigation(modules: list[str]) -> list:
+    "The table of contents: the method with its side rooms, the machine, the results, then the API."
+    parts = {title: [f"{name}.ipynb" for name in names] for title, names in tracks().items()}
+    rooms = parts.pop("Side rooms")
+    parts["The method"].append({"Side rooms": rooms})
+    return [{"Home": "index.md"}, *({title: pages} for title, pages in parts.items()), {"API": [{name: f"api/{name}.md"} for name in modules]}]
 
 
 class Page(HTMLParser):
@@ -215,10 +218,10 @@ def main() -> None:
     DOCS.mkdir()
     (DOCS/"site.css").write_text(STYLE)
     shutil.copytree(ROOT/"nbs"/"images", DOCS/"images")
-    home = (ROOT/"README.md").read_text().replace("](nbs/", "](").replace('src="nbs/', 'src="')
-    (DOCS/"index.md").write_text(re.sub(r"\]\((?!https?:|images/|#)(?!\d\d_\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home))
+    home = (ROOT/"README.md").read_text().replace("](nbs/", "](").replace('src="nbs/', 'src="').replace("<details>", '<details markdown="1">')
+    (DOCS/"index.md").write_text(re.sub(r"\]\((?!https?:|images/|#)(?!\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home))
     notebooks = copy_notebooks()
-    settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {"nav": navigation(notebooks, write_api(notebooks)), "docs_dir": str(DOCS.resolve()), "site_dir": str(Path("site").resolve())}
+    settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {"nav": navigation(write_api(notebooks)), "docs_dir": str(DOCS.resolve()), "site_dir": str(Path("site").resolve())}
     made = DOCS.with_suffix(".yml")
     made.write_text(yaml.safe_dump(settings, sort_keys=False))
     try:

@@ -1,0 +1,85 @@
+"A captioner that says one sentence for everything, made so, and everybody who has to notice it."
+import json
+import re
+import sys
+import warnings
+
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+pytest.importorskip("pycocoevalcap")
+
+from conftest import noise_corpus
+
+from picknet_nb import cli, metrics
+from picknet_nb.analysis import results_table
+from picknet_nb.captioner import CAPTIONERS
+from picknet_nb.reproduction import reproduce
+from picknet_nb.signs import warn_if_due
+from picknet_nb.text import BOS, EOS
+
+QUICK = dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1, shrink_epochs=1)
+SAME = "all 8 clips get one and the same sentence"
+
+
+class Parrot(nn.Module):
+    "It knows one sentence of three words, and sees nothing."
+
+    def __init__(self, settings, feature_dims: int, vocabulary_size: int):
+        super().__init__()
+        self.following = nn.Embedding(vocabulary_size, vocabulary_size)
+        for word, follower in ((BOS, 4), (4, 5), (5, 6), (6, EOS)): self.following.weight.data[word, follower] = 20.0
+
+    def encode(self, picked): return picked.features.float().sum(1)
+    def start(self, memory): return torch.zeros(len(memory), 1)
+    def step(self, word, state, memory): return state, self.following(word) + 0 * memory.sum(1, keepdim=True)
+
+
+@pytest.fixture
+def parrot(tmp_path, monkeypatch):
+    "A corpus of eight test clips, and the name of a captioner that cannot tell them apart."
+    noise_corpus().save(tmp_path/"corpus")
+    monkeypatch.setitem(CAPTIONERS, "parrot", Parrot)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(metrics, "score_many", lambda systems, references, *_, **__: [
+        (name, metrics.Scores({"CIDEr": 0.5}, "quick", {"CIDEr": dict.fromkeys(references, 0.5)})) for name in systems])  # Java takes seconds
+    return "parrot"
+
+
+def test_train_and_evaluate_say_so(parrot, tmp_path, monkeypatch, capsys):
+    changes = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
+    monkeypatch.setattr(sys, "argv", ["picknet", "train", "run", "--data", "corpus", "--scale", "smoke", "--captioner", parrot, *changes])
+    with pytest.raises(SystemExit) as end: cli.main()
+    told = capsys.readouterr().err
+    assert end.value.code == 0 and re.search(f"(^|\\r)picknet: supervision, after 1 epoch: {SAME}", told, re.M)
+    line = json.loads((tmp_path/"run"/"log.jsonl").read_text().splitlines()[0])
+    assert line["signs"]["distinct"] == 1 and len(line["samples"]) == 3
+    said, people = zip(*line["samples"])
+    assert len(set(said)) == 1 and len(set(people)) == 3
+
+    found = CliRunner().invoke(cli.app, ["evaluate", "run"])
+    assert found.exit_code == 0 and "1 distinct caption of 8" in found.stdout and f"picknet: {SAME}" in found.stderr
+    found = json.loads(CliRunner().invoke(cli.app, ["evaluate", "run", "--json"]).stdout)
+    assert found["signs"]["distinct"] == 1 and found["signs"]["clips"] == 8
+
+
+def test_its_table_says_so(parrot, tmp_path):
+    with pytest.warns(UserWarning, match=SAME):
+        result = reproduce("corpus", "smoke", ["Baseline"], 1, tmp_path/"table", {**QUICK, "architecture": parrot}, bars=False)
+    header, _, row = results_table(result).splitlines()[:3]
+    columns = dict(zip(header.split(" | "), row.split(" | ")))
+    assert columns["distinct"] == "1 of 8" and columns["words"] == "3.0"
+
+
+def test_ten_epochs_without_a_step_are_noticed_once():
+    line = {"stage": "supervision", "signs": {"clips": 4, "distinct": 4, "length": 5.0, "endless": 0.0}, "validation": {"CIDEr": 0.2}}
+    with pytest.warns(UserWarning, match="has not moved for 10 epochs"):
+        warn_if_due([line] * 10, "supervision", 30)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_due([line] * 11, "supervision", 30)
+    with pytest.warns(UserWarning) as seen:
+        warn_if_due([{**line, "signs": {**line["signs"], "endless": 1.0}}], "supervision", 1)
+    assert len(seen) == 1 and "100% of the captions never end" in str(seen[0].message)
