@@ -207,7 +207,7 @@ PRESETS = {
         video_vector="mean", mention_weight=0.5, policy_hidden=128, clock=True, min_picks=4, final_max_picks=9, shrink_epochs=10,
         batch_size=16, captions_together=4, supervision_picks=7, consensus=0.5, average_weights=0.995, keep="last",
         supervision_rate=1e-3, adaptation_rate=3e-4, reinforcement_rate=3e-4,
-        supervision_epochs=7, word_epochs=2, reinforcement_epochs=30, adaptation_epochs=0,
+        supervision_epochs=8, word_epochs=6, reinforcement_epochs=30, adaptation_epochs=0,
     ),
     "small": Config().changed(
         cnn="tiny", min_word_count=2, max_words=16,
