@@ -17,7 +17,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from .config import PRESETS, preset, save_config, settings_from
+from .config import PRESETS, preset, settings_from
 from .files import FileError, PickNetError, write_whole
 from .preparing import extract, joined, prepare, settings_of, settings_table
 from .terminal import (
@@ -196,7 +196,7 @@ def picking_with(label: str, row: Optional[str], picks: Optional[int], was=None)
 # %% ../nbs/40_cli.ipynb #0ca7747a
 def change_epochs(folder: Path, config) -> None:
     "Note that the stages of a run that goes on last as long as these settings say."
-    from picknet_nb.runs import LASTS, RunError, read_checkpoint, read_settings
+    from picknet_nb.runs import LASTS, RunError, change_settings, read_checkpoint, read_settings
     was, now, stored = read_settings(folder), config.flat(), read_checkpoint(folder)
     changed = {stage: name for stage, name in LASTS.items() if now[name] != was.flat()[name]}
     for stage, name in changed.items() if stored else ():
@@ -204,7 +204,7 @@ def change_epochs(folder: Path, config) -> None:
         ended = stage in stored["finished"] or list(LASTS).index(stage) < [*LASTS, here].index(here)
         if ended or stage == here and now[name] < done:
             raise RunError(folder, f"cannot change {name} to {now[name]}: {stage} {'has ended' if ended else f'has gone on for {done} epochs'}")
-    if changed: save_config(was.changed(**{name: now[name] for name in changed.values()}), folder/"config.json")
+    if changed: change_settings(folder, {name: now[name] for name in changed.values()})
 
 # %% ../nbs/40_cli.ipynb #655f5ab6
 def announce(corpus, config, recipe, scale: str) -> None:

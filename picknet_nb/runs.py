@@ -33,8 +33,9 @@ from .workers import rank_and_world
 
 # %% auto #0
 __all__ = ['LASTS', 'RunError', 'save_weights', 'load_weights', 'fingerprint', 'learned_from', 'changes', 'read_about',
-           'read_recipe', 'read_settings', 'read_words', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights',
-           'load_run', 'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint', 'restore']
+           'read_recipe', 'read_settings', 'read_words', 'change_settings', 'open_run', 'shapes_of', 'check_shapes',
+           'newest_weights', 'load_run', 'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint',
+           'restore']
 
 # %% ../nbs/25_runs.ipynb #b22ebd76
 class RunError(FileError):
@@ -168,7 +169,7 @@ def _edited(folder: Path, about: dict, names: set[str] | None = None) -> None:
     "Refuse a `config.json` that says something else than `run.json` noted of it."
     noted, stand = about.get("settings", {}), read_settings(folder).flat()  # earlier runs noted none
     if found := [f"{name} {stand[name]}, and run.json notes {noted[name]}" for name in stand
-                 if name in noted and noted[name] != stand[name] and name not in LASTS.values() and (not names or name in names)]:
+                 if name in noted and noted[name] != stand[name] and (not names or name in names)]:
         raise RunError(folder/"config.json", f"was changed after the run was begun, or run.json was: {first_few(found)}")
 
 
@@ -189,6 +190,13 @@ def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> l
             *(changes(stored["learned_from"], noted["learned_from"]) if exact else ())]
 
 # %% ../nbs/25_runs.ipynb #2b45227b
+def change_settings(folder: Path, changed: dict) -> None:
+    "Let a run that is there go on with other settings: those that are named, and no others that somebody may have edited."
+    about, config = read_about(folder), read_settings(folder)
+    write_whole(folder/"run.json", json.dumps(about | {"settings": about.get("settings", {}) | changed}, indent=1) + "\n")
+    save_config(config.changed(**changed), folder/"config.json")  # a kill between the two is noticed, and the same command heals it
+
+
 def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
     "Write what a run is, or refuse a folder that holds another one. What a kill left half-written goes."
     for leftover in folder.glob(".*.partial"):

@@ -24,7 +24,7 @@ from picknet_nb import cli, preparing, runs, watching
 from picknet_nb.config import preset
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.reproduction import train_first, train_row
-from picknet_nb.runs import RunError, load_run, open_run, read_checkpoint, save_weights
+from picknet_nb.runs import RunError, change_settings, load_run, open_run, read_checkpoint, save_weights
 from picknet_nb.stages import Model, recipes
 from picknet_nb.training import Step, TrainingError, train
 
@@ -201,6 +201,14 @@ def test_settings_edited_by_hand_are_noticed(run, name, value):
     edit(run/"run.json", f"settings.{short}", value)
     with pytest.raises(RunError, match=f"checkpoint.pt: was written with {short} "):
         go_on(run, config=CONFIG.changed(**{short: value}))
+
+
+def test_epochs_change_on_the_way_but_not_by_hand(run):
+    edit(run/"config.json", "training.adaptation_epochs", 9)
+    with pytest.raises(RunError, match="was changed after the run was begun, or run.json was: adaptation_epochs 9, and run.json notes"):
+        go_on(run, config=CONFIG.changed(adaptation_epochs=9))
+    change_settings(run, {"adaptation_epochs": 1})
+    go_on(run, config=CONFIG.changed(adaptation_epochs=1))
 
 
 def test_another_rate_in_the_optimiser_is_noticed(run):

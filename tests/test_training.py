@@ -452,7 +452,7 @@ def test_two_runs_cannot_share_a_folder(corpus, tmp_path):
 
 TOGETHER = """
 import json, sys; sys.path.insert(0, sys.argv[2])
-import torch; torch.set_num_threads(1)
+import torch; torch.set_num_threads(1); torch.set_default_dtype(torch.float64)  # single precision would hide what is not equal behind rounding
 from test_training import CONFIG, noise_corpus
 from picknet_nb.config import preset
 from picknet_nb.stages import recipes
@@ -484,7 +484,7 @@ def test_two_processes_reach_the_losses_of_one(tmp_path):
     alone = run(sys.executable)
     both = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
     assert len(alone) >= 20
-    torch.testing.assert_close(torch.tensor(both[:20]), torch.tensor(alone[:20]), rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.tensor(both[:20], dtype=torch.float64), torch.tensor(alone[:20], dtype=torch.float64), rtol=0, atol=1e-10)
 
 
 PATIENT = """
