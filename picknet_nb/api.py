@@ -23,6 +23,7 @@ from .extraction import list_videos
 from .pickers import PICKERS, make_picker, parse_label
 from .preparing import checked_splits
 from .reproduction import check_changes, check_rows, open_data, reproduce as reproduce_rows
+from .rewards import REWARD_KINDS
 from .stages import Recipe, recipes
 from .training import train as train_run
 
@@ -102,6 +103,7 @@ def train(
     row: str = "PickNet (V+L)",               # of the table
     picker: str | Callable | None = None,     # instead of a row: "uniform-6", or a function of yours
     captioner: str | type | None = None,      # a registered one, or a class of yours
+    reward: str | Callable | None = None,     # of picks: a registered one, or a function of yours
     device=None, bars: bool = True,
     **settings,                               # that differ from the scale's: hidden=256, supervision_epochs=5 …
 ) -> VideoCaptioner:
@@ -109,6 +111,7 @@ def train(
     check_rows([row])
     recipe = recipe_with(picker) if picker else recipes()[row]
     if captioner: settings["architecture"] = name_of(CAPTIONERS, captioner)
+    if reward: settings["reward"] = name_of(REWARD_KINDS, reward)
     config = check_changes(preset(scale), settings)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     corpus = data.to(device) if isinstance(data, Corpus) else open_data(str(data), scale, device=device, bars=bars)

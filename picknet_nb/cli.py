@@ -102,8 +102,9 @@ def compare_all(data: str, scale: str, rows, seeds: int, folder, settings, beam,
 # %% ../nbs/40_cli.ipynb #00ed6d83
 def changes_of(settings: Optional[list[str]], captioner: Optional[str]) -> dict:
     "What --set and --captioner ask for."
-    use_thing(captioner)
-    return {**settings_of(settings), **({"architecture": captioner} if captioner else {})}
+    changes = {**settings_of(settings), **({"architecture": captioner} if captioner else {})}
+    for name in ("architecture", "reward"): use_thing(changes.get(name))
+    return changes
 
 
 @app.command(epilog="Example: picknet reproduce --scale smoke" + DONE)

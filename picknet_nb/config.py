@@ -97,6 +97,7 @@ class PolicySettings:
     policy_hidden: int = 1024         # 4.5: size of the policy's one hidden layer
     clock: bool = False               # ours: whether the policy also knows how many frames ago it last picked
     policy_start: str = "change"      # ours: at first a large "change" speaks for picking, or its "direction" alone decides
+    reward: str = "paper"             # which reward: a name registered in notebook 21, or MODULE:FUNCTION of your own
     language_weight: float = 1.0      # ours: lambda_l, what CIDEr counts in the reward
     diversity_weight: float = 1.0     # ours: lambda_v, what visual diversity counts
     penalty: float = -1.0             # 4.5: R^-, the reward of too few or too many picks

@@ -5,18 +5,19 @@
 # %% ../nbs/21_rewards.ipynb #4910490f
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from .cider import Cider
-from .config import PolicySettings
+from .config import PolicySettings, Registry
 from .corpus import Corpus
 
 # %% auto #0
-__all__ = ['REWARDS', 'diversity_reward', 'limits_at', 'within_limits', 'measure_diversity', 'Rewards', 'Reward', 'cider_for',
-           'reward_for']
+__all__ = ['REWARDS', 'REWARD_KINDS', 'diversity_reward', 'limits_at', 'within_limits', 'measure_diversity', 'Rewards', 'Reward',
+           'cider_for', 'paper_reward', 'reward_for', 'OwnReward', 'reward_of']
 
 # %% ../nbs/21_rewards.ipynb #9de7d2cf
 @torch.no_grad()
@@ -118,6 +119,37 @@ def cider_for(settings: PolicySettings, corpus: Corpus) -> Cider:
     return Cider(corpus.tokens, corpus.vocabulary, documents=corpus.splits["train"].tolist(), eos=settings.reward_eos, device=corpus.device)
 
 # %% ../nbs/21_rewards.ipynb #066a157a
-def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
-    "The reward on a corpus: n-gram weights and the unit of diversity come from its training clips only."
+REWARD_KINDS = Registry("reward")  # settings, corpus -> reward
+
+
+@REWARD_KINDS.add("paper")
+def paper_reward(settings: PolicySettings, corpus: Corpus) -> Reward:
+    "Equation 17 on a corpus: n-gram weights and the unit of diversity come from its training clips only."
     return Reward(settings, cider_for(settings, corpus), measure_diversity(corpus.features[corpus.splits["train"]], settings))
+
+
+def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
+    "The reward that the settings name, on a corpus."
+    return REWARD_KINDS.find(settings.reward)(settings, corpus)
+
+# %% ../nbs/21_rewards.ipynb #248ed92f
+class OwnReward(Reward):
+    "Within the limits, whatever a function says; outside of them, the penalty."
+
+    def __init__(self, earned: Callable, paper: Reward):
+        super().__init__(paper.settings, paper.cider, paper.diversity_scale)
+        self.earned = earned
+
+    @torch.no_grad()
+    def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor, max_picks: int | Tensor) -> Rewards:
+        found = super().__call__(words, videos, features, picks, max_picks)
+        own = self.earned(words, videos, features, picks).to(found.total)
+        return found._replace(total=own.where(found.inside, self.settings.penalty))
+
+
+def reward_of(earned: Callable) -> Callable:  # earned(words, videos, features, picks): (batch,)
+    "An entry of the registry from a function."
+    return lambda settings, corpus: OwnReward(earned, paper_reward(settings, corpus))
+
+
+REWARD_KINDS.plain = reward_of

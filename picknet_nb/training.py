@@ -29,7 +29,7 @@ from .fast import Captured, make_adam
 from .files import PickNetError, limit, locked
 from .pickers import make_picker
 from .policy import Policy
-from .rewards import Reward, cider_for, reward_for
+from .rewards import REWARD_KINDS, Reward, cider_for, reward_for
 from .runs import (
     Progress, RunError, Trainer, load_weights, open_run, restore, save_checkpoint, save_weights, shapes_of)
 from .signs import seen, warn_if_due
@@ -455,6 +455,7 @@ def train(
     check_joined()
     folder, config = Path(folder), replace(recipe.settings(config), clip=corpus.settings)  # what a clip is, the corpus says
     check_picker(recipe, corpus)
+    REWARD_KINDS.find(config.policy.reward)  # an unknown one is refused now, not after stage one
     check_groups(corpus, config)
     check_size(config, corpus)
     first = rank_and_world()[0] == 0

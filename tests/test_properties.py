@@ -670,7 +670,7 @@ def test_every_function_is_named_here():
         "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct kmeans",
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
                  "running_number clipped_dot",
-        "rewards": "REWARDS Rewards cider_for reward_for", "reinforce": "",
+        "rewards": "OwnReward REWARDS REWARD_KINDS Rewards cider_for paper_reward reward_for reward_of", "reinforce": "",
     }
     source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here)).split("through = {")[0]
     for module in (fast, encoder, decoder, speaking, policy, pickers, cider, rewards, reinforce):

@@ -1,14 +1,21 @@
 """The reward of picked frames: equation by equation, at its edges, and as training calls it."""
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
+from test_training import noise_corpus
 
 from picknet_nb.cider import Cider
 from picknet_nb.config import preset
 from picknet_nb.corpus import Corpus
-from picknet_nb.rewards import REWARDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for, within_limits
+from picknet_nb.files import PickNetError
+from picknet_nb.rewards import (
+    REWARD_KINDS, REWARDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for, reward_of, within_limits)
+from picknet_nb.stages import recipes
 from picknet_nb.text import SPECIALS, Vocabulary
+from picknet_nb.training import train
 
 
 def at_most(counts: list[int], frames: int = 30) -> torch.Tensor:
@@ -145,3 +152,14 @@ def test_vocabulary_of_another_corpus_is_scored_by_its_own_words():
     vocabulary = Vocabulary(SPECIALS + ("dog", "a"))
     cider = Cider([[["a", "dog"]], [["a", "cat"]]], vocabulary)
     assert cider(vocabulary.encode(["a dog"], 4), torch.tensor([0])).item() == pytest.approx(10 * 2 / 4, abs=1e-5)
+
+
+def test_a_reward_of_your_own_is_found_by_name_and_keeps_to_the_limits(tmp_path, monkeypatch):
+    monkeypatch.setitem(REWARD_KINDS, "thrifty", reward_of(lambda words, videos, features, picks: -picks.sum(1)))
+    brief = preset("smoke", reward="thrifty", supervision_epochs=1, reinforcement_epochs=2)
+    train(tmp_path/"run", noise_corpus(), brief, recipes()["PickNet (V+L)"], bars=False)
+    log = [json.loads(line) for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines()]
+    earned = [entry["reward"] for entry in log if entry["stage"] == "reinforcement"]
+    assert len(earned) == 2 and max(earned) <= -1  # three picks or more cost three or more, and fewer the penalty
+    with pytest.raises(PickNetError, match="no reward 'thirfty': did you mean thrifty?"):
+        train(tmp_path/"other", noise_corpus(), brief.changed(reward="thirfty"), recipes()["PickNet (V+L)"], bars=False)
