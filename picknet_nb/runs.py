@@ -49,8 +49,7 @@ def _in_short(reason) -> str:
 
 def _file(path) -> Path:
     "The path of a file that is there; a pipe of that name would be waited for without end."
-    if not Path(path).is_file():
-        raise RunError(path, "is no file" if os.path.lexists(path) else "no such file")
+    if not Path(path).is_file(): raise RunError(path, "is no file" if os.path.lexists(path) else "no such file")
     return Path(path)
 
 # %% ../nbs/25_runs.ipynb #b4de1627
@@ -116,14 +115,12 @@ def read_about(folder: Path) -> dict:
     "What `run.json` says of a run, each part of the right kind."
     path = Path(folder)/"run.json"
     about = read_json(path, RunError)
-    if not isinstance(about, dict):
-        raise RunError(path, "does not describe a run: it is no object")
+    if not isinstance(about, dict): raise RunError(path, "does not describe a run: it is no object")
     opened = about["details"].get("opened", {}) if isinstance(about.get("details"), dict) else {}
     wrong = [name for name, kind in _KINDS.items() if type(about.get(name, kind())) is not kind]
     wrong += ["details.opened"] if not isinstance(opened, dict) else [
         f"details.opened.{name}" for name in ("data", "scale") if not isinstance(opened.get(name, ""), str | None)]
-    if wrong:
-        raise RunError(path, f"does not describe a run: {first_few(wrong)} cannot be what it says")
+    if wrong: raise RunError(path, f"does not describe a run: {first_few(wrong)} cannot be what it says")
     return about
 
 # %% ../nbs/25_runs.ipynb #a2768ce9
@@ -136,8 +133,7 @@ def read_recipe(path: Path, stored: dict) -> Recipe:
                 *(type(each) in (int, float) and math.isfinite(each) for each in (number, recipe.language, recipe.diversity))]
     except (TypeError, AttributeError, ValueError, OverflowError) as reason:
         raise RunError(path, f"does not describe a run: its recipe is garbled ({_in_short(reason)})") from reason
-    if not all(fine):
-        raise RunError(path, f"does not describe a run: its recipe is garbled ({_in_short(recipe)})")
+    if not all(fine): raise RunError(path, f"does not describe a run: its recipe is garbled ({_in_short(recipe)})")
     try:
         if recipe.architecture: CAPTIONERS.find(recipe.architecture)
     except PickNetError as reason:
@@ -176,8 +172,7 @@ def _edited(folder: Path, about: dict, names: set[str] | None = None) -> None:
 def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> list[str]:
     "What a run that is there was begun with, where it differs from what is asked for now."
     stored = read_about(folder)
-    if "recipe" not in stored:
-        raise RunError(folder/"run.json", "does not describe a run: it has no recipe")
+    if "recipe" not in stored: raise RunError(folder/"run.json", "does not describe a run: it has no recipe")
     begun = read_recipe(folder/"run.json", stored["recipe"])
     _edited(folder, stored)
     clip = {field.name for field in fields(ClipSettings)}  # belongs to the corpus, whose words and features are compared below
@@ -199,8 +194,7 @@ def change_settings(folder: Path, changed: dict) -> None:
 
 def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
     "Write what a run is, or refuse a folder that holds another one. What a kill left half-written goes."
-    for leftover in folder.glob(".*.partial"):
-        leftover.unlink(missing_ok=True)
+    for leftover in folder.glob(".*.partial"): leftover.unlink(missing_ok=True)
     noted = {"recipe": asdict(recipe), "corpus": corpus.name, "vocabulary": corpus.vocabulary.fingerprint(),
              "features": fingerprint(corpus.features), "feature_dims": corpus.features.shape[-1],
              "glance_dims": corpus.glances.shape[-1], "learned_from": learned_from(corpus), "settings": config.flat(),
@@ -221,8 +215,7 @@ def shapes_of(config: Config, feature_dims: int, glance_dims: int, words: int) -
         with torch.device("meta"):
             return {name: tuple(weight.shape) for name, weight in Model(config, feature_dims, glance_dims, words).state_dict().items()}
     except (RuntimeError, NotImplementedError) as reason:
-        if "meta" in str(reason):
-            return {}
+        if "meta" in str(reason): return {}
         raise
 
 
@@ -282,8 +275,7 @@ def newest_weights(folder: Path) -> Path:
 def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, dict]:
     "The model of a finished run with its settings, its words and what it was trained on."
     folder = Path(folder)
-    if not (folder/"run.json").exists():
-        raise RunError(folder, "is no run folder: it has no run.json")
+    if not (folder/"run.json").exists(): raise RunError(folder, "is no run folder: it has no run.json")
     weights = newest_weights(folder)
     config, vocabulary, about = _opened(folder)
     if weights.stem in ("supervision", "words") and Recipe.read({"picker": "learned", **about.get("recipe", {})}).learns:

@@ -106,7 +106,8 @@ def test_a_page_in_a_browser(command, desk, tmp_path):
     pytest.importorskip("voila")
     sync_api = pytest.importorskip("playwright.sync_api")
     found, words = find_chromium(), [command, "explore", "--model", "shapes", "--videos", "clips", "--port", str(free_port()), "--no-browser"]
-    with started(words, tmp_path/"server.log", "?token=", cwd=desk), sync_api.sync_playwright() as playwright:
+    borrowed = os.environ | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}  # Voilà's templates lie beside the packages, not in them
+    with started(words, tmp_path/"server.log", "?token=", cwd=desk, env=borrowed), sync_api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
         page = browser.new_page()
         page.goto(re.search(r"http://\S+\?token=\w+", (tmp_path/"server.log").read_text())[0], timeout=180_000)
