@@ -171,10 +171,12 @@ def main() -> None:
     parser.add_argument("--folder", type=int, default=60, help="clips in the folder")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--frames", type=int, default=3600, help="of the stream")
+    parser.add_argument("--only", choices=("folder", "stream", "files"), help="one of the three parts")
     options = parser.parse_args()
+    parts = {"folder": lambda: time_folder(options.folder), "stream": lambda: time_stream(options.frames),
+             "files": lambda: time_files(options.cnn, options.clips, options.threads)}
     result = {"kind": "benchmark", **origin(), "machine": f"{os.cpu_count()} x {platform.machine()}",  # also where there is a GPU, which has nothing to do
-              "folder": time_folder(options.folder),
-              "stream": time_stream(options.frames), "files": time_files(options.cnn, options.clips, options.threads)}
+              **{name: measure() for name, measure in parts.items() if options.only in (None, name)}}
     write_result(options.out, result)
     print(json.dumps(result, indent=1))
 
