@@ -401,11 +401,6 @@ def camera(number: int = 0) -> tuple[str, str]:  # source and format, as FFmpeg 
     if sys.platform == "win32": raise PickNetError("on Windows name the camera: source='video=…', format='dshow'")
     return f"/dev/video{number}", "v4l2"
 
-# %% ../nbs/33_captioning.ipynb #3ee76995
-def _captioned(numbered: tuple, captioner: VideoCaptioner, options: dict) -> Caption | Failure:
-    "What is said of one file, in a process that has whole files to itself."
-    return next(captioner.caption_in_turn(numbered[1:], **options))
-
 # %% ../nbs/33_captioning.ipynb #1a89e7f1
 class VideoCaptioner(FileCaptioner):
     "A trained run with its CNN, loaded once, for files, folders and streams."
@@ -413,11 +408,7 @@ class VideoCaptioner(FileCaptioner):
     def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The caption of each file, or why there is none; options are those of `caption`."
         check_threshold(options.get("threshold"))
-        paths, patience = list(paths), 600.0  # seconds for a file: no CNN needs as many
-        if self.eye.device != "cpu" or len(paths) < 2:
-            return self.caption_in_turn(paths, **options)
-        found = _with_each(paths, _captioned, self, options, time_limit=patience)
-        return (done.answer or Failure(str(done.job), done.reason) for done in found)
+        return self.caption_in_turn(paths, **options)  # not in forked processes: a CNN that has used its threads hangs in them
 
     def caption_in_turn(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The same by this process alone, while others read the next files."
