@@ -3,7 +3,7 @@
 python benchmarks/captioning.py [--out data/results/benchmark_captioning.json]     (needs PyAV and psutil; CPU)
 
 Files: the same clips captioned with about six picked frames and with all thirty, reading and decoding included; two cores.
-Folder: the same clips by the model in the box, one after the other with the plain CNN, and on every core with the folded one.
+Folder: the same clips by the model in the box, with the plain CNN and with the folded one.
 Stream: one simulated hour at one frame a second, fed as fast as possible; one core.
 Weights are random: a product of matrices takes as long whatever it computes.
 """
@@ -84,7 +84,7 @@ def time_files(cnn: str, count: int, threads: int) -> dict:
 
 
 def time_folder(count: int) -> dict:
-    "A folder captioned the plain way and the fast way, in turns, each on all cores that it can use."
+    "A folder captioned with the plain CNN and with the folded one, in turns."
     torch.set_num_threads(os.cpu_count())
     captioner = load_captioner(find_model(), "cpu")
     plain = replace(captioner, eye=replace(captioner.eye, cnn=load_cnn(captioner.eye.cnn.name, fast=False)))

@@ -408,7 +408,7 @@ class VideoCaptioner(FileCaptioner):
     def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The caption of each file, or why there is none; options are those of `caption`."
         check_threshold(options.get("threshold"))
-        return self.caption_in_turn(paths, **options)  # not in forked processes: a CNN that has used its threads hangs in them
+        return self.caption_in_turn(paths, **options)
 
     def caption_in_turn(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The same by this process alone, while others read the next files."
