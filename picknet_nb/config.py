@@ -137,6 +137,7 @@ class TrainingSettings:
     feedback_every: int = 5           # ours: ... every so many epochs
     feedback_most: float = 0.25       # ours: ... up to here
     supervision_picks: int = 0        # ours: train stage one on so many random frames; 0: on all, as in the paper
+    varied_picks: bool = False        # ours: train stage one on one to all frames, another number for each clip
     consensus: float = 0.0            # ours: how much more a caption counts that agrees with its clip's others; 0: all alike
     word_epochs: int = 0              # ours: epochs after stage one in which the captioner's own words are rewarded, at adaptation_rate
     word_weight: float = 0.9          # ours: share of the rewarded words in the loss of those epochs
@@ -200,8 +201,9 @@ PRESETS = {
     "paper": Config(),
     "improved": Config().changed(
         supervision_picks=7, captions_together=4, consensus=1.0, video_vector="mean", input_dropout=0.3, weight_decay=1e-3,
-        label_smoothing=0.1, mention_weight=0.5, average_weights=0.999, keep="last", clock=True, min_picks=4, final_max_picks=9,
-        reinforcement_rate=3e-5, supervision_epochs=20, word_epochs=25, reinforcement_epochs=60, adaptation_epochs=0, shrink_epochs=10,
+        label_smoothing=0.1, mention_weight=0.5, average_weights=0.995, keep="last", clock=True, min_picks=4, final_max_picks=9,
+        batch_size=512, supervision_rate=1e-3, adaptation_rate=3e-4, reinforcement_rate=1e-4,
+        supervision_epochs=12, word_epochs=10, reinforcement_epochs=200, adaptation_epochs=0, shrink_epochs=30,
     ),
     "laptop": Config().changed(
         cnn="efficientnet-lite0", feature_embedding=256, word_embedding=128, hidden=256, dropout=0.3, input_dropout=0.2,

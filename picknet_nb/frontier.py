@@ -17,14 +17,12 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 from tqdm.auto import tqdm
 
 from .analysis import data_folder, markdown_table
 from .config import Config, preset
 from .corpus import Corpus
 from .files import PickNetError, read_json, write_whole
-from .pickers import PICKERS, Choice, Clips
 from .reproduction import (
     check_changes, check_scorers, check_split, circumstances, measure_row, minutes_of, open_data, present_scale, shared_gpu, sit_down)
 from .stages import Recipe
@@ -33,26 +31,13 @@ from .video import import_pyplot
 from .workers import Pool
 
 # %% auto #0
-__all__ = ['BUDGETS', 'TAUGHT', 'LEARNED', 'varied', 'with_budget', 'pickers_of', 'measure_point', 'measure_seed', 'all_seeds',
-           'scored', 'frontier_folder', 'measure_frontier', 'seconds_of', 'means_of', 'draw_frontier', 'learned_gains',
+__all__ = ['BUDGETS', 'TAUGHT', 'LEARNED', 'with_budget', 'pickers_of', 'measure_point', 'measure_seed', 'all_seeds', 'scored',
+           'frontier_folder', 'measure_frontier', 'seconds_of', 'means_of', 'draw_frontier', 'learned_gains',
            'frontier_table']
-
-# %% ../nbs/39_frontier.ipynb #50eab37d
-@PICKERS.add("varied", number=None, looks_at="nothing", random=True)
-def varied() -> Choice:
-    "The first frame and others at random; how many changes from clip to clip, one to all, small numbers as often as large ones."
-    def pick(clips: Clips) -> Tensor:  # bool (batch, frames)
-        draw = torch.rand(clips.features.shape[:2], device=clips.features.device)
-        frames = draw.shape[1]
-        count = (frames + 1)**torch.rand(len(draw), 1, device=draw.device)  # 1 to frames + 1
-        draw[:, 0] = 2.0  # the first frame wins every draw
-        rank = draw.argsort(1, descending=True).argsort(1)
-        return rank < count.long()
-    return pick
 
 # %% ../nbs/39_frontier.ipynb #f6217a05
 BUDGETS = 1, 2, 3, 4, 6, 8, 12, 30
-TAUGHT, LEARNED = Recipe("varied"), Recipe(adapted=False, language=1.0, diversity=1.0)
+TAUGHT, LEARNED = Recipe("all", adapted=False), Recipe(adapted=False, language=1.0, diversity=1.0)
 
 
 def with_budget(
@@ -94,7 +79,7 @@ def measure_point(corpus: Corpus, folder: Path, config: Config, recipe: Recipe, 
 def measure_seed(seed: int, at_hand: tuple[Corpus, int | None], folder: Path, config: Config, budgets: Sequence[int], bars: bool) -> list[dict]:
     "A captioner that is taught on a varying number of frames, and every picker in front of it."
     corpus, place = at_hand
-    config = replace(config.changed(seed=seed), clip=corpus.settings)
+    config = replace(config.changed(seed=seed, varied_picks=True), clip=corpus.settings)
     train(folder/f"seed-{seed}"/"captioner", corpus, config, TAUGHT, bars=bars, place=place)
     frames = corpus.settings.frames
     wanted = [(recipe, recipe.picks or frames) for recipe in pickers_of(frames, budgets)]

@@ -380,7 +380,8 @@ def supervise(trainer: Trainer) -> None:
     "Stage one: the captioner alone; first it is taught words, then, where that is asked for, its own are rewarded."
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
     settings, all_frames = config.training, make_picker("all")
-    picker = make_picker("random", settings.supervision_picks) if settings.supervision_picks else all_frames
+    few = make_picker("random", settings.supervision_picks) if settings.supervision_picks else all_frames
+    picker = make_picker("varied") if settings.varied_picks else few
     stage = partial(ExtendedSupervision, model, corpus, config, frame_choice(picker, corpus), picker.most)
     run = partial(run_stage, trainer, parts=[model.captioner], items=corpus.pairs("train"),
                   validate=Validation(corpus, config, frame_choice(all_frames, corpus)))
