@@ -103,14 +103,14 @@ def all_seeds(seeds: int, corpus: Corpus, load, workers: int, *arguments) -> lis
 
 
 def scored(points: list[dict], references: dict) -> list[dict]:
-    "The points with CIDEr of every clip in the place of captions."
+    "The points with CIDEr of every clip, in the order of the references, in the place of captions."
     from picknet_nb.metrics import score_many
 
-    said = {number: point["captions"] for number, point in enumerate(points)}
+    said, found = {number: point["captions"] for number, point in enumerate(points)}, {}
     for number, scores in score_many(said, references, ("CIDEr",), per_video=True, split="test", decoding="greedy"):
-        points[number] = {**points[number], "CIDEr": scores["CIDEr"],
-                          "videos": {video: round(value, 4) for video, value in scores.per_video["CIDEr"].items()}}
-    return [{name: value for name, value in point.items() if name != "captions"} for point in points]
+        each = scores.per_video["CIDEr"]
+        found[number] = {"CIDEr": scores["CIDEr"], "videos": [round(each[video], 4) for video in references]}
+    return [{name: value for name, value in {**point, **found[number]}.items() if name != "captions"} for number, point in enumerate(points)]
 
 # %% ../nbs/39_frontier.ipynb #cca40987
 def frontier_folder(data: str, scale: str) -> Path:
@@ -141,9 +141,10 @@ def measure_frontier(
     check_split(corpus, "test")
     with shared_gpu() if min(workers, seeds) > 1 and device.startswith("cuda") else nullcontext():
         points = all_seeds(seeds, corpus, load, workers, folder, config, tuple(budgets), bars)
-    if scores: points = scored(points, corpus.references("test"))
+    people = corpus.references("test")
+    if scores: points = scored(points, people)
     result = {"kind": "frontier", "data": corpus.name, "scale": scale, "features": corpus.settings.cnn, "command": command, **circumstances(),
-              "config": asdict(replace(config, clip=corpus.settings)), "points": points}
+              "config": asdict(replace(config, clip=corpus.settings)), "ids": list(people), "points": points}
     write_whole(folder/"frontier.json", json.dumps(result) + "\n")
     return result
 
@@ -203,7 +204,7 @@ def learned_gains(result: dict, other: str = "uniform") -> dict[int, dict]:  # b
 
     by_seed: dict[tuple[str, int], dict[int, dict]] = {}
     for point in result["points"]:
-        by_seed.setdefault((point["picker"], point["budget"]), {})[point["seed"]] = point["videos"]
+        by_seed.setdefault((point["picker"], point["budget"]), {})[point["seed"]] = dict(zip(result["ids"], point["videos"]))
     gains = {}
     for (name, budget), ours in by_seed.items():
         theirs = by_seed.get((other, budget), {})
