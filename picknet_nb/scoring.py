@@ -12,14 +12,16 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
 from .files import write_whole
+from .video import import_pyplot
 
 # %% auto #0
-__all__ = ['LEADER', 'slug', 'row_path', 'decoding_name', 'score_rows', 'scored_meanwhile', 'compare_rows', 'clip_scores',
-           'rows_of_clips']
+__all__ = ['LEADER', 'CLAIMS', 'slug', 'row_path', 'decoding_name', 'score_rows', 'scored_meanwhile', 'compare_rows',
+           'clip_scores', 'rows_of_clips', 'Gap', 'gaps_of', 'claims_table', 'draw_gaps']
 
 # %% ../nbs/37_scoring.ipynb #515963aa
 LEADER = "PickNet (V+L)"  # trained first: its picks set the others' number of frames
@@ -109,3 +111,61 @@ def rows_of_clips(content: dict) -> list[dict]:
     "What `compare_rows` needs, from what `clip_scores` kept."
     videos = lambda row: {decoding: dict(zip(content["ids"], values)) for decoding, values in row["CIDEr"].items()}
     return [{"row": row["row"], "seed": row["seed"], "videos": videos(row)} for row in content["rows"]]
+
+# %% ../nbs/37_scoring.ipynb #51df073c
+CLAIMS = {"a few frames do as well as thirty, or better": "Baseline", "more training alone does not explain it": "Baseline, adapted",
+          "learned picks beat evenly spaced ones": "Uniform", "learned picks beat random ones": "Random, adapted"}
+
+
+class Gap(NamedTuple):
+    "CIDEr × 100 of one row minus another's, and the ends of its 95% interval."
+    difference: float
+    low: float
+    high: float
+
+    @property
+    def verdict(self) -> str:
+        return "above" if self.low > 0 else "below" if self.high < 0 else "level"
+
+    def __str__(self) -> str:
+        return "{:+.1f} ({:+.1f} to {:+.1f})".format(*self)
+
+
+def gaps_of(
+    clips: dict,           # of `clip_scores`
+    name: str = LEADER,
+    decoding: str = "greedy",
+) -> dict[str, Gap]:
+    "How far a row is from each of the others."
+    compared = compare_rows(rows_of_clips(clips), name, decoding)
+    return {other: Gap(*(100*each[end] for end in Gap._fields)) for other, each in compared.items()}
+
+# %% ../nbs/37_scoring.ipynb #171e0335
+def claims_table(
+    found: dict[str, dict[str, Gap]],  # `gaps_of` results, each under the name of its column
+    printed: dict[str, dict],          # `paper_scores` of the data set
+) -> str:                              # Markdown
+    "Each claim with the paper's difference, ours, and what its interval says."
+    lines = [f"| claim | {LEADER} minus | the paper | {' | '.join(found)} |", f"|---|---|---:|{'---|' * len(found)}"]
+    said = lambda gap: "not measured" if gap is None else f"{gap}: {gap.verdict}"
+    for claim, row in CLAIMS.items():
+        paper = f"{printed[LEADER]['CIDEr'] - printed[row]['CIDEr']:+.1f}" if row in printed else ""
+        lines.append(f"| {claim} | {row} | {paper} | {' | '.join(said(gaps.get(row)) for gaps in found.values())} |")
+    return "\n".join(lines)
+
+
+def draw_gaps(found: dict[str, dict[str, Gap]], printed: dict[str, dict]):
+    "The same as a figure, with every row that was compared."
+    plt, rows = import_pyplot(), list(dict.fromkeys(row for gaps in found.values() for row in gaps))
+    figure, axis = plt.subplots(figsize=(6.5, 1 + 0.45*len(rows)), dpi=150, layout="constrained")
+    for number, (name, gaps) in enumerate(found.items()):
+        places = [rows.index(row) + 0.22*(number - (len(found) - 1)/2) for row in gaps]
+        middle, low, high = zip(*gaps.values())
+        axis.errorbar(middle, places, xerr=([m - l for m, l in zip(middle, low)], [h - m for m, h in zip(middle, high)]), fmt="o", markersize=4, label=name)
+    paper = {rows.index(row): printed[LEADER]["CIDEr"] - printed[row]["CIDEr"] for row in rows if row in printed}
+    axis.plot(list(paper.values()), list(paper), "kx", label="the paper")
+    axis.axvline(0, color="0.6", linewidth=1)
+    axis.set(yticks=range(len(rows)), yticklabels=[f"minus {row}" for row in rows], ylim=(len(rows) - 0.5, -0.5), xlabel=f"CIDEr × 100 of {LEADER} minus another row")
+    axis.legend(fontsize=8, loc="upper center", bbox_to_anchor=(0.4, -0.2), ncols=2)
+    plt.close(figure)
+    return figure
