@@ -3,7 +3,7 @@
 python benchmarks/captioning.py [--out data/results/benchmark_captioning.json]     (needs PyAV and psutil; CPU)
 
 Files: the same clips captioned with about six picked frames and with all thirty, reading and decoding included; two cores.
-Folder: the same clips by the model in the box, with the plain CNN and with the folded one.
+Folder: the same clips by the model in the box: as in the first edition (the plain CNN, one file after the other), with the folded CNN, and as it is now.
 Stream: one simulated hour at one frame a second, fed as fast as possible; one core.
 Weights are random: a product of matrices takes as long whatever it computes.
 """
@@ -84,13 +84,13 @@ def time_files(cnn: str, count: int, threads: int) -> dict:
 
 
 def time_folder(count: int) -> dict:
-    "A folder captioned with the plain CNN and with the folded one, in turns."
+    "A folder captioned as in the first edition, with the folded CNN, and with that one a clip in each core's hands; in turns."
     torch.set_num_threads(os.cpu_count())
     captioner = load_captioner(find_model(), "cpu")
     plain = replace(captioner, eye=replace(captioner.eye, cnn=load_cnn(captioner.eye.cnn.name, fast=False)))
     with tempfile.TemporaryDirectory() as folder:
         paths, source = choose_clips(Path(folder), count)
-        ways = {"plain": plain.caption_in_turn, "fast": captioner.caption_many}
+        ways = {"plain": plain.caption_in_turn, "folded": captioner.caption_in_turn, "fast": captioner.caption_many}
         said, seconds = {}, {name: [] for name in ways}
         for _ in range(3):
             for name, way in ways.items():
@@ -99,7 +99,7 @@ def time_folder(count: int) -> dict:
                 seconds[name].append(time.perf_counter() - started)
     speeds = {name: round(len(paths) / min(each), 2) for name, each in seconds.items()}
     equal = sum(one == two for one, two in zip(said["plain"], said["fast"]))
-    return {"model": find_model().name, "clips": len(paths), "source": source, "clips_a_second": speeds,
+    return {"model": find_model().name, "clips": len(paths), "source": source, "threads": torch.get_num_threads(), "clips_a_second": speeds,
             "ratio": round(speeds["fast"] / speeds["plain"], 2), "equal_captions": equal}
 
 

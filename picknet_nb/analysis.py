@@ -22,9 +22,9 @@ from .video import import_pyplot
 
 # %% auto #0
 __all__ = ['METRICS', 'CURVES', 'CURVE_UNITS', 'ResultError', 'load_results', 'data_folder', 'stored_results', 'load_paper',
-           'paper_scores', 'mean_and_spread', 'rows_by_name', 'markdown_table', 'results_table', 'draw_scores',
-           'read_log', 'learning_curves', 'pick_counts', 'pick_positions', 'fit_law', 'PositionFit', 'fit_positions',
-           'draw_pick_counts', 'draw_pick_positions', 'draw_picks', 'show_result']
+           'paper_scores', 'mean_and_spread', 'rows_by_name', 'markdown_table', 'show_table', 'results_table',
+           'draw_scores', 'read_log', 'learning_curves', 'pick_counts', 'pick_positions', 'fit_law', 'PositionFit',
+           'fit_positions', 'draw_pick_counts', 'draw_pick_positions', 'draw_picks', 'show_result']
 
 # %% ../nbs/31_analysis.ipynb #0b20d670
 class ResultError(FileError):
@@ -137,6 +137,19 @@ def markdown_table(header: Sequence[str], lines: Sequence[Sequence[str]]) -> str
     "A Markdown table: the first column to the left, all others to the right."
     rule = ["---"] + ["---:"] * (len(header) - 1)
     return "\n".join("| " + " | ".join(cells) + " |" for cells in (header, rule, *lines))
+
+# %% ../nbs/31_analysis.ipynb #3a135647
+def show_table(
+    rows: dict[str, dict[str, Any]],  # values by column, by row
+    name: str = "",                   # what stands above the names of the rows
+    digits: int = 2,
+):
+    "Rows of values as a table in a notebook; a value that is missing leaves its cell empty."
+    from IPython.display import Markdown
+    columns = list(dict.fromkeys(column for row in rows.values() for column in row))
+    written = lambda value: f"{value:,.{digits}f}" if isinstance(value, float) else str(value)
+    lines = [[title, *(written(row.get(column, "")) for column in columns)] for title, row in rows.items()]
+    return Markdown(markdown_table([name, *columns], lines))
 
 # %% ../nbs/31_analysis.ipynb #e67faa03
 def _signs(seeds: Sequence[dict], decoding: str) -> list[str]:

@@ -5,15 +5,15 @@
 # %% ../nbs/33_captioning.ipynb #8da7b4a1
 from __future__ import annotations
 
-import json
 import re
 import shutil
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from time import perf_counter
 
@@ -26,32 +26,21 @@ from .captioner import beam as search_beam, growing, without_dropout
 from .cnn import CNN, load_cnn
 from .config import Config
 from .encoder import pick_frames
-from .files import FileError, PickNetError, limit, read_json, write_whole
+from .files import FileError, PickNetError, limit, read_json
 from .models import Speech, find_model, new_folder
 from .pickers import Clips, Picker, make_picker
 from .runs import RunError, load_run
-from .shapes import describe, example_story, make_story
 from .stages import Model, Recipe, recipes
 from .text import Vocabulary
 from .video import VIDEO_SUFFIXES, Clip, VideoError, glance, is_video, read_clip, stream_frames
 from .workers import Done, Pool, can_fork, usable_cores
-from .world import write_clip
+from .world import write_examples
 
 # %% auto #0
-__all__ = ['write_examples', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run', 'Eye', 'look_over',
-           'decide', 'look_closely', 'Voice', 'Caption', 'Stopwatch', 'caption_clip', 'refuse_address',
-           'check_threshold', 'FileCaptioner', 'find_videos', 'Failure', 'Memory', 'Remark', 'Watcher', 'camera',
+__all__ = ['example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run', 'Eye', 'look_over', 'decide',
+           'look_closely', 'Voice', 'Caption', 'Stopwatch', 'caption_clip', 'refuse_address', 'check_threshold',
+           'FileCaptioner', 'find_videos', 'Failure', 'Memory', 'Remark', 'Watcher', 'camera', 'threads_to_use',
            'VideoCaptioner', 'load_eye_cnn', 'load_eye', 'load_captioner', 'load', 'caption']
-
-# %% ../nbs/33_captioning.ipynb #c947b2a2
-def write_examples(folder: Path, clips: int = 8, seed: int = 0) -> dict[str, list[str]]:  # captions of each clip, by name
-    "A few clips of the built-in world as video files, with `captions.json`."
-    stories = {"example": example_story()} | {f"clip {number}": make_story((seed, number)) for number in range(1, clips)}
-    for name, story in stories.items():
-        write_clip(story, folder/f"{name}.mp4")
-    captions = {name: describe(story) for name, story in stories.items()}
-    write_whole(folder/"captions.json", json.dumps(captions, indent=1))
-    return captions
 
 # %% ../nbs/33_captioning.ipynb #182c2578
 def example_run(folder, clips: int = 8) -> Path:  # the folder gets `videos` and `run`; what is there is kept
@@ -259,13 +248,6 @@ def check_threshold(threshold: float | None) -> float | None:
     return threshold
 
 # %% ../nbs/33_captioning.ipynb #c83a52b7
-def _with_each(paths: Iterable, do: Callable, *arguments, **limits) -> Iterator[Done]:
-    "What comes of each file, in their order, by processes side by side where that can be."
-    if can_fork():
-        return Pool(do, usable_cores(), arguments, **limits).in_order(paths)
-    return (Done(path, do((number, path), *arguments)) for number, path in enumerate(paths))
-
-
 def _read_one(numbered: tuple, frames: int, size: int) -> tuple[Clip | str, float]:
     "Equally spaced frames of a file, or why there are none, and how long that took."
     try:
@@ -285,8 +267,10 @@ class FileCaptioner:
 
     def read_many(self, paths: Iterable) -> Iterator[tuple[object, Clip | str, Stopwatch]]:
         "Each path with its clip, or why there is none, and how long that took; the next are read while this one is worked on."
-        how, memory = (self.config.clip.frames, self.eye.cnn.image_size), limit("PICKNET_DECODER_BYTES")
-        for done in _with_each(paths, _read_one, *how, time_limit=125.0, memory_limit=memory):  # a decoder should give up after 60 seconds
+        how = self.config.clip.frames, self.eye.cnn.image_size
+        limits = dict(time_limit=125.0, memory_limit=limit("PICKNET_DECODER_BYTES"))  # a decoder should give up after 60 seconds
+        here = (Done(path, _read_one((number, path), *how)) for number, path in enumerate(paths))
+        for done in Pool(_read_one, usable_cores(), how, **limits).in_order(paths) if can_fork() else here:
             clip, seconds = done.answer or (done.reason, 0.0)
             (watch := Stopwatch(self.eye.device))["read"] = seconds
             yield done.job, clip, watch
@@ -401,6 +385,22 @@ def camera(number: int = 0) -> tuple[str, str]:  # source and format, as FFmpeg 
     if sys.platform == "win32": raise PickNetError("on Windows name the camera: source='video=…', format='dshow'")
     return f"/dev/video{number}", "v4l2"
 
+# %% ../nbs/33_captioning.ipynb #b4e60315
+def threads_to_use() -> int: return torch.get_num_threads()  # one for each core, unless OMP_NUM_THREADS says otherwise
+
+
+def _in_threads(do: Callable, jobs: Iterable, threads: int) -> Iterator:
+    "do(job) for each job, in their order, by so many threads with a core each."
+    ahead, before = deque(), torch.get_num_threads()
+    with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            for job in jobs:
+                ahead.append(pool.submit(do, job))
+                while ahead and (len(ahead) > 2 * threads or ahead[0].done()): yield ahead.popleft().result()
+            while ahead: yield ahead.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True), torch.set_num_threads(before)  # which threads that begin later take for theirs
+
 # %% ../nbs/33_captioning.ipynb #1a89e7f1
 class VideoCaptioner(FileCaptioner):
     "A trained run with its CNN, loaded once, for files, folders and streams."
@@ -408,13 +408,23 @@ class VideoCaptioner(FileCaptioner):
     def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The caption of each file, or why there is none; options are those of `caption`."
         check_threshold(options.get("threshold"))
-        return self.caption_in_turn(paths, **options)
+        alone = threads_to_use() == 1 or self.eye.device != "cpu" or self.eye.picker.random  # whose draws have an order
+        return self.caption_in_turn(paths, **options) if alone else self.caption_beside(paths, **options)
 
     def caption_in_turn(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
-        "The same by this process alone, while others read the next files."
-        for path, clip, watch in self.read_many(paths):
-            if isinstance(clip, str): yield Failure(str(path), clip)
-            else: yield caption_clip(clip, self.eye, self.voice, source=str(path), watch=watch, **options)
+        "The same one after the other, while processes read the next files."
+        return (self._caption_read(each, **options) for each in self.read_many(paths))
+
+    def caption_beside(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
+        "The same with as many clips at a time as this process may use threads."
+        with without_dropout(self.voice.captioner):  # once for all threads: each by itself would switch it on again for the others
+            yield from _in_threads(partial(self._caption_read, **options), self.read_many(paths), threads_to_use())
+
+    def _caption_read(self, read: tuple[object, Clip | str, Stopwatch], **options) -> Caption | Failure:
+        "What `read_many` has to say about a file, with the caption in place of the clip."
+        path, clip, watch = read
+        if isinstance(clip, str): return Failure(str(path), clip)
+        return caption_clip(clip, self.eye, self.voice, source=str(path), watch=watch, **options)
 
     def stream(
         self,

@@ -30,14 +30,16 @@ ORDERS = 4  # n-grams of one to four words
 
 def ngrams(words: Sequence[str]) -> Counter:
     "How often each run of one to four words occurs."
-    return Counter(tuple(words[i:i + n]) for n in range(1, ORDERS + 1) for i in range(len(words) - n + 1))
+    return Counter(tuple(words[i:i + n]) for n in range(1, ORDERS + 1)
+                   for i in range(len(words) - n + 1))
 
 # %% ../nbs/20_cider.ipynb #c523369b
 def document_frequencies(
     references: Sequence[Sequence[Sequence[str]]],  # videos, their captions, their words
 ) -> Counter:
     "In how many videos' references each n-gram occurs."
-    return Counter(ngram for captions in references for ngram in set(chain.from_iterable(map(ngrams, captions))))
+    return Counter(ngram for captions in references
+                   for ngram in set(chain.from_iterable(map(ngrams, captions))))
 
 # %% ../nbs/20_cider.ipynb #5a00b635
 def plain_cider(
@@ -57,10 +59,12 @@ def plain_cider(
 
     total = 0.0
     for words in references:
-        length = math.exp(-(max(0, len(candidate) - 1) - max(0, len(words) - 1)) ** 2 / (2 * sigma ** 2))
+        length = math.exp(-(max(0, len(candidate) - 1) - max(0, len(words) - 1)) ** 2
+                          / (2 * sigma ** 2))
         for n in range(1, ORDERS + 1):
             ours, theirs = weights(candidate, n), weights(words, n)
-            dot = sum(min(weight, theirs.get(ngram, 0)) * theirs.get(ngram, 0) for ngram, weight in ours.items())
+            dot = sum(min(weight, theirs.get(ngram, 0)) * theirs.get(ngram, 0)
+                      for ngram, weight in ours.items())
             total += length * dot / (norm(ours) * norm(theirs))
     return 10 * total / (ORDERS * len(references))
 
@@ -80,7 +84,7 @@ def ngram_keys(
     inside: Tensor,  # bool (batch, time), of `spoken`
     base: int,
 ) -> Tensor:         # int64 (batch, 4, time)
-    "The key of the run of one, two, three, four words that starts at each position, 0 where there is none."
+    "The key of each run of one to four words, by where it starts; 0 where there is none."
     words = pad(words * inside, (0, ORDERS - 1))
     time, keys = inside.shape[1], [words[:, :inside.shape[1]]]
     for n in range(1, ORDERS):
@@ -106,7 +110,8 @@ def number_references(
     "Give every word its number: vocabulary words keep their ids, the others follow."
     lexicon = {word: id for id, word in enumerate(vocabulary.words) if id > UNK}
     captions = list(chain.from_iterable(references))
-    words = np.array([lexicon.setdefault(word, len(lexicon) + UNK + 1) for word in chain.from_iterable(captions)], np.int64)
+    words = np.array([lexicon.setdefault(word, len(lexicon) + UNK + 1)
+                      for word in chain.from_iterable(captions)], np.int64)
     lengths = np.array([len(caption) for caption in captions], np.int64)
     if eos:
         words, lengths = np.insert(words, lengths.cumsum(), EOS), lengths + 1
@@ -128,7 +133,8 @@ def count_ngrams(numbered: Numbered) -> Counted:
     "Count the n-grams of every caption at once."
     words, lengths = numbered.words, numbered.lengths
     captions = np.repeat(np.arange(len(lengths)), lengths)
-    left = np.repeat(lengths.cumsum(), lengths) - np.arange(len(words))  # words up to the caption's end
+    # words up to the caption's end
+    left = np.repeat(lengths.cumsum(), lengths) - np.arange(len(words))
     key, keys, owners = np.zeros_like(words), [], []
     for n in range(ORDERS):
         key = key * numbered.base + np.append(words, np.zeros(n, np.int64))[n:]
@@ -171,19 +177,22 @@ def build_tables(numbered: Numbered, documents: np.ndarray, device="cpu") -> Tab
     "Count, weigh and lay out the references."
     counted = count_ngrams(numbered)
     videos, places, n_videos = numbered.videos, numbered.places, len(documents)
-    cells, rows = np.unique(videos[counted.captions] * len(counted.keys) + counted.ngrams, return_inverse=True)
+    cells, rows = np.unique(videos[counted.captions] * len(counted.keys) + counted.ngrams,
+                            return_inverse=True)
     weights = ngram_weights(counted, cells, documents)
     norms = reference_norms(numbered, counted, weights)
     most = places.max() + 1
     if (len(cells) + n_videos * ORDERS * 8) * most > _LARGEST_TABLE:
-        raise PickNetError(f"a video has {most:,} references, too many for tables in memory: they would take {len(cells) * most / 2**30:,.0f} GiB or more")
+        raise PickNetError(f"a video has {most:,} references, too many for tables in memory: "
+                           f"they would take {len(cells) * most / 2**30:,.0f} GiB or more")
     counts = np.zeros((len(cells) + 1, most), np.uint8 if counted.counts.max() < 256 else np.int32)
     counts[rows + 1, places[counted.captions]] = counted.counts
     scale, lengths = np.zeros((n_videos, ORDERS, most)), np.zeros((n_videos, most))
     per_video = np.bincount(videos)[videos, None]
     scale[videos, :, places] = 10 / (ORDERS * per_video * np.where(norms > 0, norms, np.inf))
     lengths[videos, places] = np.maximum(numbered.lengths - 1, 0)
-    return Tables(*(torch.from_numpy(array).to(device) for array in (counted.keys, weights, cells, counts, scale, lengths)))
+    return Tables(*(torch.from_numpy(array).to(device)
+                    for array in (counted.keys, weights, cells, counts, scale, lengths)))
 
 # %% ../nbs/20_cider.ipynb #584066bc
 def find(table: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
@@ -200,7 +209,8 @@ def look_up(
     "The weight of each n-gram, 0 where there is none, and its row in its video's counts."
     ngrams, known = find(tables.keys, keys)
     weights = tables.weights[ngrams.where(known, len(tables.keys))] * (keys > 0)
-    cells, own = find(tables.cells, (videos[:, None, None] * len(tables.keys) + ngrams).where(known, -1))
+    cells, own = find(tables.cells,
+                      (videos[:, None, None] * len(tables.keys) + ngrams).where(known, -1))
     return weights, (cells + 1) * own
 
 # %% ../nbs/20_cider.ipynb #dc0a0199
@@ -222,7 +232,7 @@ def clipped_dot(
     squares: Tensor,   # float64 (batch, 4, time): weights squared
     everywhere: bool,  # sum over all positions, or only over those that have a row?
 ) -> Tensor:           # float64 (batch, 4, references)
-    "Dot product of candidate and reference, each n-gram paid at most as often as the reference says it."
+    "Dot product of candidate and reference; an n-gram counts as often as the reference has it."
     flat = rows.flatten(), running.flatten(), squares.flatten()
     if everywhere:
         return _paid(counts, *flat).view(*rows.shape, -1).sum(2)
@@ -239,15 +249,16 @@ class Cider:
         self,
         references: Sequence[Sequence[Sequence[str]]],    # videos, their captions, their words
         vocabulary: Vocabulary,                           # what the candidates' ids mean
-        documents: Sequence[int] | Tensor | None = None,  # videos that count for document frequencies; None: all
-        eos: bool = False,                                # <eos> is a word, as in the reward; False: pycocoevalcap's number
+        documents: Sequence[int] | Tensor | None = None,  # videos that are counted; None: all
+        eos: bool = False,                                # <eos> is a word, as in the reward
         device="cpu",
         sigma: float = 6.0,
     ):
         _check_references(references)
         numbered = number_references(references, vocabulary, eos)
         if numbered.base ** ORDERS >= 2 ** 63:
-            raise PickNetError(f"{numbered.base:,} different words are more than 64-bit n-gram keys can tell apart (55,108)")
+            raise PickNetError(f"{numbered.base:,} different words are more than "
+                               "64-bit n-gram keys can tell apart (55,108)")
         counted = np.zeros(len(references), bool)
         counted[slice(None) if documents is None else torch.as_tensor(documents).tolist()] = True
         self.tables, self.base = build_tables(numbered, counted, device), numbered.base
@@ -260,15 +271,16 @@ class Cider:
     ) -> Tensor:         # float32 (batch,)
         "The score of each caption on coco-caption's scale, 0 to 10."
         tables = self.tables
-        keys = ngram_keys(words, spoken(words, self.eos), self.base)                          # (batch, 4, time)
+        keys = ngram_keys(words, spoken(words, self.eos), self.base)  # (batch, 4, time)
         running = running_number(keys)
         weights, rows = look_up(tables, keys, videos)
         squares = weights ** 2
-        norm = (squares * (2 * running - 1)).sum(-1).sqrt()                                   # (batch, 4)
-        dot = clipped_dot(tables.counts, rows, running, squares, everywhere=words.is_cuda)    # (batch, 4, references)
+        norm = (squares * (2 * running - 1)).sum(-1).sqrt()  # (batch, 4)
+        dot = clipped_dot(tables.counts, rows, running, squares,
+                          everywhere=words.is_cuda)  # (batch, 4, references)
         difference = (keys[:, 1] > 0).sum(-1, keepdim=True) - tables.lengths.index_select(0, videos)
-        length = torch.exp(difference ** 2 / (-2 * self.sigma ** 2))                          # (batch, references)
-        score = (dot * tables.scale.index_select(0, videos) * length[:, None]).sum(-1)        # (batch, 4)
+        length = torch.exp(difference ** 2 / (-2 * self.sigma ** 2))  # (batch, references)
+        score = (dot * tables.scale.index_select(0, videos) * length[:, None]).sum(-1)  # (batch, 4)
         return (score / norm.where(norm > 0, 1)).sum(-1).float()
 
 # %% ../nbs/20_cider.ipynb #ea019300
@@ -280,6 +292,7 @@ def _check_references(references: Sequence[Sequence[Sequence[str]]]) -> None:
         if not len(captions):
             raise PickNetError(f"CIDEr needs a reference for every video; video {video} has none")
         if isinstance(captions, str) or isinstance(captions[0], str):
-            raise PickNetError(f"references must be lists of words; those of video {video} are whole captions: tokenize them")
+            raise PickNetError(f"references must be lists of words; those of video {video} "
+                               "are whole captions: tokenize them")
     if not any(map(len, chain.from_iterable(references))):
         raise PickNetError("CIDEr needs references; all of them are empty")

@@ -27,8 +27,8 @@ from .watching import PICKER, caption, explore, export, models, stream
 # %% auto #0
 __all__ = ['app', 'SET', 'CAPTIONER', 'SCALES', 'LATER', 'PARTS', 'version', 'start', 'save_figure', 'save_pictures',
            'compare_all', 'changes_of', 'reproduce', 'noted', 'same_as_noted', 'recipe_of', 'picking_with',
-           'change_epochs', 'announce', 'train', 'frontier', 'check_alike', 'explain_zero', 'evaluate', 'score',
-           'bench', 'missing_parts', 'unfinished_runs', 'info', 'after_interrupt', 'main']
+           'change_epochs', 'announce', 'train', 'frontier', 'check_alike', 'explain_zero', 'captioned', 'evaluate',
+           'score', 'bench', 'missing_parts', 'unfinished_runs', 'info', 'after_interrupt', 'main']
 
 # %% ../nbs/40_cli.ipynb #cd3b3ab9
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -39,7 +39,7 @@ SET = Annotated[Optional[list[str]], typer.Option("--set", help=(
 CAPTIONER = Annotated[Optional[str], typer.Option("--captioner", help=(
     "paper, one of the systems it is compared with (ta, p-rnn, s2vt, lstm-e, ruc-uva, hrne, ba, ms-rnn, aalto, densecap), or one of your own, "
     "as MODULE:CLASS or registered (picknet --use MODULE); the same as --set architecture=…"))]
-SCALES = "smoke (seconds), small (minutes), laptop (real videos on a CPU), paper, or improved (real videos on a GPU)"
+SCALES = "smoke (seconds), small (minutes), laptop (real videos on a CPU, beginning with the model in the box), paper, or improved (real videos on a GPU)"
 
 
 def version(asked: bool) -> None:
@@ -209,14 +209,17 @@ def change_epochs(folder: Path, config) -> None:
 
 # %% ../nbs/40_cli.ipynb #655f5ab6
 def announce(corpus, config, recipe, scale: str) -> None:
-    "Say how long a run will take on this CPU."
-    from picknet_nb.forecast import forecast, foresee_training
+    "Say what a run begins with and, on a CPU, how long it will take."
+    from picknet_nb.forecast import forecast, foresee_training, something_smaller
+    from picknet_nb.runs import load_run
+    from picknet_nb.transfer import read_start
     from picknet_nb.workers import rank_and_world
+    start = read_start(recipe.settings(config), corpus, load_run)
+    if start and rank_and_world()[0] == 0: print(start.told(corpus), file=sys.stderr)
     if corpus.device.type != "cpu" or rank_and_world()[1] > 1:
         return
-    smaller = "" if scale == "laptop" else "--scale laptop takes about 20 minutes for a few hundred clips"
     try:
-        print(forecast(foresee_training(corpus, config, recipe), smaller), file=sys.stderr)
+        print(forecast(foresee_training(corpus, config, recipe), something_smaller(scale, corpus.settings.cnn)), file=sys.stderr)
     except PickNetError:
         return  # training refuses the same, and says it better
 
@@ -259,6 +262,8 @@ def train(
         if not started: announce(corpus, config, recipe, scale)
         run(folder, corpus, config, recipe)
     print(shown(folder/"weights.safetensors"))
+    print(f"next: `picknet evaluate {shown(folder)}` scores it on its test clips, `picknet caption VIDEO --run {shown(folder)}` uses it",
+          file=sys.stderr)
 
 # %% ../nbs/40_cli.ipynb #765d3438
 app.command(epilog="Example: picknet extract videos/ --out features --cnn resnet50" + EXIT)(extract)
@@ -301,6 +306,22 @@ def explain_zero(captions: dict) -> None:
     if len(captions) == 1:
         print("CIDEr is 0 because there is only one clip: it weighs words by how rare they are among clips", file=sys.stderr)
 
+
+def captioned(run: Path, data: Optional[str], scale: Optional[str], split: str, beam: int, threshold: Optional[float], picker: Optional[str]) -> tuple:
+    "What a run says about the clips of a split, and the corpus that they are in."
+    from dataclasses import replace
+    from picknet_nb.reproduction import measure_row, open_data
+    from picknet_nb.runs import load_run, read_recipe
+    with joined() as device:
+        (model, config, vocabulary, about), was = load_run(run, str(device)), noted(run)
+        config = config if threshold is None else config.changed(threshold=threshold)
+        data, scale = data or same_as_noted(run, "--data", None, was["data"]) or "shapes", scale or was["scale"] or "small"
+        corpus = open_data(data, scale, device=str(device))
+        check_alike(run, (config.clip.cnn, about["feature_dims"], about["glance_dims"]), data, corpus)
+        corpus = replace(corpus, vocabulary=vocabulary)  # it speaks with its own words, whatever people said of these clips
+        recipe = picking_with(picker, None, None) if picker else read_recipe(run/"run.json", about.get("recipe", {}))
+        return measure_row(model, corpus, config, recipe, (beam,), split), corpus
+
 # %% ../nbs/40_cli.ipynb #c2ab132a
 @app.command(epilog="Example: picknet evaluate runs/mine --beam 5" + DONE)
 def evaluate(
@@ -312,36 +333,29 @@ def evaluate(
     threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Pick where p(pick) is larger; default: the run's own.")] = None,
     picker: PICKER = None,
     out: Annotated[Optional[Path], typer.Option(help="Write the captions here, as {id: caption}.")] = None,
+    scored: Annotated[bool, typer.Option("--scores/--no-scores", help=(
+        "Score the captions, which takes Java; without, `picknet score` can do it later."))] = True,
     as_json: JSON = False,
 ) -> None:
     "Caption a split with a trained run, and score the captions."
-    from dataclasses import replace
     from picknet_nb.metrics import score as measure
     from picknet_nb.models import Speech, find_model
-    from picknet_nb.reproduction import measure_row, open_data
-    from picknet_nb.runs import load_run, read_recipe
     from picknet_nb.signs import signs_of, worries
     use_thing(picker)
     run = run if run.exists() else find_model(str(run))
     beam = beam or Speech.read(run).beam
-    with joined() as device:
-        (model, config, vocabulary, about), was = load_run(run, str(device)), noted(run)
-        config = config if threshold is None else config.changed(threshold=threshold)
-        data, scale = data or same_as_noted(run, "--data", None, was["data"]) or "shapes", scale or was["scale"] or "small"
-        corpus = open_data(data, scale, device=str(device))
-        check_alike(run, (config.clip.cnn, about["feature_dims"], about["glance_dims"]), data, corpus)
-        corpus = replace(corpus, vocabulary=vocabulary)  # it speaks with its own words, whatever people said of these clips
-        recipe = picking_with(picker, None, None) if picker else read_recipe(run/"run.json", about.get("recipe", {}))
-        row = measure_row(model, corpus, config, recipe, (beam,), split)
+    row, corpus = captioned(run, data, scale, split, beam, threshold, picker)
     captions, = row["captions"].values()
     signs = signs_of(list(captions.values()), corpus.settings.max_words)
     for worry in worries(signs): print(f"picknet: {worry}", file=sys.stderr)
     if out:
         write_whole(out, json.dumps(captions, indent=1, ensure_ascii=False))
+    found = {"frames_used": row["frames_used"], "signs": signs.to_dict()}
+    counted = f"{row['frames_used']:.1f} frames a clip; {signs}"
+    if not scored: return say(found, as_json, counted)
     explain_zero(captions)
     scores = measure(captions, corpus.references(split), split=split, decoding=f"beam {beam}" if beam > 1 else "greedy")
-    found = {"scores": scores.values, "signature": scores.signature, "frames_used": row["frames_used"], "signs": signs.to_dict()}
-    say(found, as_json, f"{scores}\n{row['frames_used']:.1f} frames a clip; {signs}")
+    say({"scores": scores.values, "signature": scores.signature, **found}, as_json, f"{scores}\n{counted}")
 
 # %% ../nbs/40_cli.ipynb #3c902dce
 @app.command(epilog="Example: picknet score captions.json --references references.json" + DONE)

@@ -308,7 +308,7 @@ for _name in (*RESNETS, *(f"{kind}-v1" for kind in RESNETS[1:])):
 class SameConv(nn.Conv2d):
     "A square convolution with TensorFlow's padding: an odd zero goes to the right and the bottom."
 
-    end = None  # what oneDNN shall do to the result in the same pass
+    end = None  # what oneDNN does to the result in the same pass
 
     def forward(self, x: Tensor) -> Tensor:  # (n, inputs, height, width) -> (n, outputs, height / stride, width / stride), rounded up
         kernel, stride, late = self.kernel_size[0], self.stride[0], self.stride[0] - 1

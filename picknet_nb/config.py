@@ -145,6 +145,7 @@ class TrainingSettings:
     patience: int = 0                 # ours: stop a stage after so many epochs without a better score; 0: never
     average_weights: float = 0.0      # ours: decay of a running average of the weights used for scoring; 0: none
     seed: int = 0                     # ours: of all random numbers
+    start_from: str = ""              # ours: a model that stage one begins with: one in the box by its name, or the folder of a run
 
     def __post_init__(self):
         _check_fields(self)
@@ -206,11 +207,11 @@ PRESETS = {
         supervision_epochs=12, word_epochs=10, reinforcement_epochs=200, adaptation_epochs=0, shrink_epochs=30,
     ),
     "laptop": Config().changed(
-        cnn="efficientnet-lite0", feature_embedding=256, word_embedding=128, hidden=256, dropout=0.3, input_dropout=0.2,
-        video_vector="mean", mention_weight=0.5, policy_hidden=128, clock=True, min_picks=4, final_max_picks=9, shrink_epochs=10,
-        batch_size=16, captions_together=4, supervision_picks=7, consensus=0.5, average_weights=0.995, keep="last",
-        supervision_rate=1e-3, adaptation_rate=3e-4, reinforcement_rate=3e-4,
-        supervision_epochs=8, word_epochs=6, reinforcement_epochs=30, adaptation_epochs=0,
+        cnn="efficientnet-lite0", feature_embedding=256, word_embedding=256, hidden=448, dropout=0.3, input_dropout=0.2,
+        video_vector="mean", policy_hidden=64, clock=True, min_picks=4, final_max_picks=9, shrink_epochs=5, start_from="everyday",
+        batch_size=32, captions_together=4, supervision_picks=7, consensus=0.5, average_weights=0.99,
+        supervision_rate=1e-4, adaptation_rate=5e-5, reinforcement_rate=1e-4,
+        supervision_epochs=3, word_epochs=2, reinforcement_epochs=15, adaptation_epochs=0,
     ),
     "small": Config().changed(
         cnn="tiny", min_word_count=2, max_words=16,

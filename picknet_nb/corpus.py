@@ -295,7 +295,7 @@ def build_corpus(
     captions: list[list[str]],     # of each video
     splits: dict[str, Tensor],     # train, validation, test: indices of videos
     settings: ClipSettings = ClipSettings(),
-    details: dict | None = None,   # whatever else shall be remembered: source, weights …
+    details: dict | None = None,   # whatever else should be remembered: source, weights …
     where=None,                    # the file to name in errors
     sentences: list[list[str]] | None = None,  # captions that are already cut into words
     vocabulary: Vocabulary | None = None,      # and the words that were counted in them
@@ -455,7 +455,7 @@ def write_corpus(
 def assemble(
     out,                             # a folder with the parts of `extract_folder`; the corpus goes there too
     name: str,
-    captions: dict[str, list[str]],  # of the videos that shall be in the corpus, in their order
+    captions: dict[str, list[str]],  # of the videos that the corpus should hold, in their order
     splits: dict[str, Tensor],       # indices into that order
     settings: ClipSettings = ClipSettings(),
     details: dict | None = None,

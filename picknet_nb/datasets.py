@@ -415,7 +415,7 @@ def _check_url(url: str, sha256: str | None) -> None:
 # %% ../nbs/07_datasets.ipynb #49cadbcf2
 def download(
     url: str,
-    path,                        # where the file shall stand
+    path,                        # where the file should go
     sha256: str | None = None,   # what it must add up to; None: what it added up to when it was first fetched
     progress: bool = True,
     timeout: float = 30.0,       # seconds without a byte

@@ -11,7 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .fast import CaptionLoss, GRUScan, GRUTrace, fused, move_state, open_gates, working_type
+from .fast import (CaptionLoss, GRUScan, GRUTrace, fused, move_state, open_gates,
+                             working_type)
 from .files import PickNetError
 from .text import BOS, PAD, UNK
 
@@ -42,7 +43,8 @@ def embedded(
     kind: torch.dtype,
 ) -> Tensor:                 # (..., embedding)
     "The embedded words after dropout, in the type of the products."
-    rows = F.embedding(words, table, padding_idx=PAD)  # nothing after <eos> is learned from: no gradient for padding
+    # nothing after <eos> is learned from: no gradient for padding
+    rows = F.embedding(words, table, padding_idx=PAD)
     return (rows if scale is None else rows*scale).to(kind)
 
 # %% ../nbs/11_decoder.ipynb #9ee502c4
@@ -69,7 +71,8 @@ class Weights(NamedTuple):
     def inputs(self, words: Tensor, context: Tensor, scale: Tensor | None = None) -> Tensor:
         "What word and video say to the gates, for words (batch,) or (time, batch)."
         rows = embedded(self.table, words, scale, self.word.dtype)
-        return torch.addmm(context, rows, self.word.T) if words.ndim == 1 else rows @ self.word.T + context
+        one_word = words.ndim == 1
+        return torch.addmm(context, rows, self.word.T) if one_word else rows @ self.word.T + context
 
     def step(self, inputs: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         "Equations 7 to 10: the next state, in full precision and in that of the products."
@@ -111,7 +114,8 @@ class WordModel(nn.Module):
     def weights(self) -> Weights:
         "All matrices in the type that products run in."
         kind = working_type(self.output.weight)
-        layers = self.word_gates.weight, self.word_gates.bias, self.video_gates.weight, self.state_gates.weight, self.candidate.weight
+        layers = (self.word_gates.weight, self.word_gates.bias, self.video_gates.weight,
+                  self.state_gates.weight, self.candidate.weight)
         spare = -len(self.never) % 64 if kind.itemsize == 2 else 0
         output = F.pad(self.output.weight.to(kind), (0, 0, 0, spare))
         return Weights(self.embedding.weight, *(layer.to(kind) for layer in layers), output)
@@ -121,7 +125,7 @@ class Draws(NamedTuple):
     "Everything random in one pass over captions, drawn beforehand."
     word_scale: Tensor            # (time, batch, embedding) dropout of the GRU's input
     state_scale: Tensor           # (time, batch, hidden) dropout of its output
-    own: Tensor | None = None     # bool (time, batch): whether the next step is fed the model's own word
+    own: Tensor | None = None     # bool (time, batch): the next step is fed the model's own word
     noise: Tensor | None = None   # (time, batch, vocabulary) exponential: makes an argmax a draw
 
 # %% ../nbs/11_decoder.ipynb #eda28edb
@@ -131,25 +135,29 @@ def gumbel(noise: Tensor) -> Tensor:
 
 # %% ../nbs/11_decoder.ipynb #0c549d67
 def dropout_scale(like: Tensor, drop: float) -> Tensor:
-    "0 for what is dropped, and for the rest what makes up for it; on a CPU from uniform numbers, which come faster than coins."
-    return F.dropout(torch.ones_like(like), drop) if like.is_cuda else like.uniform_().ge_(drop).div_(1 - drop)
+    "0 for what is dropped, and for the rest what makes up for it."
+    if like.is_cuda:
+        return F.dropout(torch.ones_like(like), drop)
+    return like.uniform_().ge_(drop).div_(1 - drop)  # uniform numbers come faster than coins
 
 # %% ../nbs/11_decoder.ipynb #e97b23fe
 def draw_chances(
     decoder: WordModel,
     batch: int,
     time: int,
-    feedback: float | Tensor = 0.0,   # probability of the model's own word; a tensor can change between replays
+    feedback: float | Tensor = 0.0,   # chance of the model's own word; as a tensor it may change
 ) -> Draws:
     "Dropout masks and, for scheduled sampling, coins and noise."
     like, drop = decoder.output.weight, decoder.dropout if decoder.training else 0
-    scale = lambda size: dropout_scale(like.new_empty(time, batch, size), drop) if drop else like.new_ones(time, 1, 1)
+    scale = lambda size: (dropout_scale(like.new_empty(time, batch, size), drop) if drop
+                          else like.new_ones(time, 1, 1))
     scales = scale(decoder.embedding.embedding_dim), scale(decoder.candidate.in_features)
     if not (torch.is_tensor(feedback) and feedback.is_cuda) and not feedback:
         return Draws(*scales)
     own = torch.rand(time, batch, device=like.device) < feedback
     noise = like.new_empty(time, batch, len(decoder.never))
-    return Draws(*scales, own, noise.exponential_() if noise.is_cuda else noise.uniform_().log_().neg_())  # on a CPU five times as fast
+    return Draws(*scales, own, noise.exponential_() if noise.is_cuda else
+                 noise.uniform_().log_().neg_())  # on a CPU five times as fast
 
 # %% ../nbs/11_decoder.ipynb #37c0a7c5
 def plain_logits(
@@ -158,7 +166,7 @@ def plain_logits(
     words: Tensor,               # int64 (batch, time)
     draws: Draws | None = None,  # dropout and feedback; None: neither
 ) -> Tensor:                     # (batch, time, vocabulary)
-    "Equations 7 to 11 word by word, as they stand in the paper: the reference of everything faster."
+    "Equations 7 to 11 word by word, as in the paper: the reference of everything faster."
     state = torch.zeros_like(video[:, :1]).expand(-1, decoder.candidate.in_features)
     word, logits = torch.full_like(words[:, 0], BOS), []
     for t in range(words.shape[1]):
@@ -186,8 +194,8 @@ def feed(
     context: Tensor,   # (batch, 3 hidden)
     words: Tensor,     # int64 (time, batch) the captions
     draws: Draws,
-) -> tuple[Tensor, GRUTrace | None]:  # int64 (time, batch); the way there, where it had to be walked
-    "The words that are fed: <bos>, then the caption, here and there with a word of the model's own."
+) -> tuple[Tensor, GRUTrace | None]:  # int64 (time, batch); the way there, if it was walked
+    "The words that are fed: <bos>, then the caption, here and there the model's own word."
     start = torch.full_like(words[:1], BOS)
     if draws.own is None:
         return torch.cat([start, words[:-1]]), None
@@ -207,7 +215,7 @@ class Decoder(WordModel):
         self,
         video: Tensor,                     # (batch, video)
         words: Tensor,                     # int64 (batch, time): the caption, <eos>, padding
-        feedback: float | Tensor = 0.0,    # scheduled sampling: how often the model's own word is fed
+        feedback: float | Tensor = 0.0,    # scheduled sampling: chance of the model's own word
         draws: Draws | None = None,        # what is random, where the caller wants to fix it
     ) -> Tensor:                           # (batch, time, vocabulary)
         "The logits of every word of the captions, given the words before it."
@@ -218,15 +226,20 @@ class Decoder(WordModel):
         fed, trace = feed(self, weights, context, words.T, draws)
         inputs = weights.inputs(fed, context, draws.word_scale)
         states = GRUScan.apply(inputs, weights.gates, weights.state, trace)
-        return weights.logits(states, draws.state_scale).transpose(0, 1)  # lies in memory word by word: no copy is made
+        # lies in memory word by word: no copy is made
+        return weights.logits(states, draws.state_scale).transpose(0, 1)
 
     def check_words(self, video: Tensor, words: Tensor) -> None:
         "Refuse words of another form and, on a CPU, numbers that are not in the vocabulary."
         if words.ndim != 2 or len(words) != len(video) or not words.numel():
-            raise PickNetError(f"words must be ({len(video)}, at least 1), not {tuple(words.shape)}")
-        if words.device.type == "cpu" and not 0 <= int(words.min()) <= int(words.max()) < len(self.never):
-            raise PickNetError(f"words are numbered {int(words.min())} to {int(words.max())}, but the decoder knows "
-                               f"{len(self.never)}: they belong to another vocabulary")
+            raise PickNetError(f"words must be ({len(video)}, at least 1), "
+                               f"not {tuple(words.shape)}")
+        if words.device.type != "cpu":
+            return
+        first, last, known = int(words.min()), int(words.max()), len(self.never)
+        if not 0 <= first <= last < known:
+            raise PickNetError(f"words are numbered {first} to {last}, but the decoder knows "
+                               f"{known}: they belong to another vocabulary")
 
 # %% ../nbs/11_decoder.ipynb #7c206ea2
 def caption_loss(
@@ -235,8 +248,10 @@ def caption_loss(
     label_smoothing: float = 0.0,
     weights: Tensor | None = None,  # (batch,): how much each caption counts; None: all alike
 ) -> Tensor:                        # scalar
-    "The cross-entropy of the supervision stage: summed over the words of a caption, averaged over captions."
-    across = logits.stride(0) < logits.stride(1)  # they lie in memory word by word, as a fast pass leaves them
+    "The loss of the supervision stage: summed over the words of a caption, averaged over captions."
+    # they lie in memory word by word, as a fast pass leaves them
+    across = logits.stride(0) < logits.stride(1)
     if across: logits, words = logits.transpose(0, 1), words.T
-    losses = CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing).view(words.shape).sum(0 if across else 1)
+    losses = CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing)
+    losses = losses.view(words.shape).sum(0 if across else 1)
     return (losses if weights is None else weights*losses).mean()

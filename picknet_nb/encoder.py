@@ -27,7 +27,8 @@ def lstm_step(
     output_gate: str = "sigmoid",   # or the paper's "tanh"
 ) -> tuple[Tensor, Tensor]:         # (batch, hidden) each
     "Equations 1 to 6: the new state and the new cell."
-    sums = F.linear(x, lstm.weight_ih_l0, lstm.bias_ih_l0) + F.linear(hidden, lstm.weight_hh_l0, lstm.bias_hh_l0)  # (batch, 4 hidden)
+    sums = (F.linear(x, lstm.weight_ih_l0, lstm.bias_ih_l0)
+            + F.linear(hidden, lstm.weight_hh_l0, lstm.bias_hh_l0))  # (batch, 4 hidden)
     i, f, g, o = sums.chunk(4, -1)
     cell = f.sigmoid()*cell + i.sigmoid()*g.tanh()
     return (o.sigmoid() if output_gate == "sigmoid" else o.tanh())*cell.tanh(), cell
@@ -37,7 +38,7 @@ def compact(
     picks: Tensor,             # bool (batch, frames)
     most: int,                 # places; picks beyond them are dropped
 ) -> tuple[Tensor, Tensor]:    # int64 (batch, most), bool (batch, most)
-    "Which frame stands at each place once picked frames are moved to the front, and which places are taken."
+    "Which frame stands at each place once picked frames move to the front; which places are taken."
     batch, frames = picks.shape
     place = picks.long().cumsum(1) - 1
     place = torch.where(picks & (place < most), place, most)
@@ -75,7 +76,8 @@ class FrameModel(nn.Module):
     def inputs(self, embedded: Tensor) -> Tensor:
         "W_x x + b, for one frame or for all of them in one product."
         lstm, kind = self.lstm, embedded.dtype
-        return F.linear(embedded, lstm.weight_ih_l0.to(kind), (lstm.bias_ih_l0 + lstm.bias_hh_l0).to(kind))
+        return F.linear(embedded, lstm.weight_ih_l0.to(kind),
+                        (lstm.bias_ih_l0 + lstm.bias_hh_l0).to(kind))
 
 # %% ../nbs/10_encoder.ipynb #ff8f8387
 class EncoderState(NamedTuple):
@@ -100,12 +102,14 @@ class StreamEncoder(FrameModel):
         feature: Tensor,       # (batch, dims)
     ) -> EncoderState:
         "The state after one more picked frame."
-        hidden, cell = lstm_step(self.embed(feature), state.hidden, state.cell, self.lstm, self.output_gate)
+        hidden, cell = lstm_step(self.embed(feature), state.hidden, state.cell, self.lstm,
+                                 self.output_gate)
         return EncoderState(hidden, cell, state.total + hidden, state.count + 1)
 
     def read(self, state: EncoderState) -> Tensor:
         "The video vector so far, (batch, hidden); zeros before the first frame."
-        video = state.hidden if self.video_vector == "last" else state.total / state.count.clamp(min=1)
+        mean = state.total / state.count.clamp(min=1)
+        video = state.hidden if self.video_vector == "last" else mean
         return F.dropout(video, self.dropout, self.training)
 
 # %% ../nbs/10_encoder.ipynb #0cc60884
@@ -117,9 +121,11 @@ def check_shapes(
     if features.ndim != 3:
         raise PickNetError(f"features must be (batch, frames, dims), not {tuple(features.shape)}")
     if picks.dtype != torch.bool or picks.shape != features.shape[:2]:
-        raise PickNetError(f"picks must be bool {tuple(features.shape[:2])}, not {picks.dtype} {tuple(picks.shape)}")
+        raise PickNetError(f"picks must be bool {tuple(features.shape[:2])}, "
+                           f"not {picks.dtype} {tuple(picks.shape)}")
     if picks.device.type == "cpu" and not picks.any(1).all():
-        raise PickNetError(f"clip {int((~picks.any(1)).nonzero()[0])} of the batch has no picked frame")
+        empty = int((~picks.any(1)).nonzero()[0])
+        raise PickNetError(f"clip {empty} of the batch has no picked frame")
 
 
 def refuse_infinite(
@@ -145,13 +151,17 @@ def pick_frames(
 ) -> Picked:
     "The picked frames of each clip; unpicked ones leave no trace."
     check_shapes(features, picks)
-    places = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]  # a CPU may look how many are needed
-    source, taken = (each.T for each in compact(picks, places if most is None else min(most, places)))  # (most, batch)
+    # a CPU may look how many are needed
+    places = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
+    places = places if most is None else min(most, places)
+    source, taken = (each.T for each in compact(picks, places))  # (most, batch)
     first = torch.arange(len(features), device=features.device)*picks.shape[1]
-    picked = features.flatten(0, 1).index_select(0, (first + source).flatten()).view(*source.shape, -1)  # (most, batch, dims)
+    picked = features.flatten(0, 1).index_select(0, (first + source).flatten())
+    picked = picked.view(*source.shape, -1)  # (most, batch, dims)
     picked = torch.where(taken[..., None], picked, 0)
     refuse_infinite(picked)
-    return Picked(picked.transpose(0, 1), taken.T, source.T)  # lies in memory place by place, as a recurrent network reads it
+    # lies in memory place by place, as a recurrent network reads it
+    return Picked(picked.transpose(0, 1), taken.T, source.T)
 
 # %% ../nbs/10_encoder.ipynb #7fc11498
 class Encoder(StreamEncoder):
@@ -163,7 +173,8 @@ class Encoder(StreamEncoder):
     ) -> Tensor:  # (batch, hidden)
         "The video vectors of clips; places that are not taken never touch them."
         if picked.features.shape[-1] != self.embedding.in_features:
-            raise PickNetError(f"features must have {self.embedding.in_features} dims, not {picked.features.shape[-1]}")
+            raise PickNetError(f"features must have {self.embedding.in_features} dims, "
+                               f"not {picked.features.shape[-1]}")
         states = self.states(self.embed(picked.features.transpose(0, 1)))  # (most, batch, hidden)
         return F.dropout(self.summary(states, picked.mask.T), self.dropout, self.training)
 
@@ -172,7 +183,8 @@ class Encoder(StreamEncoder):
         lean = not embedded.is_cuda or embedded.dtype.itemsize == 2 and torch.is_grad_enabled()
         if self.output_gate == "sigmoid" and not lean:
             return self.lstm(embedded)[0]
-        return LSTMScan.apply(self.inputs(embedded), self.lstm.weight_hh_l0.to(embedded.dtype), self.output_gate)
+        return LSTMScan.apply(self.inputs(embedded), self.lstm.weight_hh_l0.to(embedded.dtype),
+                              self.output_gate)
 
     def summary(self, states: Tensor, taken: Tensor) -> Tensor:
         "The last state at a taken place, or the mean of all of them: (batch, hidden)."

@@ -107,6 +107,7 @@ WRITTEN = f"""
 .pn-said li.pn-current {{color: #000; font-weight: 600}}
 .pn-time {{display: inline-block; width: 4.2em; text-indent: 0; color: {PICK_GREEN}; font-variant-numeric: tabular-nums}}
 .pn-error {{color: #b00020}}
+.pn-wait {{color: #777}}
 """
 
 STYLE = f"<style>{DRAWN}{WRITTEN}</style>"
@@ -135,7 +136,8 @@ def decision_html(moment: Moment, outcome: Outcome) -> str:
 
 def rewards_html(moment: Moment) -> str:
     "The reward so far and its parts."
-    numbers = moment.rewards
+    if (numbers := moment.rewards) is None:
+        return '<p class="pn-wait">The reward comes when the CNN has looked at every frame; so far it has seen the picked ones.</p>'
     language = "no captions to compare with" if numbers["language"] is None else f"{numbers['language']:.2f}"
     rows = {"picks so far": moment.n_picks, "language (CIDEr)": language, "diversity": f"{numbers['diversity']:.2f} × random picks",
             "within limits": "yes" if numbers["inside"] else "no: the penalty", "reward so far": f"<b>{numbers['total']:.2f}</b>"}
@@ -210,7 +212,7 @@ class Board:
     "The parts of the page that are drawn."
 
     def __init__(self, exploration: Exploration):
-        widgets, self.exploration = _import_widgets(), exploration
+        widgets, self.exploration, self.pen = _import_widgets(), exploration, threading.Lock()
         self.parts = {name: widgets.HTML() for name in ("message", "thumbnails", "strip", "moment", "captions", "comparison")}
         self.tabs = widgets.Tab([widgets.HBox([self.parts["moment"], self.parts["captions"]]), self.parts["comparison"]],
                                 titles=("this frame", "side by side"))
@@ -219,15 +221,20 @@ class Board:
         "Send the pictures of a new clip, and draw."
         self.parts["thumbnails"].value = thumbnail_style(self.exploration.viewing)
         self.draw()
+        if self.exploration.viewing.looks.left(): self.exploration.look_on(self.draw)
 
     def draw(self) -> None:
-        "Draw everything that is in sight."
-        state, outcome = self.exploration, self.exploration.outcome()
-        self.parts["strip"].value = strip_html(outcome, state.frame)
+        "Draw everything that is in sight; whoever looks at frames in the background draws, too."
+        with self.pen: self.draw_tab(self.exploration, self.exploration.outcome())
+
+    def draw_tab(self, state: Exploration, outcome: Outcome) -> None:
+        "The strip, and the tab that is open."
+        self.parts["strip"].value, waiting = strip_html(outcome, state.frame), bool(state.viewing.looks.left())
         if self.tabs.selected_index == 1:
+            if waiting: self.parts["comparison"].value = '<p class="pn pn-wait">Looking at every frame …</p>'
             self.parts["comparison"].value = comparison_html(state.viewing, [state.outcome(each) for each in state.rivals()])
             return
-        self.parts["moment"].value = moment_html(state.moment(), outcome)
+        self.parts["moment"].value = moment_html(state.moment(judged=not waiting), outcome)
         self.parts["captions"].value = captions_html(state.viewing, outcome, state.frame)
 
 # %% ../nbs/37_explorer.ipynb #1224c2ee

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from .cnn import CNN
-from .config import ClipSettings, Config
+from .config import PRESETS, ClipSettings, Config
 from .corpus import Corpus
 from .extraction import part_path
 from .extras import ExtendedSupervision
@@ -28,7 +28,8 @@ from .video import VideoError, read_clip
 from .workers import usable_cores
 
 # %% auto #0
-__all__ = ['duration', 'foresee_extraction', 'Part', 'parts_of', 'seconds_of', 'foresee_training', 'foresee_table', 'forecast']
+__all__ = ['duration', 'foresee_extraction', 'Part', 'parts_of', 'seconds_of', 'foresee_training', 'foresee_table', 'forecast',
+           'something_smaller']
 
 # %% ../nbs/27_forecast.ipynb #cfc58657
 def duration(seconds: float) -> str:
@@ -166,6 +167,17 @@ def forecast(
 ) -> str:
     "What is coming, in a sentence."
     stages = seconds if isinstance(seconds, dict) else {}
-    total = sum(stages.values()) if stages else seconds
+    total = sum(stages.values()) if isinstance(seconds, dict) else seconds
     each = f" ({', '.join(f'{name} {duration(part)}' for name, part in stages.items())})" if len(stages) > 1 else ""
     return f"on this machine: about {duration(total)}{each}" + (f"; {smaller}" if smaller and total >= _LONG else "")
+
+# %% ../nbs/27_forecast.ipynb #5ac4ff8d
+def something_smaller(
+    scale: str,  # what was asked for
+    cnn: str,    # that the clips were prepared with
+) -> str:
+    "What to type instead where a training takes hours; nothing where there is nothing smaller."
+    if cnn == "tiny": return "--scale smoke takes seconds" if scale != "smoke" else ""
+    if scale == "laptop": return ""
+    suggested = "--scale laptop takes minutes for a few hundred clips"
+    return suggested if cnn == PRESETS["laptop"].clip.cnn else f"{suggested} that were prepared with --cnn {PRESETS['laptop'].clip.cnn}"

@@ -32,8 +32,8 @@ from .workers import Pool
 
 # %% auto #0
 __all__ = ['BUDGETS', 'TAUGHT', 'LEARNED', 'with_budget', 'pickers_of', 'measure_point', 'measure_seed', 'all_seeds', 'scored',
-           'frontier_folder', 'measure_frontier', 'seconds_of', 'means_of', 'draw_frontier', 'learned_gains',
-           'frontier_table']
+           'frontier_folder', 'measure_frontier', 'seconds_of', 'means_of', 'draw_curves', 'draw_frontier',
+           'learned_gains', 'frontier_table']
 
 # %% ../nbs/39_frontier.ipynb #f6217a05
 BUDGETS = 1, 2, 3, 4, 6, 8, 12, 30
@@ -177,23 +177,31 @@ def means_of(result: dict) -> dict[str, list[tuple[float, float, float]]]:  # pi
 _LOOKS = {"learned": ("D-", "tab:green"), "uniform": ("s-", "0.2"), "random": ("^--", "0.5"), "kmeans": ("v:", "0.5")}
 
 
+def draw_curves(axis, result: dict, title: str) -> None:
+    "CIDEr against frames, a line for each picker."
+    for name, points in means_of(result).items():
+        look, colour = _LOOKS.get(name, ("o-", "0.7"))
+        frames, cider, spread = zip(*points)
+        label = "k-means" if name == "kmeans" else name
+        axis.errorbar(frames, cider, spread, fmt=look, color=colour, label=label, markersize=4, capsize=2, linewidth=1.2)
+    ticks = sorted({point["budget"] for point in result["points"]})
+    axis.set(xscale="log", xlabel="frames", ylabel="CIDEr × 100", title=title, xticks=ticks, xticklabels=ticks)
+    axis.minorticks_off()
+    axis.legend(fontsize=8)
+
+
 def draw_frontier(
     result: dict,
     cost: dict | None = None,  # a row of a stored "cost" result: adds a panel with seconds
 ):
     "CIDEr against frames, and against seconds."
-    lines, panels = means_of(result), 2 if cost else 1
+    panels = 2 if cost else 1
     figure, axes = import_pyplot().subplots(1, panels, figsize=(4.2*panels, 3.2), dpi=120, sharey=True, squeeze=False, layout="constrained")
-    for name, points in lines.items():
+    draw_curves(axes[0, 0], result, result["data"])
+    for name, points in means_of(result).items() if cost else ():
         look, colour = _LOOKS.get(name, ("o-", "0.7"))
-        frames, cider, spread = zip(*points)
-        axes[0, 0].errorbar(frames, cider, spread, fmt=look, color=colour, label="k-means" if name == "kmeans" else name, markersize=4, capsize=2, linewidth=1.2)
-        if cost: axes[0, 1].plot([seconds_of(cost, name, each) for each in frames], cider, look, color=colour, markersize=4, linewidth=1.2)
-    ticks = sorted({point["budget"] for point in result["points"]})
-    axes[0, 0].set(xscale="log", xlabel="frames", ylabel="CIDEr × 100", title=result["data"], xticks=ticks, xticklabels=ticks)
-    axes[0, 0].minorticks_off()
-    axes[0, 0].legend(fontsize=8)
-    if cost: axes[0, 1].set(xlabel="seconds a clip, two cores", xlim=(0, None))
+        axes[0, 1].plot([seconds_of(cost, name, frames) for frames, *_ in points], [cider for _, cider, _ in points], look, color=colour, markersize=4, linewidth=1.2)
+        axes[0, 1].set(xlabel="seconds a clip, two cores", xlim=(0, None))
     import_pyplot().close(figure)
     return figure
 

@@ -20,13 +20,13 @@ from torch import Tensor
 from .config import save_config
 from .files import PickNetError, read_text, write_whole
 from .runs import RunError, load_run, read_about, read_settings, save_weights
+from .transfer import BOX
 
 # %% auto #0
-__all__ = ['BOX', 'EVERYDAY', 'BoxedModel', 'describe_model', 'models', 'find_model', 'read_card', 'halved', 'Speech',
-           'new_folder', 'export_model']
+__all__ = ['EVERYDAY', 'BoxedModel', 'describe_model', 'models', 'find_model', 'read_card', 'halved', 'Speech', 'new_folder',
+           'export_model']
 
 # %% ../nbs/32_models.ipynb #e1bd98e6
-BOX = Path(__file__).parent/"box" if "__file__" in globals() else Path("../picknet_nb/box")  # a notebook has no file
 EVERYDAY = "everyday"  # the model that is used where none is named
 
 
@@ -103,7 +103,7 @@ class Speech:
         return speech
 
 # %% ../nbs/32_models.ipynb #c07747a0
-_OF_A_MODEL = ("recipe", "corpus", "vocabulary", "features", "feature_dims", "glance_dims", "learned_from")  # of what a run notes
+_OF_A_MODEL = ("recipe", "corpus", "vocabulary", "features", "feature_dims", "glance_dims", "learned_from", "began_from")  # of what a run notes
 _OF_ITS_DATA = ("weights", "joined", "source")  # which weights the CNN had, which corpora were joined, which files were read
 
 

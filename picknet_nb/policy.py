@@ -25,7 +25,8 @@ def glance_differences(
 ) -> Tensor:          # float32 (..., dims)
     "What has changed since the last pick; grey values count from 0 to 1."
     if glances.dtype == torch.uint8:
-        return (glances.short() - last.short()).float().div_(255)  # in place: this is a third of a rollout on a CPU
+        # in place: this is a third of a rollout on a CPU
+        return (glances.short() - last.short()).float().div_(255)
     return glances.float() - last.float()
 
 # %% ../nbs/12_policy.ipynb #12c0d5e6
@@ -36,7 +37,8 @@ class PickNet(nn.Module):
         super().__init__()
         self.compare = nn.Linear(glance_dims, hidden)  # W1, b1
         self.decide = nn.Linear(hidden, 2)             # W2, b2: logits of (drop, pick)
-        self.clock = nn.Parameter(torch.randn(hidden) / 10) if clock else None  # what a frame's age says; not in the paper
+        # what a frame's age says; not in the paper
+        self.clock = nn.Parameter(torch.randn(hidden) / 10) if clock else None
 
     def forward(
         self,
@@ -51,7 +53,8 @@ class PickNet(nn.Module):
 
     def margin(self) -> tuple[Tensor, Tensor]:
         "Weight (hidden,) and bias () of pick logit minus drop logit: p(pick) is its sigmoid."
-        return self.decide.weight[1] - self.decide.weight[0], self.decide.bias[1] - self.decide.bias[0]
+        weight, bias = self.decide.weight, self.decide.bias
+        return weight[1] - weight[0], bias[1] - bias[0]
 
     def start(self) -> None:
         "The state of a stream before its first frame: there is no last glance."
@@ -60,7 +63,7 @@ class PickNet(nn.Module):
     @torch.no_grad()
     def step(
         self,
-        state: tuple[Tensor, int] | None,         # the last picked glance (dims,), and how many frames ago that was
+        state: tuple[Tensor, int] | None,         # the last picked glance, and its age in frames
         glance: Tensor,                           # (dims,)
         threshold: float = 0.5,
     ) -> tuple[tuple[Tensor, int], bool, float]:  # new state, picked, p(pick)
@@ -68,7 +71,8 @@ class PickNet(nn.Module):
         if state is None:
             return (glance, 0), True, 1.0
         last, age = state[0], state[1] + 1
-        probability = self(glance_differences(glance, last), torch.tensor(age, device=glance.device)).softmax(-1)[1].item()
+        logits = self(glance_differences(glance, last), torch.tensor(age, device=glance.device))
+        probability = logits.softmax(-1)[1].item()
         picked = probability > threshold
         return (glance, 0) if picked else (last, age), picked, probability
 
@@ -99,7 +103,8 @@ def project(
     weight, half = net.compare.weight, glances.is_cuda and torch.is_autocast_enabled("cuda")
     with torch.autocast(glances.device.type, enabled=False):
         if half:
-            shift = glances.half() - glances[:, :1].half()  # bytes, and their differences, are exact in half precision
+            # bytes, and their differences, are exact in half precision
+            shift = glances.half() - glances[:, :1].half()
             product = HalfProduct.apply(shift.flatten(0, 1), weight).view(*shift.shape[:2], -1)
             product = product / 255 if glances.dtype == torch.uint8 else product
         else:
@@ -181,7 +186,7 @@ def path_scores(
     logits: Tensor,          # (..., frames, 2)
     picks: Tensor,           # bool (..., frames)
 ) -> tuple[Tensor, Tensor]:  # (...,) and (...,)
-    "Log-probability of the picks, and mean entropy of the decisions; the forced first frame counts for neither."
+    "Log-probability of the picks and mean entropy of the decisions, without the first frame."
     log_p = logits[..., 1:, :].log_softmax(-1)
     taken = torch.where(picks[..., 1:], log_p[..., 1], log_p[..., 0])
     entropy = -(log_p.exp() * log_p).sum(-1)
@@ -193,7 +198,7 @@ class Rollouts(NamedTuple):
     sampled: Tensor          # bool (rollouts, batch, frames)
     greedy: Tensor           # bool (batch, frames)
     log_probability: Tensor  # (rollouts, batch) of the sampled picks, differentiable
-    entropy: Tensor          # (rollouts, batch) mean over the decisions on the sampled path, differentiable
+    entropy: Tensor  # (rollouts, batch) mean over the decisions on the sampled path, differentiable
 
 # %% ../nbs/12_policy.ipynb #d8fa2061
 class Policy(PickNet):
@@ -214,25 +219,28 @@ class Policy(PickNet):
         return walk(self, project(self, glances), noise)[0]
 
     def explore(self, glances: Tensor, rollouts: int = 1, noise: Tensor | None = None) -> Rollouts:
-        "Sampled and greedy picks from one projection; `noise` (rollouts, batch, frames) replaces own random numbers."
+        "Sampled and greedy picks; `noise` (rollouts, batch, frames) replaces chance."
         projected = project(self, glances)
         if noise is None:
             noise = torch.rand(rollouts, *glances.shape[:2], device=glances.device)
-        coins = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last rollout is the argmax
+        coins = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last: the argmax
         picks = walk(self, projected.detach(), coins)
         sampled, greedy = picks[:-1], picks[-1]
-        return Rollouts(sampled, greedy, *path_scores(path_logits(self, projected, sampled), sampled))
+        logits = path_logits(self, projected, sampled)
+        return Rollouts(sampled, greedy, *path_scores(logits, sampled))
 
     def log_probability(self, glances: Tensor, picks: Tensor) -> Tensor:
         "log p(picks) of every clip, (batch,); differentiable in every parameter."
         return path_scores(path_logits(self, project(self, glances), picks), picks)[0]
 
     def probabilities(self, glances: Tensor, picks: Tensor) -> Tensor:
-        "p(pick) of every frame on the path of these picks, (batch, frames); the first is forced: 1."
-        return F.pad(path_logits(self, project(self, glances), picks).softmax(-1)[..., 1:, 1], (1, 0), value=1.0)
+        "p(pick) of every frame on the path of these picks, (batch, frames); the first has 1."
+        logits = path_logits(self, project(self, glances), picks)
+        return F.pad(logits.softmax(-1)[..., 1:, 1], (1, 0), value=1.0)
 
-    def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0, start: str = "change") -> Policy:
-        "Start from data: p(pick) differs from frame to frame and the argmax picks about `wanted` frames of a clip."
+    def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0,
+                  start: str = "change") -> Policy:
+        "Start from data: p(pick) differs from frame to frame, and the argmax picks about `wanted`."
         apart = max(1, round(glances.shape[1] / wanted))
         if start == "direction":
             return set_direction(self, glances, wanted, apart, spread)
@@ -292,16 +300,19 @@ def search(
 @torch.no_grad()
 def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
     "The bias with which the argmax picks as many frames as wanted."
-    return search(net, glances, wanted, lambda bias: net.decide.bias.copy_(torch.tensor([-bias / 2, bias / 2])), -100.0, 100.0)
+    move = lambda bias: net.decide.bias.copy_(torch.tensor([-bias / 2, bias / 2]))
+    return search(net, glances, wanted, move, -100.0, 100.0)
 
 # %% ../nbs/12_policy.ipynb #c96bac3c
 @torch.no_grad()
-def set_direction(net: PickNet, glances: Tensor, wanted: float, apart: int, spread: float) -> PickNet:
-    "A start without biases, whose argmax is blind to the size of a change and picks as many frames as wanted."
+def set_direction(net: PickNet, glances: Tensor, wanted: float, apart: int,
+                  spread: float) -> PickNet:
+    "A start without biases: its argmax is blind to the size of a change."
     standardise(net, glances, apart, spread, signs=False)
     for layer in (net.compare, net.decide):
         layer.bias.zero_()
     weight = net.margin()[0]
     weight = weight / (weight.std() if len(weight) > 1 else weight.abs())
-    search(net, glances, wanted, lambda shift: net.decide.weight.copy_(torch.stack([-weight - shift, weight + shift]) / 2), -5.0, 5.0)
+    move = lambda shift: net.decide.weight.copy_(torch.stack([-weight - shift, weight + shift]) / 2)
+    search(net, glances, wanted, move, -5.0, 5.0)
     return standardise(net, glances, apart, spread, signs=False)

@@ -18,14 +18,15 @@ def all_picks(
     frames: int,
 ) -> Tensor:  # bool (2 ** (frames - 1), frames)
     "Every possible set of picks of a short clip, the first frame always among them."
-    return torch.tensor([(True, *rest) for rest in itertools.product((False, True), repeat=frames - 1)])
+    return torch.tensor([(True, *rest)
+                         for rest in itertools.product((False, True), repeat=frames - 1)])
 
 # %% ../nbs/22_reinforce.ipynb #3a527824
 def expected_reward(
     log_probability: Tensor,  # (sequences,) of every possible set of picks
     rewards: Tensor,          # (sequences,)
 ) -> Tensor:
-    "The exact expected reward: equation 19 without its sign, as a sum over everything that can happen."
+    "The exact expected reward: equation 19 without its sign, summed over all that can happen."
     return (log_probability.exp() * rewards).sum()
 
 # %% ../nbs/22_reinforce.ipynb #204ccbb4
@@ -34,7 +35,7 @@ def policy_loss(
     reward: Tensor,           # (..., batch) that they earned
     baseline: Tensor,         # broadcastable: what could be expected without them
 ) -> Tensor:                  # scalar
-    "A number whose gradient is the estimate of equation 24, its sign put right; its value means nothing."
+    "Its gradient is the estimate of equation 24, the sign put right; its value means nothing."
     return -((reward - baseline).detach() * log_probability).mean()
 
 # %% ../nbs/22_reinforce.ipynb #ab390d38

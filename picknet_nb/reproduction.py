@@ -37,7 +37,7 @@ from .captioner import CAPTIONERS
 from .config import FORMER_NAMES, Config, ConfigError, group_of, preset, settings_from
 from .corpus import Corpus
 from .files import FileError, PickNetError, first_few, read_json, write_whole
-from .forecast import forecast, foresee_table
+from .forecast import forecast, foresee_table, something_smaller
 from .pickers import PICKERS
 from .runs import RunError, fingerprint, learned_from, load_run, open_run
 from .scoring import LEADER, clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile, slug
@@ -477,7 +477,7 @@ def reproduce(
     config, load = replace(config, clip=corpus.settings), partial(open_data, data, scale, device=device, bars=False)
     meanwhile = scored_meanwhile(folder, corpus.references("test")) if scores and workers > 1 else nullcontext(lambda row: None)
     if bars and device == "cpu" and not (folder/"rows").exists():
-        tqdm.write(forecast(foresee_table(corpus, config, rows, seeds, workers), "--scale smoke takes seconds"), file=sys.stderr)
+        tqdm.write(forecast(foresee_table(corpus, config, rows, seeds, workers), something_smaller(scale, corpus.settings.cnn)), file=sys.stderr)
     opened = time.monotonic()
     with meanwhile as give, shared_gpu() if workers > 1 and device.startswith("cuda") else nullcontext():
         done = train_rows(folder, corpus, config, rows, seeds, beams=tuple(beams), bars=bars, workers=workers,

@@ -27,7 +27,8 @@ def diversity_reward(
 ) -> Tensor:           # float32 (batch,)
     "Sum over dimensions of the standard deviation across picked frames."
     weight = (picks / picks.sum(1, keepdim=True).clamp(min=1)).unsqueeze(-1)  # (batch, frames, 1)
-    features = features.float() - features[:, :1]  # any origin does; with this one, equal frames give exactly 0
+    # any origin does; with this one, equal frames give exactly 0
+    features = features.float() - features[:, :1]
     mean = (weight * features).sum(1, keepdim=True)                           # (batch, 1, dims)
     return (weight * (features - mean) ** 2).sum(1).sqrt().sum(-1)
 
@@ -38,13 +39,14 @@ def limits_at(
 ) -> int:
     "The largest number of picks that is not penalised in this epoch."
     done = min(1.0, epoch / settings.shrink_epochs) if settings.shrink_epochs else 1.0
-    return int(settings.first_max_picks + done * (settings.final_max_picks - settings.first_max_picks) + 0.5)
+    return int(settings.first_max_picks + done
+               * (settings.final_max_picks - settings.first_max_picks) + 0.5)
 
 # %% ../nbs/21_rewards.ipynb #d13295ef
 def within_limits(
     picks: Tensor,            # bool (batch, frames)
     min_picks: int,
-    max_picks: int | Tensor,  # a 0-d tensor where the step is captured once and the limit still moves
+    max_picks: int | Tensor,  # a 0-d tensor where the step is captured and the limit still moves
 ) -> Tensor:                  # bool (batch,)
     "Whether a clip's number of picks is allowed."
     n_picks = picks.sum(1)
@@ -83,7 +85,7 @@ class Reward:
 
     def __init__(
         self,
-        settings: PolicySettings,                # weights, limits and penalty
+        settings: PolicySettings,      # weights, limits and penalty
         cider: Cider | None,           # None where the language weight is 0
         diversity_scale: float = 1.0,  # the unit of diversity, of `measure_diversity`
     ):
@@ -92,7 +94,7 @@ class Reward:
     @torch.no_grad()
     def __call__(
         self,
-        words: Tensor | None,     # int64 (batch, time): captions made from the picks; None where the language weight is 0
+        words: Tensor | None,     # int64 (batch, time): the captions; None if language weighs 0
         videos: Tensor,           # int64 (batch,): which video each caption describes
         features: Tensor,         # (batch, frames, dims)
         picks: Tensor,            # bool (batch, frames)
@@ -116,7 +118,8 @@ REWARDS = {  # changes to a `Config`: preset("small", **REWARDS["V+L"])
 # %% ../nbs/21_rewards.ipynb #9f3892f2
 def cider_for(settings: PolicySettings, corpus: Corpus) -> Cider:
     "CIDEr on a corpus, with the document frequencies of its training clips."
-    return Cider(corpus.tokens, corpus.vocabulary, documents=corpus.splits["train"].tolist(), eos=settings.reward_eos, device=corpus.device)
+    return Cider(corpus.tokens, corpus.vocabulary, documents=corpus.splits["train"].tolist(),
+                 eos=settings.reward_eos, device=corpus.device)
 
 # %% ../nbs/21_rewards.ipynb #066a157a
 REWARD_KINDS = Registry("reward")  # settings, corpus -> reward
@@ -124,8 +127,9 @@ REWARD_KINDS = Registry("reward")  # settings, corpus -> reward
 
 @REWARD_KINDS.add("paper")
 def paper_reward(settings: PolicySettings, corpus: Corpus) -> Reward:
-    "Equation 17 on a corpus: n-gram weights and the unit of diversity come from its training clips only."
-    return Reward(settings, cider_for(settings, corpus), measure_diversity(corpus.features[corpus.splits["train"]], settings))
+    "Equation 17 on a corpus: n-gram weights and the unit of diversity are its training clips'."
+    return Reward(settings, cider_for(settings, corpus),
+                  measure_diversity(corpus.features[corpus.splits["train"]], settings))
 
 
 def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
@@ -141,7 +145,8 @@ class OwnReward(Reward):
         self.earned = earned
 
     @torch.no_grad()
-    def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor, max_picks: int | Tensor) -> Rewards:
+    def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor,
+                 max_picks: int | Tensor) -> Rewards:
         found = super().__call__(words, videos, features, picks, max_picks)
         own = self.earned(words, videos, features, picks).to(found.total)
         return found._replace(total=own.where(found.inside, self.settings.penalty))

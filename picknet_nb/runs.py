@@ -107,7 +107,7 @@ LIMITS.update({
     "PICKNET_WORDS": 1000,          # words of a caption; ours have 20
     "PICKNET_WEIGHTS": 250_000_000  # weights of a model to be trained, a gigabyte; the paper's has 30 million
 })
-_KINDS = {"recipe": dict, "details": dict, "settings": dict, "learned_from": dict, "corpus": str, "vocabulary": str,
+_KINDS = {"recipe": dict, "details": dict, "settings": dict, "learned_from": dict, "began_from": dict, "corpus": str, "vocabulary": str,
           "features": str, "feature_dims": int, "glance_dims": int}  # what run.json may say
 
 
@@ -181,7 +181,7 @@ def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> l
     names = ("corpus", "feature_dims", "glance_dims", *(() if exact else ("vocabulary", "features")))
     stored = {"features": noted["features"], **{name: None for name in names if name != "features"}, **stored}
     return [*changes(read_settings(folder).flat(), now), *changes(asdict(begun), asdict(recipe)),
-            *changes(stored, {name: noted[name] for name in names}),
+            *changes(stored, {name: noted[name] for name in names}), *changes(stored.get("began_from", {}), noted["began_from"]),
             *(changes(stored["learned_from"], noted["learned_from"]) if exact else ())]
 
 # %% ../nbs/25_runs.ipynb #2b45227b
@@ -192,13 +192,13 @@ def change_settings(folder: Path, changed: dict) -> None:
     save_config(config.changed(**changed), folder/"config.json")  # a kill between the two is noticed, and the same command heals it
 
 
-def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe) -> None:
+def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe, began_from: dict | None = None) -> None:
     "Write what a run is, or refuse a folder that holds another one. What a kill left half-written goes."
     for leftover in folder.glob(".*.partial"): leftover.unlink(missing_ok=True)
     noted = {"recipe": asdict(recipe), "corpus": corpus.name, "vocabulary": corpus.vocabulary.fingerprint(),
              "features": fingerprint(corpus.features), "feature_dims": corpus.features.shape[-1],
              "glance_dims": corpus.glances.shape[-1], "learned_from": learned_from(corpus), "settings": config.flat(),
-             "details": corpus.details}
+             "details": corpus.details, "began_from": began_from or {}}
     if not (folder/"run.json").exists():
         save_config(config, folder/"config.json")
         corpus.vocabulary.save(folder/"vocabulary.json")
@@ -411,10 +411,11 @@ def random_states(world: int) -> list[dict[str, Tensor]]:
 def save_checkpoint(trainer: Trainer, step) -> None:
     "Write everything a resumed run needs. The checkpoint comes last: what a kill leaves beside an older one is written again, the same."
     started = time.monotonic()
+    under_way = trainer.progress.stage not in trainer.finished  # nobody goes back into a finished stage: its weights have a file
     content = {"progress": asdict(trainer.progress), "finished": trainer.finished, "log": trainer.log,
-               "random": random_states(trainer.share[1]), "model": trainer.model.state_dict(),
-               "optimiser": step.optimiser.state_dict(), "sums": step.sums.stored(), **trainer.noted,
-               "shadow": trainer.shadow.average if trainer.shadow else []}
+               "random": random_states(trainer.share[1]), "sums": step.sums.stored(), **trainer.noted,
+               "model": trainer.model.state_dict() if under_way else {}, "optimiser": step.optimiser.state_dict() if under_way else {},
+               "shadow": trainer.shadow.average if trainer.shadow and under_way else []}
     if not trainer.first:
         return
     buffer = io.BytesIO()

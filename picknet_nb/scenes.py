@@ -5,15 +5,21 @@
 # %% ../nbs/36_scenes.ipynb #b80054b5
 from __future__ import annotations
 
+import atexit
 import tempfile
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
+from weakref import WeakSet
 
 import torch
 from torch import Tensor
 
-from .captioning import VideoCaptioner, check_threshold, find_videos
+from .captioning import Eye, VideoCaptioner, check_threshold, find_videos
 from .cider import Cider
+from .config import PolicySettings
 from .datasets import read_captions
 from .files import LIMITS, limit
 from .pickers import PICKERS, Clips, Picker, make_picker
@@ -23,8 +29,8 @@ from .text import tokenize
 from .video import Clip, VideoError
 
 # %% auto #0
-__all__ = ['Library', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold', 'picks_of', 'other_pickers',
-           'first_picks', 'Judge', 'Outcome', 'outcome_of', 'Moment', 'moment_of', 'Screen', 'Exploration']
+__all__ = ['Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold', 'picks_of', 'other_pickers',
+           'first_picks', 'Judge', 'Outcome', 'outcome_of', 'Moment', 'moment_of', 'Screen', 'end_looks', 'Exploration']
 
 # %% ../nbs/36_scenes.ipynb #ad07e04f
 class Library:
@@ -64,25 +70,54 @@ class Library:
         return tuple((f"{name} (cannot be read)" if name in self.broken else name, name) for name in self.names)
 
 # %% ../nbs/36_scenes.ipynb #09a0be1f
+class Looks:
+    "What the CNN has seen of a clip so far: every frame is looked at once, when it is asked for."
+    lock = threading.Lock()  # of all clips: files are read by processes, which must not be forked while a thread is in the CNN
+
+    def __init__(self, eye: Eye, frames: Tensor):
+        self.eye, self.frames = eye, frames
+        self.known: dict[int, Tensor] = {}
+
+    def at(self, places: list[int]) -> Tensor:  # (places, dims)
+        "The features of these frames."
+        with self.lock:
+            new = [place for place in places if place not in self.known]
+            if new: self.known |= zip(new, self.eye.features(self.frames[new]))
+        return torch.stack([self.known[place] for place in places])
+
+    def left(self) -> list[int]:
+        "The frames that nobody has asked for yet."
+        return [place for place in range(len(self.frames)) if place not in self.known]
+
+# %% ../nbs/36_scenes.ipynb #8c9bd979
 @dataclass(frozen=True)
 class Viewing:
     "Everything about one clip that does not depend on the picks."
     name: str
     clip: Clip
-    glances: Tensor          # (frames, dims)
-    features: Tensor         # (frames, dims)
-    diversity_scale: float   # what random picks of this clip earn
-    references: list[str]    # what people said
-    video: int | None        # its number among the clips with references, where it has some
+    glances: Tensor           # (frames, dims)
+    looks: Looks
+    settings: PolicySettings  # of the run: its limits belong to the unit of diversity
+    references: list[str]     # what people said
+    video: int | None         # its number among the clips with references, where it has some
+
+    @property
+    def features(self) -> Tensor:
+        "What the CNN sees of every frame, (frames, dims)."
+        return self.looks.at(list(range(len(self.looks.frames))))
+
+    @cached_property
+    def diversity_scale(self) -> float:
+        "What random picks of this clip earn."
+        return measure_diversity(self.features[None], self.settings)
 
 
 def open_viewing(captioner: VideoCaptioner, name: str, path, references: list[str] = (), video: int | None = None) -> Viewing:
-    "Read a file and look at all of it."
-    clip, _ = captioner.read(path)
-    features = captioner.eye.features(clip.frames)
-    glances = captioner.eye.glances(clip.frames) if captioner.eye.glance_size else features
-    scale = measure_diversity(features[None], captioner.config.policy)
-    return Viewing(name, clip, glances, features, scale, list(references), video)
+    "Read a file and glance at all of it."
+    with Looks.lock: clip, _ = captioner.read(path)
+    looks = Looks(captioner.eye, clip.frames)
+    glances = captioner.eye.glances(clip.frames) if captioner.eye.glance_size else looks.at(looks.left())
+    return Viewing(name, clip, glances, looks, captioner.config.policy, list(references), video)
 
 # %% ../nbs/36_scenes.ipynb #d9910f2b
 def threshold_sweep(
@@ -112,7 +147,8 @@ def limited_threshold(
 @torch.no_grad()
 def picks_of(viewing: Viewing, picker: Picker, threshold: float = 0.5) -> tuple[Tensor, Tensor]:
     "Picks and p(pick) of any picker, (frames,) each; the threshold is that of a policy."
-    clips = Clips(viewing.features[None], viewing.glances[None])
+    seen = viewing.features if picker.looks_at == "features" else torch.zeros(len(viewing.glances), 1, device=viewing.glances.device)
+    clips = Clips(seen[None], viewing.glances[None])
     if picker.policy is not None:
         picker = make_picker(picker.name, picker.number, picker.policy, threshold)
     with torch.random.fork_rng():
@@ -168,7 +204,12 @@ class Outcome:
     picks: Tensor            # bool (frames,)
     probabilities: Tensor    # (frames,)
     captions: list[str]      # after each pick
-    rewards: Rewards         # after each pick, (picks,)
+    judged: Callable[[], Rewards] = field(repr=False)  # what it earns, which takes a look at every frame
+
+    @cached_property
+    def rewards(self) -> Rewards:
+        "After each pick, (picks,)."
+        return self.judged()
 
     @property
     def name(self) -> str:
@@ -188,14 +229,15 @@ def outcome_of(
     threshold: float = 0.5,                 # of a policy
     limits: tuple[int, int] | None = None,  # on the number of a policy's picks
 ) -> Outcome:
-    "Pick, speak after each pick, and reward."
+    "Pick, and speak after each pick; whoever wants to know the rewards waits for them."
     voice = captioner.voice
     if picker.policy is not None and limits:
         threshold = limited_threshold(picker.policy, viewing.glances, threshold, *limits)
     picks, probabilities = picks_of(viewing, picker, threshold)
-    memory = voice.remember(viewing.features[picks], picks.nonzero().flatten())
-    words = voice.words(memory)[0][:, 0]  # (picks, time)
-    return Outcome(picker, threshold, picks.cpu(), probabilities.cpu(), voice.vocabulary.decode(words.cpu()), judge(viewing, words, picks))
+    places = picks.nonzero().flatten()
+    words = voice.words(voice.remember(viewing.looks.at(places.tolist()), places))[0][:, 0]  # (picks, time)
+    captions = voice.vocabulary.decode(words.cpu())
+    return Outcome(picker, threshold, picks.cpu(), probabilities.cpu(), captions, lambda: judge(viewing, words, picks))
 
 # %% ../nbs/36_scenes.ipynb #4f968ca4
 @dataclass(frozen=True)
@@ -210,15 +252,15 @@ class Moment:
     picked: bool
     n_picks: int          # up to here
     caption: str          # as it stands
-    rewards: dict         # so far
+    rewards: dict | None  # so far; None: not known yet
 
 # %% ../nbs/36_scenes.ipynb #a2271b04
-def moment_of(viewing: Viewing, outcome: Outcome, frame: int) -> Moment:
-    "The decision about one frame."
+def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = True) -> Moment:
+    "The decision about one frame; `judged` with what it has earned, which takes a look at every frame."
     last, count = int(last_picks(outcome.picks)[frame]), outcome.so_far(frame)
     glance, last_glance = viewing.glances[frame].cpu(), viewing.glances[last].cpu()
-    rewards = {name: getattr(outcome.rewards, name)[count - 1].item() for name in Rewards._fields}
-    if viewing.video is None:
+    rewards = {name: getattr(outcome.rewards, name)[count - 1].item() for name in Rewards._fields} if judged else None
+    if judged and viewing.video is None:
         rewards["language"] = None
     return Moment(frame, viewing.clip.times[frame].item(), glance, last_glance, glance_differences(glance, last_glance),
                   outcome.probabilities[frame].item(), bool(outcome.picks[frame]), count, outcome.captions[count - 1], rewards)
@@ -275,6 +317,17 @@ class Screen:
         self.frame, self.outcomes = 0, {}
 
 # %% ../nbs/36_scenes.ipynb #c6bb2fd7
+_LOOKING: WeakSet[threading.Thread] = WeakSet()  # at frames, in the background
+_ENDING = threading.Event()
+
+
+@atexit.register
+def end_looks() -> None:
+    "Let everything that goes on in the background come to an end."
+    _ENDING.set()
+    for thread in list(_LOOKING): thread.join()
+
+# %% ../nbs/36_scenes.ipynb #eba58a29
 class Exploration(Screen):
     "The state of the page: a clip, a picker with its threshold and limits, a frame."
 
@@ -291,9 +344,21 @@ class Exploration(Screen):
             self.outcomes[key] = outcome_of(self.captioner, self.judge, self.viewing, picker, *asked)
         return self.outcomes[key]
 
-    def moment(self) -> Moment:
+    def moment(self, judged: bool = True) -> Moment:
         "The decision about the frame that is shown."
-        return moment_of(self.viewing, self.outcome(), self.frame)
+        return moment_of(self.viewing, self.outcome(), self.frame, judged)
+
+    def look_on(self, then: Callable[[], None], at_once: int = 3) -> threading.Thread:
+        "Look at the frames that are left, a few at a time, while somebody looks at the page; give up when another clip is shown."
+        viewing = self.viewing
+        wanted = lambda: self.viewing is viewing and not _ENDING.is_set()
+
+        def look():
+            while wanted() and (left := viewing.looks.left()): viewing.looks.at(left[:at_once])
+            if wanted(): then()
+        _LOOKING.add(thread := threading.Thread(target=look, daemon=True))
+        thread.start()
+        return thread
 
     def rivals(self) -> list[Picker]:
         "The chosen picker, and others that pick as many frames where they take a number."

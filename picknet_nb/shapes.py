@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from .cnn import load_cnn
+from .cnn import CNN, load_cnn
 from .config import preset
 from .corpus import SPLITS, Corpus
 from .video import glance
@@ -310,6 +310,12 @@ def _spotlight() -> np.ndarray:  # (SIDE, SIDE, 1)
 # %% ../nbs/08_shapes.ipynb #5d2946d8
 def _draw_wide(scene: Scene, beat: float) -> np.ndarray:
     "The things of a scene at rest."
+    return _draw_at_rest(scene, beat if scene.sway or scene.light else 0.0)  # where nothing moves, every beat is the first
+
+
+@lru_cache(maxsize=8)
+def _draw_at_rest(scene: Scene, beat: float) -> np.ndarray:
+    "The same, drawn."
     canvas = _backdrop(scene).copy()
     aside = scene.sway * np.sin(2 * np.pi * beat / 23)
     for thing in scene.things:
@@ -412,18 +418,28 @@ def describe(
     return result
 
 # %% ../nbs/08_shapes.ipynb #d102bc02
+@lru_cache(maxsize=1)
+def _tiny() -> CNN: return load_cnn("tiny")
+
+
+@lru_cache(maxsize=256)
+def _example(seed: int, number: int) -> tuple[Story, Tensor, Tensor]:  # features (30, 256) and glances (30, 56 * 56)
+    "One clip, drawn and looked at; asked for again, it is not drawn again."
+    story = make_story((seed, number))
+    frames = torch.from_numpy(draw_clip(story))
+    return story, _tiny()(frames).half(), glance(frames)
+
+# %% ../nbs/08_shapes.ipynb #5d0bbdf4
 def example_corpus(
     videos: int = 64,
     seed: int = 0,
 ) -> Corpus:
     "A little corpus in memory: for examples and tests."
-    stories, cnn = [make_story((seed, number)) for number in range(videos)], load_cnn("tiny")
-    clips = [torch.from_numpy(draw_clip(story)) for story in stories]
+    stories, features, glances = zip(*(_example(seed, number) for number in range(videos)))
     first, second = round(0.6 * videos), round(0.75 * videos)
     splits = dict(zip(SPLITS, (torch.arange(first), torch.arange(first, second), torch.arange(second, videos))))
     return Corpus.build(
-        "shapes", [f"shapes{number:05d}" for number in range(videos)],
-        torch.stack([cnn(clip) for clip in clips]).half(), torch.stack([glance(clip) for clip in clips]),
+        "shapes", [f"shapes{number:05d}" for number in range(videos)], torch.stack(features), torch.stack(glances),
         [describe(story) for story in stories], splits, preset("small").clip,
         {"source": f"shapes, seed {seed}", "seed": seed, "telling": [story.telling for story in stories]})
 

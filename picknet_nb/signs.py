@@ -88,6 +88,7 @@ def samples(
 
 # %% ../nbs/25_signs.ipynb #66a476fa
 _EARLY = 10  # epochs of a stage, after which something should be seen
+_FEW = 10    # validation clips: the score of fewer may well stand still, above all while only picks are learned
 
 
 def seen(
@@ -108,7 +109,7 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     if len(lines) not in (_EARLY, epochs) or not lines:
         return
     found = worries(Signs(**lines[-1]["signs"]))
-    if at_rest([line["validation"]["CIDEr"] for line in lines]):
+    if lines[-1]["signs"]["clips"] >= _FEW and at_rest([line["validation"]["CIDEr"] for line in lines]):
         found.append("CIDEr of the validation clips has not moved for 10 epochs: the rates may be too small, or the clips too few")
     for worry in found:
         warnings.warn(f"{stage}, after {len(lines)} epoch{'s' * (len(lines) > 1)}: {worry}", stacklevel=2)

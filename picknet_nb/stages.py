@@ -31,7 +31,8 @@ __all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Lessons', 'Supervisi
            'Adaptation', 'caption_videos', 'Validation', 'with_captioner', 'Recipe', 'recipes']
 
 # %% ../nbs/23_stages.ipynb #7e7ce7a3
-import picknet_nb.attention, picknet_nb.committees, picknet_nb.hierarchies, picknet_nb.one_stack, picknet_nb.shared_space
+import picknet_nb.attention, picknet_nb.committees, picknet_nb.hierarchies
+import picknet_nb.one_stack, picknet_nb.shared_space
 
 # %% ../nbs/23_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -78,12 +79,15 @@ def feedback_at(epoch: int, config: Config) -> float:
 class Lessons(nn.Module):
     "What changes from epoch to epoch and from batch to batch while captions are taught."
 
-    def __init__(self, model: Model, corpus: Corpus, config: Config, choose: Callable[[Tensor], Tensor], most: int | None = None,
+    def __init__(self, model: Model, corpus: Corpus, config: Config,
+                 choose: Callable[[Tensor], Tensor], most: int | None = None,
                  first_epoch: int = 0):
         super().__init__()
-        self.captioner, self.corpus, self.config, self.choose, self.most = model.captioner, corpus, config, choose, most
+        self.captioner, self.corpus, self.config = model.captioner, corpus, config
+        self.choose, self.most = choose, most
         self.first_epoch = first_epoch  # feedback goes on from there
-        self.places, self.fed = corpus.words.shape[1], False  # for words of the next batch; whether words of the model's own are fed
+        # for words of the next batch; whether words of the model's own are fed
+        self.places, self.fed = corpus.words.shape[1], False
         self.register_buffer("feedback", torch.zeros((), device=corpus.device), persistent=False)
 
     def start_epoch(self, epoch: int) -> None:
@@ -114,16 +118,22 @@ class Supervision(Lessons):
     ) -> tuple[Tensor, dict[str, Tensor]]:
         "The loss and what the log should say."
         words = self.corpus.words[captions]
-        videos = self.corpus.caption_video[captions][::self.config.training.captions_together]  # each clip once
-        words = words[:, : self.places if words.is_cuda else int((words != PAD).sum(1).max())]  # a CPU may look how long the longest is
-        memory = self.captioner.encode(pick_frames(self.corpus.features[videos], self.choose(videos), self.most))
-        return self.learn(captions, words, videos, memory, repeated(memory, self.config.training.captions_together))
+        # each clip once
+        videos = self.corpus.caption_video[captions][::self.config.training.captions_together]
+        # a CPU may look how long the longest is
+        words = words[:, : self.places if words.is_cuda else int((words != PAD).sum(1).max())]
+        memory = self.captioner.encode(pick_frames(self.corpus.features[videos],
+                                                   self.choose(videos), self.most))
+        return self.learn(captions, words, videos, memory,
+                          repeated(memory, self.config.training.captions_together))
 
-    def learn(self, captions: Tensor, words: Tensor, videos: Tensor, memory, rows) -> tuple[Tensor, dict[str, Tensor]]:
+    def learn(self, captions: Tensor, words: Tensor, videos: Tensor, memory,
+              rows) -> tuple[Tensor, dict[str, Tensor]]:
         "Teach captions; `memory` has a row for each clip, `rows` one for each caption."
         feedback = (self.feedback if words.is_cuda else self.feedback.item()) if self.fed else 0.0
         logits = teach(self.captioner, rows, words, feedback)
-        loss = caption_loss(logits, words, self.config.training.label_smoothing, self.weights_of(captions))
+        loss = caption_loss(logits, words, self.config.training.label_smoothing,
+                            self.weights_of(captions))
         measures = {"loss": loss.detach()}
         if hasattr(self.captioner, "extra_loss"):
             extra = self.captioner.extra_loss(rows, words)
@@ -136,41 +146,49 @@ class Supervision(Lessons):
 
 # %% ../nbs/23_stages.ipynb #04f9c8b1
 class Environment:
-    "The captioner and the reward, as the policy meets them: picks go in, what they have earned comes out."
+    "The captioner and the reward, as the policy meets them: picks go in, what they earn comes out."
 
     def __init__(self, captioner: nn.Module, corpus: Corpus, config: Config, reward: Reward):
-        self.captioner, self.corpus, self.config, self.reward, self.known, self.weights = captioner, corpus, config, reward, {}, None
+        self.captioner, self.corpus, self.config, self.reward = captioner, corpus, config, reward
+        self.known, self.weights = {}, None
 
     @torch.no_grad()
     def plain(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
         "Caption the picked frames where words count, and reward caption and frames."
         features, words = self.corpus.features[videos], None
         if self.config.policy.language_weight:
-            words = caption(self.captioner, features, picks, self.corpus.settings.max_words, most=self.config.policy.first_max_picks)
+            words = caption(self.captioner, features, picks, self.corpus.settings.max_words,
+                            most=self.config.policy.first_max_picks)
         return self.reward(words, videos, features, picks, max_picks)
 
     def quick(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
-        "The same totals, where looking at values costs nothing: only picks that are within the limits and new are captioned."
+        "The same, where looking at values is free: only new picks within the limits are captioned."
         self.forget_if_trained()
-        inside, penalty = within_limits(picks, self.config.policy.min_picks, max_picks), self.config.policy.penalty
+        settings = self.config.policy
+        inside, penalty = within_limits(picks, settings.min_picks, max_picks), settings.penalty
         rows = inside.nonzero()[:, 0].tolist()
-        names = [(video, some.tobytes()) for video, some in zip(videos[inside].tolist(), np.packbits(picks[inside].numpy(), axis=1))]
+        packed = np.packbits(picks[inside].numpy(), axis=1)
+        names = [(video, some.tobytes()) for video, some in zip(videos[inside].tolist(), packed)]
         if new := {name: row for name, row in zip(names, rows) if name not in self.known}:
             some = torch.tensor([*new.values()] + [*new.values()][:1] * (_FEWEST - len(new)))
             earned = self.plain(picks[some], videos[some], max_picks)
-            self.known |= zip(new, zip(*(part.tolist() for part in (earned.total, earned.language, earned.diversity))))
-        earned = torch.tensor([[penalty], [0.0], [0.0]]).repeat(1, len(picks))  # total, language, diversity
+            parts = earned.total, earned.language, earned.diversity
+            self.known |= zip(new, zip(*(part.tolist() for part in parts)))
+        # total, language, diversity
+        earned = torch.tensor([[penalty], [0.0], [0.0]]).repeat(1, len(picks))
         if rows: earned[:, inside] = torch.tensor([self.known[name] for name in names]).T
         return Rewards(*earned, inside)
 
     def forget_if_trained(self) -> None:
-        "What was earned holds as long as nobody writes to a weight of the captioner, and there is room for it."
-        weights = [(id(weight), weight._version) for weight in (*self.captioner.parameters(), *self.captioner.buffers())]
+        "What was earned holds while nobody writes to a weight of the captioner, and there is room."
+        weights = [(id(weight), weight._version)
+                   for weight in (*self.captioner.parameters(), *self.captioner.buffers())]
         if weights != self.weights or len(self.known) > _MOST_KNOWN: self.known.clear()
         self.weights = weights
 
 
-_FEWEST = 64  # rows in a batch: with a handful, libraries multiply matrices in another order, and the last bits differ
+# rows in a batch: with a handful, libraries multiply in another order, and the last bits differ
+_FEWEST = 64
 _MOST_KNOWN = 500_000  # picks that are remembered, at about 300 bytes each
 
 # %% ../nbs/23_stages.ipynb #2096e3c4
@@ -180,8 +198,10 @@ class Trials(nn.Module):
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward):
         super().__init__()
         self.policy, self.corpus, self.config, self.reward = model.policy, corpus, config, reward
-        self.environment = Environment(model.captioner, corpus, config, reward)  # no module: the optimiser does not see it
-        self.register_buffer("max_picks", torch.tensor(config.policy.first_max_picks, device=corpus.device), persistent=False)
+        # no module: the optimiser does not see it
+        self.environment = Environment(model.captioner, corpus, config, reward)
+        most = torch.tensor(config.policy.first_max_picks, device=corpus.device)
+        self.register_buffer("max_picks", most, persistent=False)
 
     def start_epoch(self, epoch: int) -> None:
         "Let the upper limit on picks shrink."
@@ -195,14 +215,15 @@ class Trials(nn.Module):
         return self.policy.explore(self.corpus.glances[videos], self.config.policy.rollouts)
 
     def rewards_of(self, picks: Tensor, videos: Tensor) -> Rewards:
-        "What picks have earned, in the form that suits the device: a recorded graph looks at no values."
+        "What picks earn, in the form that suits the device: a recorded graph looks at no values."
         ask = self.environment.plain if picks.is_cuda else self.environment.quick
         return ask(picks, videos, self.max_picks)
 
     def reward_all(self, tried: Rollouts, videos: Tensor) -> Rewards:
-        "What the samples have earned and, where they are the baseline, the greedy picks after them."
+        "What the samples earn and, where they are the baseline, the greedy picks after them."
         critical = self.config.policy.baseline == "greedy"
-        picks = torch.cat([tried.sampled, tried.greedy[None]]) if critical else tried.sampled  # (rollouts, or one more, batch, frames)
+        # (rollouts, or one more, batch, frames)
+        picks = torch.cat([tried.sampled, tried.greedy[None]]) if critical else tried.sampled
         return self.rewards_of(picks.flatten(0, 1), videos.repeat(len(picks)))
 
 # %% ../nbs/23_stages.ipynb #3a9ac278
@@ -223,22 +244,28 @@ class Reinforcement(Trials):
         totals = rewards.total.view(-1, samples.shape[1])  # (rollouts, or one more, batch)
         gained = totals[: len(samples)]
         baseline = totals[-1] if settings.baseline == "greedy" else others_baseline(gained)
-        loss = policy_loss(tried.log_probability, gained, baseline) - settings.entropy_weight * tried.entropy.mean()
+        loss = (policy_loss(tried.log_probability, gained, baseline)
+                - settings.entropy_weight * tried.entropy.mean())
         inside = rewards.inside[: gained.numel()].float()  # of the samples, not the baseline's
-        mean = lambda values: (values[: len(inside)] * inside).sum() / inside.sum().clamp(min=1)  # of those that earn more than the penalty
-        measures = {"policy_loss": loss.detach(), "reward": gained.mean(), "baseline": baseline.mean(),
-                    "language": mean(rewards.language), "diversity": mean(rewards.diversity), "inside": inside.mean(),
-                    "picks": samples.sum(-1).float().mean(), "entropy": tried.entropy.detach().mean()}
+        # of those that earn more than the penalty
+        mean = lambda values: (values[: len(inside)] * inside).sum() / inside.sum().clamp(min=1)
+        measures = {"policy_loss": loss.detach(), "reward": gained.mean(),
+                    "baseline": baseline.mean(), "language": mean(rewards.language),
+                    "diversity": mean(rewards.diversity), "inside": inside.mean(),
+                    "picks": samples.sum(-1).float().mean(),
+                    "entropy": tried.entropy.detach().mean()}
         return loss, measures
 
 # %% ../nbs/23_stages.ipynb #57ba58a6
 class Adaptation(nn.Module):
     "Captioner and policy together: picks are sampled once and serve both."
 
-    def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward, supervise: type[Supervision] = Supervision):
+    def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward,
+                 supervise: type[Supervision] = Supervision):
         super().__init__()
         self.config, self.reinforcement = config, Reinforcement(model, corpus, config, reward)
-        self.supervision = supervise(model, corpus, config, self.given_picks, config.policy.first_max_picks, config.training.supervision_epochs)
+        most, epochs = config.policy.first_max_picks, config.training.supervision_epochs
+        self.supervision = supervise(model, corpus, config, self.given_picks, most, epochs)
 
     def given_picks(self, videos: Tensor) -> Tensor:
         "The picks that the policy has just sampled for these videos."
@@ -263,11 +290,14 @@ class Adaptation(nn.Module):
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
         "Both losses, and what the log should say."
-        videos = self.supervision.corpus.caption_video[captions][::self.config.training.captions_together]
+        together = self.config.training.captions_together
+        videos = self.supervision.corpus.caption_video[captions][::together]
         tried = self.reinforcement.explore(videos)
-        self.sampled, self.beside, self.read = tried.sampled[0], Beside(videos), (tried, videos)  # kept until the next step: see `Beside`
-        with self.beside:  # the captioner need not wait for what picks earn, not even for its gradient
-            policy_part, measures = self.reinforcement.compare(tried, self.reinforcement.reward_all(tried, videos))
+        # kept until the next step: see `Beside`
+        self.sampled, self.beside, self.read = tried.sampled[0], Beside(videos), (tried, videos)
+        with self.beside:  # the captioner need not wait for what picks earn, nor for its gradient
+            earned = self.reinforcement.reward_all(tried, videos)
+            policy_part, measures = self.reinforcement.compare(tried, earned)
         caption_part, more = self.supervision(captions)
         return (caption_part, policy_part), measures | more
 
@@ -287,7 +317,8 @@ def caption_videos(
 ) -> tuple[Tensor, Tensor]:  # words (n, max_words), picks (n, frames)
     "Captions as at test time."
     picks = torch.cat([choose(some) for some in videos.split(batch_size)])
-    words = [caption(model.captioner, corpus.features[some], chosen, corpus.settings.max_words, beam)
+    most = corpus.settings.max_words
+    words = [caption(model.captioner, corpus.features[some], chosen, most, beam)
              for some, chosen in zip(videos.split(batch_size), picks.split(batch_size))]
     return torch.cat(words), picks
 
@@ -300,15 +331,18 @@ class Validation:
         corpus: Corpus,
         config: Config,
         choose: Callable[[Tensor], Tensor],  # videos to picks
-        limited: bool = False,               # whether a clip outside the limits counts as the penalty
+        limited: bool = False,               # a clip outside the limits counts as the penalty
         split: str = "validation",
     ):
-        self.corpus, self.settings, self.choose, self.limited, self.videos = corpus, config.policy, choose, limited, corpus.splits[split]
+        self.corpus, self.settings, self.videos = corpus, config.policy, corpus.splits[split]
+        self.choose, self.limited = choose, limited
         if len(self.videos) < 2:
-            warnings.warn(f"the {split} split has fewer than two clips: CIDEr, which asks what is said of one clip and not of others, "
-                          "is always 0 there, and no epoch is better than another")
+            warnings.warn(f"the {split} split has fewer than two clips: CIDEr, which asks what is "
+                          "said of one clip and not of others, is always 0 there, and no epoch is "
+                          "better than another")
         tokens = corpus.tokens
-        self.cider = Cider([tokens[video] for video in self.videos.tolist()], corpus.vocabulary, device=corpus.device)
+        self.cider = Cider([tokens[video] for video in self.videos.tolist()], corpus.vocabulary,
+                           device=corpus.device)
 
     @torch.no_grad()
     def __call__(self, model: Model) -> dict[str, float]:

@@ -31,10 +31,11 @@ from .pickers import make_picker
 from .policy import Policy
 from .rewards import REWARD_KINDS, Reward, cider_for, reward_for
 from .runs import (
-    Progress, RunError, Trainer, load_weights, open_run, restore, save_checkpoint, save_weights, shapes_of)
+    Progress, RunError, Trainer, load_run, load_weights, open_run, read_about, restore, save_checkpoint, save_weights, shapes_of)
 from .signs import seen, warn_if_due
 from .stages import Adaptation, Model, Recipe, Reinforcement, Validation, frame_choice
 from .text import PAD
+from .transfer import read_start
 from .workers import rank_and_world
 
 # %% auto #0
@@ -325,7 +326,7 @@ def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, b
         progress.epoch, progress.step, progress.seconds = progress.epoch + 1, 0, 0.0
     if alone: save_if_due(trainer, step, pressed)
     else: save_checkpoint(trainer, step)
-    shown = {**line, "CIDEr": line["validation"]["CIDEr"]}  # what counts comes first: a narrow terminal cuts the end
+    shown = {**line, "CIDEr": 100 * line["validation"]["CIDEr"]}  # as in every table; what counts comes first: a narrow terminal cuts the end
     bar.set_postfix_str(", ".join(f"{name}={shown[name]:.3g}" for name in ("CIDEr", "picks", "loss", "reward") if name in shown)
                         + "".join(f", “{said}”" for said, _ in line.get("samples", [])[:1]))
 
@@ -356,7 +357,7 @@ def run_stage(
     if progress.epoch > epochs or progress.step > steps:
         raise RunError(trainer.folder/"checkpoint.pt", f"stands at {progress}, and {name} has {epochs} epochs of {steps} steps")
     title = name if trainer.place is None else f"{trainer.folder.name}, {name}"
-    with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=title, disable=not trainer.bars, position=trainer.place,
+    with tqdm(total=epochs * steps, initial=progress.epoch * steps + progress.step, desc=title, disable=not (trainer.bars and epochs), position=trainer.place,
               leave=trainer.place is None, bar_format="{desc}: {bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]") as bar:
         while progress.epoch < epochs and not out_of_patience(progress, trainer.config.training.patience):
             run_epoch(trainer, step, items, validate, bar)
@@ -400,8 +401,10 @@ def learned_validation(trainer: Trainer) -> Validation:
 def reinforce(trainer: Trainer, reward: Reward) -> None:
     "Stage two: the policy alone, rewarded by the captioner as it is."
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
-    wanted = (config.policy.min_picks + config.policy.first_max_picks) / 2
-    model.policy.calibrate(corpus.glances[corpus.splits["train"][:256]], wanted=wanted, start=config.policy.policy_start)
+    wanted, some = (config.policy.min_picks + config.policy.first_max_picks) / 2, corpus.glances[corpus.splits["train"][:256]]
+    learned = read_about(trainer.folder).get("began_from", {}).get("policy") and model.policy.rollout(some).sum(1).float().mean()
+    if not (learned and config.policy.min_picks <= learned <= config.policy.first_max_picks):  # else it goes on as it is
+        model.policy.calibrate(some, wanted=wanted, start=config.policy.policy_start)
     run_stage(trainer, "reinforcement", Reinforcement(model, corpus, config, reward), [model.policy], config.training.reinforcement_rate,
               config.training.reinforcement_epochs, corpus.splits["train"], learned_validation(trainer))
 
@@ -460,12 +463,14 @@ def train(
     check_groups(corpus, config)
     check_size(config, corpus)
     first = rank_and_world()[0] == 0
+    learned = None if (folder/"checkpoint.pt").exists() else read_start(config, corpus, load_run)
     with locked(folder, RunError) if first else nullcontext():
-        if first: open_run(folder, corpus, config, recipe)
+        if first: open_run(folder, corpus, config, recipe, learned and learned.noted())
         torch.manual_seed(config.training.seed)
         model = Model.for_corpus(config, corpus)
         trainer = Trainer(folder, model, corpus, config, bars, save_seconds, place)
         trainer.check_stored()
+        if learned and not trainer.stored: learned.hand_over(model, config, corpus)
         if start: load_weights(model.captioner, Path(start), "captioner.")  # the policy in that file has learned nothing yet
         else: supervise(trainer)
         reward = reward_for(config.policy, corpus) if recipe.stages else None

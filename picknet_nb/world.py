@@ -22,12 +22,12 @@ from .config import PRESETS, ClipSettings, present_name, preset
 from .corpus import SPLITS, Corpus, CorpusError, assemble
 from .extraction import extract_folder
 from .files import PickNetError, locked, read_json, write_whole
-from .shapes import BEATS, SIDE, Story, describe, draw, make_story
+from .shapes import BEATS, SIDE, Story, describe, draw, example_story, make_story
 from .video import resize
 from .workers import Pool, usable_cores
 
 # %% auto #0
-__all__ = ['SCALES', 'write_clip', 'make_shapes', 'prepare_shapes', 'looks_drawn']
+__all__ = ['SCALES', 'write_clip', 'write_examples', 'make_shapes', 'prepare_shapes', 'looks_drawn']
 
 # %% ../nbs/09_world.ipynb #0a1eca67
 def write_clip(
@@ -48,6 +48,16 @@ def write_clip(
             container.mux(stream.encode(av.VideoFrame.from_ndarray(draw(story, beat), format="rgb24")))
         container.mux(stream.encode())
     return write_whole(path, memory.getvalue())
+
+# %% ../nbs/09_world.ipynb #20f50847
+def write_examples(folder: Path, clips: int = 8, seed: int = 0) -> dict[str, list[str]]:  # captions of each clip, by name
+    "A few clips of the built-in world as video files, with `captions.json`."
+    stories = {"example": example_story()} | {f"clip {number}": make_story((seed, number)) for number in range(1, clips)}
+    for name, story in stories.items():
+        write_clip(story, folder/f"{name}.mp4")
+    captions = {name: describe(story) for name, story in stories.items()}
+    write_whole(folder/"captions.json", json.dumps(captions, indent=1))
+    return captions
 
 # %% ../nbs/09_world.ipynb #ecbd7bc4
 def _write_one(job: tuple[str, Story], videos: Path) -> None:

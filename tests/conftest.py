@@ -1,8 +1,14 @@
-"A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter. And a web server that fails as it is told."
+"""A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter.
+A process to be killed that has nothing to import. And a web server that fails as it is told."""
 import http.server
 import os
 import random
+import signal
+import sys
+import tempfile
 import threading
+import time
+import traceback
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: some tests fork, and a fork does not survive torch's threads
 
@@ -29,6 +35,54 @@ def noise_corpus(videos: int = 40, captions: int = 5, seed: int = 0, frames: int
 @pytest.fixture
 def corpus() -> Corpus:
     return noise_corpus()
+
+
+class Forked:
+    "A call in a process, session and group of its own, with everything imported already; otherwise like a `subprocess.Popen`."
+
+    def __init__(self, do, *arguments):
+        self.printed, self.returncode = tempfile.TemporaryFile("w+"), None
+        self.pid = os.fork()
+        if not self.pid:
+            self._live(do, arguments)
+
+    def _live(self, do, arguments) -> None:
+        "What the new process does; it never comes back."
+        status = 1
+        try:
+            os.setsid()
+            for stream in (1, 2): os.dup2(self.printed.fileno(), stream)
+            sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # pytest's own are not for this process
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            do(*arguments)
+            status = 0
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(status)
+
+    def poll(self) -> int | None:
+        "The exit status, minus the signal that ended it; None while it runs."
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended: self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def wait(self, seconds: float = 300.0) -> int:
+        until = time.monotonic() + seconds
+        while self.poll() is None:
+            assert time.monotonic() < until, "it does not end"
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, kind) -> None:
+        if self.poll() is None: os.kill(self.pid, kind)
+
+    def kill(self) -> None: self.send_signal(signal.SIGKILL)
+
+    def output(self) -> str:
+        "What it has printed so far, to either stream."
+        return os.pread(self.printed.fileno(), 10**6, 0).decode()
 
 
 CONTENT = random.Random(0).randbytes(500_000)

@@ -6,11 +6,18 @@ import re
 import sys
 from pathlib import Path
 
+import nbformat
 import pytest
+from PIL import Image
+
+from picknet_nb.captioning import load
+from picknet_nb.files import file_digest
+from picknet_nb.models import find_model
 
 FOLDER = Path(__file__).parents[1]/"nbs"
 sys.path.insert(0, str(FOLDER.parent/"tools"))
 import book
+import moving_picture
 
 NOTEBOOKS = sorted([*FOLDER.glob("[0-9]*.ipynb"), FOLDER/"picknet_on_one_page.ipynb"])
 
@@ -104,6 +111,32 @@ def test_words_before_an_equation_are_counted(tmp_path, monkeypatch):
     with pytest.raises(SystemExit, match="equation 8 is nowhere"): book.before_equation(8)
 
 
+def test_what_is_hard_to_read_is_counted():
+    code = lambda source, text="", kind="execute_result": nbformat.v4.new_code_cell(source, outputs=[] if not text else [
+        nbformat.v4.new_output(kind, text=text) if kind == "stream" else nbformat.v4.new_output(kind, data={"text/plain": text})])
+    helper = code("def why(call):\n    try: call()\n    except FileError as error: return str(error)")
+    cells = [helper, code("why(read)", "'no such file'"), code("#| hide\nwhy(read)", "'no such file'"), code("assert why(read)"),
+             code("try: read()\nexcept (OSError, KeyError) as error: said = str(error)\nsaid", "'gone'"),
+             code("#| export\ntry: pass\nexcept OSError as error: raise"), code("print(rows)", "x" * 101 + "\n" + "x" * 100, "stream"),
+             code("rows", "{'a': {'b': 1}}"), code("rows", "[{'a': 1}]"), code("row", "{'a': 1, 'b': [2]}"), code("x = 1  # " + "y" * 100),
+             code("#| echo: false\nx = 1  # " + "y" * 100), nbformat.v4.new_markdown_cell("z" * 200)]
+    assert [count(cells) for count in book.READING.values()] == [2, 1, 1, 2]
+    table = nbformat.v4.new_output("execute_result", data={"text/plain": "{'a': {'b': 1}}", "text/markdown": "| a |"})
+    assert book.nested_in([nbformat.v4.new_code_cell("rows", outputs=[table])]) == 0
+
+
+@pytest.mark.parametrize("name", [*book.METHOD, "02_text"])
+def test_no_refusal_and_no_nested_dictionary_stands_on_the_method_track(name):
+    cells = book.cells_of(name)
+    assert not book.refusals_in(cells) and not book.nested_in(cells)
+
+
+@pytest.mark.parametrize("name", ["picknet_on_one_page", "10_encoder", "11_decoder", "12_policy", "20_cider", "21_rewards", "22_reinforce", "23_stages"])
+def test_lines_fit_into_the_page(name):
+    cells = book.cells_of(name)
+    assert not book.wide_lines_in(cells) and not book.wide_code_in(cells)
+
+
 def test_the_one_page_is_short_and_stands_alone():
     cells = cells_of(FOLDER/"picknet_on_one_page.ipynb")
     code = "\n".join(source for kind, source in cells if kind == "code")
@@ -116,6 +149,34 @@ def test_the_front_page_is_short():
     page = (FOLDER.parent/"README.md").read_text(encoding="utf-8")
     prose = re.sub(r"<details>.*?</details>|```.*?```|!\[.*?\]\(.*?\)|^\|.*?$", "", page, flags=re.S | re.M)
     assert 300 < len(re.sub(r"\]\([^)]*\)", "]", prose).split()) <= 700
+
+
+def test_the_front_page_shows_a_real_clip_being_watched():
+    "With the model that is in the box, in few bytes, described for those who cannot see it."
+    page, picture = (FOLDER.parent/"README.md").read_text(encoding="utf-8"), FOLDER/"images"/"moving.webp"
+    described = re.search(r"!\[(.+?)\]\(nbs/images/moving\.webp\)", page)
+    made = json.loads((FOLDER.parent/"data"/"results"/"front_page.json").read_text(encoding="utf-8"))["moving"]
+    assert made["weights"] == file_digest(find_model(made["model"])/"weights.safetensors"), "python tools/moving_picture.py CLIP --front"
+    assert described and made["caption"] in described[1] and page.index(described[0]) < page.index("\n## ")
+    assert picture.stat().st_size < 2_000_000 and Image.open(picture).n_frames > 20
+
+
+def test_a_moving_picture_of_any_clip(tmp_path):
+    "Every frame of the clip, a few steps for each pick, a picture for each word; picks and words are there to stay."
+    found = load("shapes").caption(FOLDER.parent/"data"/"example.mp4", running=False)
+    pictures = moving_picture.moving_picture(found, tmp_path/"clip.webp")
+    made, steps = Image.open(tmp_path/"clip.webp"), moving_picture.SLIDE - 1
+    assert pictures == 30 + steps * len(found.picked) + len(found.text.split())
+    assert 20 < made.n_frames <= pictures and made.width == moving_picture.WIDTH  # pictures that are alike become one that stays longer
+    first, last = (made.seek(0), made.convert("L").copy())[1], (made.seek(made.n_frames - 1), made.convert("L").copy())[1]
+    sentence = (0, made.height - 45, made.width, made.height)
+    assert first.crop(sentence).getextrema()[0] > 200 > 100 > last.crop(sentence).getextrema()[0]  # black letters, at the end only
+
+
+def test_a_row_of_picks_fits_whatever_their_number():
+    for count in (1, 7, 30):
+        places = moving_picture.row_places(count, 0.75, 100)
+        assert all(a + wide < b for (a, _, wide, _), (b, *_) in zip(places, places[1:])) and places[-1][0] + places[-1][2] <= moving_picture.WIDTH
 
 
 def test_the_index_knows_every_notebook():

@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -124,7 +125,9 @@ def test_hidden_files_are_no_videos_and_links_to_nothing_are_left_out(captioner,
     assert caption.source == str(tmp_path/"a.mp4") and failure == Failure(str(tmp_path/"gone.mp4"), "no such file")
 
 
-def test_many_files_get_the_captions_that_each_gets_alone(captioner, toy, tmp_path):
+@pytest.mark.parametrize("threads", [1, 3])
+def test_many_files_get_the_captions_that_each_gets_alone(captioner, toy, tmp_path, monkeypatch, threads):
+    monkeypatch.setattr(captioning, "threads_to_use", lambda: threads)
     paths = find_videos([toy/"videos"])
     (tmp_path/"broken.mp4").write_bytes(b"no film")
     many = list(captioner.caption_many([paths[0], tmp_path/"broken.mp4", *paths[1:]], best=2, beam=3))
@@ -132,6 +135,44 @@ def test_many_files_get_the_captions_that_each_gets_alone(captioner, toy, tmp_pa
     for one, path in zip(many, paths, strict=True):
         alone = captioner.caption(path, best=2, beam=3)
         assert (one.source, one.n_best, one.picked, one.times) == (str(path), alone.n_best, alone.picked, alone.times)
+
+
+def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(captioner, toy, monkeypatch):
+    "Two clips wait for each other: one after the other would wait for ever."
+    usual, both, seen = captioning.caption_clip, threading.Barrier(2, timeout=60), []
+
+    def together(*arguments, **options):
+        both.wait()
+        seen.append((threading.current_thread(), torch.get_num_threads()))
+        return usual(*arguments, **options)
+    monkeypatch.setattr(captioning, "caption_clip", together)
+    monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
+    captioner.voice.captioner.train()  # dropout on, unless somebody switches it off for all threads
+    try:
+        paths = find_videos([toy/"videos"])[:2] * 2
+        one, two, three, four = (found.text for found in captioner.caption_many(paths))
+        assert captioner.voice.captioner.training
+    finally:
+        captioner.voice.captioner.eval()
+    assert (one, two) == (three, four) and len({thread for thread, _ in seen}) == 2 and {count for _, count in seen} == {1}
+
+
+def test_whoever_draws_at_random_draws_in_order(captioner, toy, monkeypatch):
+    monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
+    by_chance, paths = replace(captioner, eye=replace(captioner.eye, picker=make_picker("random", 5))), find_videos([toy/"videos"])
+    picked = []
+    for way in (by_chance.caption_many, by_chance.caption_in_turn):
+        torch.manual_seed(0)
+        picked.append([found.picked for found in way(paths)])
+    assert picked[0] == picked[1] and len({str(each) for each in picked[0]}) > 1
+
+
+def test_whoever_stops_asking_ends_the_threads(captioner, toy, monkeypatch):
+    monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
+    before, many = threading.active_count(), captioner.caption_many(find_videos([toy/"videos"]) * 3)
+    next(many)
+    many.close()
+    assert threading.active_count() == before
 
 
 def test_a_folder_is_captioned_with_as_many_threads_as_people_have(toy, tmp_path):

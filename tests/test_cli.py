@@ -16,7 +16,7 @@ pytest.importorskip("av")
 from conftest import noise_corpus
 from toys import film
 
-from picknet_nb import analysis, captioning, cli, drawing, reproduction, terminal, training
+from picknet_nb import analysis, captioning, cli, drawing, reproduction, terminal, training, world
 from picknet_nb.captioner import CAPTIONERS
 from picknet_nb.captioning import example_run, find_run
 from picknet_nb.config import explanations
@@ -198,6 +198,8 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
 def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(noise, tmp_path):
     picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
     other = noise_corpus(seed=1).save(tmp_path/"other")
+    code, said = picknet("evaluate", tmp_path/"run", "--data", other, "--no-scores", "--json", "--out", tmp_path/"said.json")[:2]  # without Java
+    assert code == 0 and json.loads(said).keys() == {"frames_used", "signs"} and len(json.loads((tmp_path/"said.json").read_text())) == 8
     found = json.loads(picknet("evaluate", tmp_path/"run", "--data", other, "--json")[1])
     assert found["frames_used"] == 30 and 0 <= found["scores"]["BLEU@1"] <= 1
 
@@ -262,7 +264,8 @@ def test_every_cnn_is_offered():
         assert all(name in offered for name in CNNS) and "timm:NAME" in offered and "--use MODULE" in offered
 
 
-def test_clips_of_the_built_in_world_can_be_made_otherwise(tmp_path):
+def test_clips_of_the_built_in_world_can_be_made_otherwise(tmp_path, monkeypatch):
+    monkeypatch.setitem(world.SCALES, "smoke", (4, 2, 2))
     prepare = ("prepare", "shapes", "--scale", "smoke", "--out", tmp_path/"world")
     assert "--set needs an --out of its own" in refused("prepare", "shapes", "--scale", "smoke", "--set", "max_words=8")
     assert picknet(*prepare, "--set", "max_words=8", "--set", "glance=feature")[0] == 0

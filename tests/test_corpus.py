@@ -1,7 +1,6 @@
 """A data set as tensors and as a folder: parts that do not fit together, folders that were torn or edited, writers that were killed."""
 import json
 import random
-import subprocess
 import sys
 import time
 from dataclasses import asdict, replace
@@ -9,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import noise_corpus
+from conftest import Forked, noise_corpus
 from reliability import leftovers
 from safetensors.torch import load_file
 from torch.testing import assert_close
@@ -222,16 +221,12 @@ def test_assembly_killed(tmp_path):
     "A kill while the corpus is written leaves the parts and no folder that looks complete."
     for number in range(40):
         write_part(tmp_path, f"v{number}", torch.rand(30, 2048), torch.zeros(30, 3136, dtype=torch.uint8))
-    code = """
-import sys, torch
-from picknet_nb.corpus import assemble
-ids = [f"v{n}" for n in range(40)]
-print("go", flush=True)
-while True: assemble(sys.argv[1], "killed", {n: ["a dog"] for n in ids}, {"train": range(30), "validation": [30], "test": [31]})
-"""
+    ids = [f"v{number}" for number in range(40)]
+
+    def assemble_for_ever():
+        while True: assemble(tmp_path, "killed", {name: ["a dog"] for name in ids}, {"train": range(30), "validation": [30], "test": [31]})
     for moment in (0.05, 0.2, 0.35):
-        process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, cwd=ROOT)
-        process.stdout.readline()
+        process = Forked(assemble_for_ever)
         time.sleep(moment)
         process.kill()
         process.wait()

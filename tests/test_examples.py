@@ -21,7 +21,7 @@ from picknet_nb import analysis, captioning, cli, cnn, config, datasets, explore
 from picknet_nb.files import PickNetError
 from picknet_nb.video import read_clip
 
-QUICK = dict(feature_embedding=16, word_embedding=16, hidden=32, policy_hidden=16, batch_size=16, captions_together=4, supervision_epochs=1,
+QUICK = dict(start_from="", feature_embedding=16, word_embedding=16, hidden=32, policy_hidden=16, batch_size=16, captions_together=4, supervision_epochs=1,
              reinforcement_epochs=1, adaptation_epochs=1, shrink_epochs=1)
 MINE = """
 import torch

@@ -139,6 +139,32 @@ def test_a_picker_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
     assert not explorer.board.parts["message"].value
 
 
+def test_a_page_opens_when_the_picked_frames_have_been_looked_at_and_the_others_follow(toy, monkeypatch):
+    pytest.importorskip("ipywidgets")
+    waiting, look_on = [], Exploration.look_on
+    monkeypatch.setattr(Exploration, "look_on", lambda self, then: waiting.append(lambda: look_on(self, then)))
+    explorer = Explorer(toy/"run", toy/"videos", device="cpu")
+    exploration, moment = explorer.exploration, explorer.board.parts["moment"]
+    assert sorted(exploration.viewing.looks.known) == exploration.outcome().picks.nonzero().flatten().tolist() and len(exploration.viewing.looks.left()) > 10
+    assert "The reward comes when" in moment.value and exploration.outcome().captions[0] in explorer.board.parts["captions"].value
+    waiting.pop()().join(60)
+    assert not exploration.viewing.looks.left() and "reward so far" in moment.value
+    explorer.controls["clip"].value = "example.mp4"
+    waiting.pop()
+    explorer.controls["picker"].value = next(picker for label, picker in explorer.controls["picker"].options if label.startswith("kmeans"))
+    assert not exploration.viewing.looks.left()  # it compares features of every frame
+
+
+def test_frames_of_a_clip_that_is_no_longer_shown_are_not_looked_at(exploration):
+    exploration.choose("clip 1.mp4")
+    other = exploration.viewing
+    exploration.choose("example.mp4")
+    looks, seen = exploration.viewing.looks, exploration.captioner.eye.cnn
+    exploration.captioner.eye.cnn = lambda frames: (setattr(exploration, "viewing", other), seen(frames))[1]
+    exploration.look_on(lambda: pytest.fail("drawn"), at_once=3).join(60)
+    assert len(looks.known) == 3
+
+
 def test_an_uploaded_clip_is_shown_and_forgotten(exploration, toy):
     exploration.upload("../../mine.mp4", (toy/"videos"/"clip 1.mp4").read_bytes())
     assert exploration.viewing.name == "../../mine.mp4" and exploration.moment().rewards["language"] is None
@@ -204,7 +230,9 @@ def test_a_folder_without_captions_works(toy, tmp_path):
     explorer = Explorer(toy/"run", tmp_path, device="cpu")
     parts = explorer.board.parts
     explorer.board.tabs.selected_index = 1
-    assert "–" in parts["comparison"].value and "no captions" in parts["moment"].value
+    assert "–" in parts["comparison"].value
+    explorer.board.tabs.selected_index = 0  # by now every frame has been looked at
+    assert "no captions" in parts["moment"].value
     explorer.attempt(explorer.exploration.choose, "<i>nothing.mp4")
     assert "&lt;i&gt;" in parts["message"].value
 

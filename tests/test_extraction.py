@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import safetensors
 import torch
+from conftest import Forked
 from toys import film
 from torch.testing import assert_close
 
@@ -41,9 +42,9 @@ def videos(tmp_path) -> Path:
     return folder
 
 
-def start(videos, out, **environment) -> subprocess.Popen:
-    return subprocess.Popen([sys.executable, "-c", EXTRACT, str(videos), str(out)], env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
-                            stdout=subprocess.PIPE, text=True, cwd=ROOT)
+def extract(videos: Path, out: Path) -> None:
+    done = extract_folder(videos, out, load_cnn("tiny"), workers=1, progress=False)
+    print(len(done.ids), done.made, len(done.failed))
 
 
 def parts(out: Path) -> dict[str, tuple[bytes, int]]:
@@ -55,7 +56,7 @@ def test_killed_and_resumed(videos, tmp_path):
     whole, torn, chance = tmp_path/"whole", tmp_path/"torn", random.Random(0)
     extract_folder(videos, whole, load_cnn("tiny"), workers=1, progress=False)
     for _ in range(3):
-        process = start(videos, torn)
+        process = Forked(extract, videos, torn)
         before = parts(torn) if (torn/"parts").exists() else {}
         deadline = time.monotonic() + 120
         while process.poll() is None and time.monotonic() < deadline:
@@ -68,17 +69,17 @@ def test_killed_and_resumed(videos, tmp_path):
         after = parts(torn)
         assert all(after[name] == content for name, content in before.items())
     before = parts(torn)
-    last = start(videos, torn)
-    said, _ = last.communicate(timeout=180)
+    last = Forked(extract, videos, torn)
+    assert last.wait(180) == 0
     after = parts(torn)
-    assert said.split() == ["8", str(8 - len(before)), "0"]
+    assert last.output().split() == ["8", str(8 - len(before)), "0"]
     assert all(after[name] == content for name, content in before.items())
     assert {name: content for name, (content, _) in after.items()} == {name: content for name, (content, _) in parts(whole).items()}
 
 
 def test_decoders_end_with_their_parent(videos, tmp_path):
     "No process stays behind when the parent is killed."
-    process = start(videos, tmp_path/"out")
+    process = Forked(extract, videos, tmp_path/"out")
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not children.exists():
         pytest.skip("needs /proc")

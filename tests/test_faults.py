@@ -371,7 +371,7 @@ def test_captioning_a_folder_interrupted_by_hand(run_folder, tmp_path):  # noqa:
     for number in range(400):
         (tmp_path/f"{number:03d}.mp4").symlink_to(EXAMPLE)
     process = subprocess.Popen([sys.executable, "-u", "-m", "picknet_nb.cli", "caption", str(tmp_path), "--run", str(run_folder), "--json"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], env={**os.environ, "OMP_NUM_THREADS": "1"},
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], env={**os.environ, "OMP_NUM_THREADS": "2"},
                                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # a shell's background jobs ignore it
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)

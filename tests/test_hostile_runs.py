@@ -20,7 +20,7 @@ from conftest import noise_corpus
 from safetensors.torch import load_file
 from typer.testing import CliRunner
 
-from picknet_nb import cli, preparing, runs, watching
+from picknet_nb import cli, preparing, runs, watching, world
 from picknet_nb.config import preset
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.reproduction import train_first, train_row
@@ -502,8 +502,9 @@ def test_a_checkpoint_is_spoken_of_only_where_there_is_one(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("command", ["train", "extract", "prepare"])
-def test_no_command_takes_a_lock_through_a_link(tmp_path, command):
+def test_no_command_takes_a_lock_through_a_link(tmp_path, command, monkeypatch):
     "`.lock` and `.locked_by` that lead to a file of somebody else: the command is refused or does its work, and the file stays as it is."
+    monkeypatch.setitem(world.SCALES, "smoke", (2, 1, 1))
     (victim := tmp_path/"victim.txt").write_text("mine")
     out, videos = tmp_path/"out", tmp_path/"videos"
     for folder in (out, out/"parts") if command == "extract" else (out,):

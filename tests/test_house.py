@@ -1,5 +1,7 @@
 "The house itself: files in sync, imports light, one way up, rooms of a size to be read."
+import importlib.util
 import json
+import multiprocessing
 import re
 import shutil
 import subprocess
@@ -50,6 +52,41 @@ for module in pkgutil.iter_modules(picknet_nb.__path__): importlib.import_module
 def test_help_needs_no_torch():
     code = "import sys; import picknet_nb.cli; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.fixture(scope="module")
+def runner():
+    "tools/notebooks.py, which runs the notebooks for `make test`."
+    about = importlib.util.spec_from_file_location("notebook_runner", ROOT/"tools"/"notebooks.py")
+    tool = importlib.util.module_from_spec(about)
+    about.loader.exec_module(tool)
+    return tool
+
+
+def test_a_notebook_that_fails_is_named_and_the_others_run(runner, tmp_path):
+    cell = lambda source: {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": [], "source": source}
+    kernel = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}
+    sources = {"good": "assert __name__ == '__main__'", "bad": "assert False", "dies": "import os\nos._exit(3)", "flagged": "#| slow\nassert False",
+               "after": "open('seen', 'w').write('it ran')"}
+    for name, source in sources.items():
+        (tmp_path/f"{name}.ipynb").write_text(json.dumps({"cells": [cell(source)], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
+    seconds, failed = runner.run_all([tmp_path/f"{name}.ipynb" for name in sources], 2)
+    assert sorted(failed) == ["bad.ipynb", "dies.ipynb"] and set(seconds) == {f"{name}.ipynb" for name in sources}
+    assert (tmp_path/"seen").read_text() == "it ran"
+
+
+def test_nobody_comes_between_a_question_to_meteor_and_its_answers(runner):
+    lock, asked = multiprocessing.Lock(), []
+    one, two = (runner.SharedMeteor(type("Java", (), {"answer": lambda _, line=None, name=name: asked.append((name, line)) or name})(), lock) for name in "ab")
+    free = lambda: lock.acquire(block=False) and (lock.release() or True)
+    assert one.answer("SCORE ||| a ||| b ||| c") == "a" and free()
+    one.answer("EVAL ||| 1 2 ||| 3 4")
+    for _ in range(2):
+        assert not free()  # two scores and their mean
+        one.answer()
+    assert free() and two.answer("EVAL ||| 1") == "b" and not free()
+    two.answer()
+    assert free() and len(asked) == 6
 
 
 def test_lower_floors_do_not_know_of_higher_ones():

@@ -6,12 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import Forked
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -123,14 +125,15 @@ PREPARE = "import sys; from picknet_nb.world import *; SCALES['smoke'] = (8, 2, 
 
 def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", (8, 2, 3))
-    begin = time.monotonic()
     undisturbed = prepare_shapes(tmp_path/"calm", "smoke", progress=False)
-    length, dice = time.monotonic() - begin, random.Random(0)
+    dice, struck, there = random.Random(0), [], lambda: len(list((tmp_path/"killed").rglob("*.*")))
     for _ in range(4):
-        process = subprocess.Popen([sys.executable, "-c", PREPARE, str(tmp_path/"killed")], start_new_session=True, cwd=ROOT)
-        time.sleep(dice.uniform(2, 4 + length))
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+        before, process = there(), Forked(prepare_shapes, tmp_path/"killed", "smoke", 0, False)
+        while process.poll() is None and there() <= before: time.sleep(0.005)  # until it has begun to work
+        time.sleep(dice.uniform(0.0, 0.15))
+        with suppress(ProcessLookupError): os.killpg(process.pid, signal.SIGKILL)
+        struck.append(process.wait())
+    assert struck[0] == -signal.SIGKILL
     resumed = prepare_shapes(tmp_path/"killed", "smoke", progress=False)
     assert torch.equal(resumed.features, undisturbed.features) and torch.equal(resumed.glances, undisturbed.glances)
     assert resumed.captions == undisturbed.captions and resumed.ids == undisturbed.ids and torch.equal(resumed.words, undisturbed.words)

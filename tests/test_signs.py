@@ -74,12 +74,13 @@ def test_its_table_says_so(parrot, tmp_path):
 
 
 def test_ten_epochs_without_a_step_are_noticed_once():
-    line = {"stage": "supervision", "signs": {"clips": 4, "distinct": 4, "length": 5.0, "endless": 0.0}, "validation": {"CIDEr": 0.2}}
+    line = {"stage": "supervision", "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0}, "validation": {"CIDEr": 0.2}}
     with pytest.warns(UserWarning, match="has not moved for 10 epochs"):
         warn_if_due([line] * 10, "supervision", 30)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_due([line] * 11, "supervision", 30)
+        warn_if_due([{**line, "signs": {**line["signs"], "clips": 2, "distinct": 2}}] * 10, "supervision", 30)  # too few to move often
     with pytest.warns(UserWarning) as seen:
         warn_if_due([{**line, "signs": {**line["signs"], "endless": 1.0}}], "supervision", 1)
     assert len(seen) == 1 and "100% of the captions never end" in str(seen[0].message)

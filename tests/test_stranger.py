@@ -85,6 +85,8 @@ def test_the_first_hour(command, desk):
 
     said, told = say("train", "runs/mine", "--data", "data/corpora/mine", "--scale", "laptop", *BRIEF)
     assert said == "runs/mine/weights.safetensors\n" and re.search(r"on this machine: about .+ \(supervision .+, reinforcement .+\)", told)
+    assert re.search(r"begins with everyday, which has learned from MSVD and MSR-VTT and knows \d+ of these \d+ words", told)
+    assert "next: `picknet evaluate runs/mine` scores it" in told and "0/0" not in told
 
     said, told = say("evaluate", "runs/mine")
     assert re.search(r"CIDEr \d+\.\d .*videos:3", said) and re.search(r"\d distinct captions? of 3, \d+\.\d words each", said)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import noise_corpus
+from conftest import Forked, noise_corpus
 from reliability import tally
 from safetensors.torch import load_file
 
@@ -29,17 +29,16 @@ HERE = Path(__file__).parent
 CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True, mention_weight=0.5)
 ROW = recipes()["PickNet (V+L)"]
 linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
-CHILD = """
-import sys; sys.path.insert(0, sys.argv[2])
-import torch; torch.set_num_threads(1)
-from test_training import CONFIG, ROW, noise_corpus, train
-train(sys.argv[1], noise_corpus(), CONFIG, ROW, bars=False, save_seconds=0.05)
-"""
 
 
-def start_child(folder: Path) -> subprocess.Popen:
+def learn(folder: Path) -> None:
+    torch.set_num_threads(1)
+    train(folder, noise_corpus(), CONFIG, ROW, bars=False, save_seconds=0.05)
+
+
+def start_child(folder: Path) -> Forked:
     "A training run in a process of its own."
-    return subprocess.Popen([sys.executable, "-c", CHILD, str(folder), str(HERE)], stderr=subprocess.PIPE)
+    return Forked(learn, folder)
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +46,7 @@ def undisturbed(tmp_path_factory) -> Path:
     "The same run, left alone."
     folder, started = tmp_path_factory.mktemp("run")/"undisturbed", time.monotonic()
     child = start_child(folder)
-    assert child.wait(300) == 0, child.stderr.read().decode()
+    assert child.wait(300) == 0, child.output()
     (folder/"seconds.txt").write_text(f"{time.monotonic() - started}")
     return folder
 
@@ -78,7 +77,7 @@ def killed_until_done(start, folder: Path, whole: float, most: int, draw: random
                 child.wait(60)
                 struck.append(stage_of(folder))
         code = child.wait(300)
-        assert code in (0, -kill), child.stderr.read().decode()
+        assert code in (0, -kill), child.output() if isinstance(child, Forked) else child.stderr.read().decode()
         if code == 0 and (folder/"weights.safetensors").exists():
             return struck
     raise AssertionError("never finished")
@@ -374,6 +373,16 @@ def test_a_full_disk_is_an_error_and_costs_nothing(corpus, tmp_path):
     assert not [path for path in folder.iterdir() if path.name.startswith(".") and path.name not in (".lock", ".locked_by")]
     train(folder, corpus, config, ROW, bars=False)  # goes on from the last whole checkpoint
     assert (folder/"weights.safetensors").exists()
+
+
+def test_a_finished_run_keeps_its_weights_and_no_optimiser(corpus, tmp_path):
+    folder = tmp_path/"run"
+    before = train(folder, corpus, CONFIG, ROW, bars=False).state_dict()
+    stored = read_checkpoint(folder)
+    assert not stored["model"] and not stored["optimiser"] and not stored["shadow"] and stored["finished"][-1] == stored["progress"]["stage"]
+    assert (folder/"checkpoint.pt").stat().st_size < (folder/"weights.safetensors").stat().st_size
+    after = train(folder, corpus, CONFIG, ROW, bars=False).state_dict()  # which only opens it
+    assert all(torch.equal(before[name], after[name]) for name in before) and read_checkpoint(folder)["log"] == stored["log"]
 
 
 def test_a_loss_that_is_no_number_names_step_tensor_and_checkpoint(corpus, tmp_path):

@@ -59,7 +59,7 @@ def usable_cores() -> int:
 
 def notebooks() -> str:
     "Every notebook, as many at a time as there are cores."
-    call(BIN/"nbdev_test", "--path", "nbs", "--n_workers", max(2, usable_cores()), "--pause", "0.1", "--do_print", env=SINGLE)
+    call(sys.executable, "tools/notebooks.py", env=SINGLE)
     return f"{len(list(Path('nbs').glob('[!.]*.ipynb')))} notebooks ran"
 
 

@@ -25,10 +25,10 @@ class Fault(NamedTuple):
 
 FAULTS = [
     Fault("entropy is punished instead of rewarded", "stages", "- settings.entropy_weight * tried.entropy", "+ settings.entropy_weight * tried.entropy"),
-    Fault("the self-critical baseline is a sampled reward", "stages", "baseline = totals[-1] if critical", "baseline = totals[0] if critical"),
+    Fault("the self-critical baseline is a sampled reward", "stages", "baseline = totals[-1] if settings", "baseline = totals[0] if settings"),
     Fault("scheduled sampling is always off", "stages", "return min(training.feedback_most, training.feedback_step * (epoch // training.feedback_every))", "return 0.0"),
     Fault("the pick limit restarts in stage three", "stages", "start_epoch(self.config.policy.shrink_epochs + epoch)", "start_epoch(epoch)"),
-    Fault("stage three is trained on greedy picks", "stages", "return loss, measures, samples[0]", "return loss, measures, tried.greedy"),
+    Fault("stage three is trained on greedy picks", "stages", "self.beside, self.read = tried.sampled[0],", "self.beside, self.read = tried.greedy,"),
     Fault("supervision_picks is ignored", "training", 'if settings.supervision_picks else all_frames', 'if False else all_frames'),
     Fault("policy_start is ignored", "training", "wanted=wanted, start=config.policy.policy_start)", "wanted=wanted)"),
     Fault("word_weight is ignored", "extras", "(1 - training.word_weight) * loss + training.word_weight * spoken", "0.1 * loss + 0.9 * spoken"),
@@ -36,7 +36,7 @@ FAULTS = [
     Fault("weights are averaged in stage two", "training", 'average_weights and name != "reinforcement"', "average_weights"),
     Fault("the baseline of the others holds the sample itself", "reinforce", "(rewards.sum(0) - rewards) / (len(rewards) - 1)", "rewards.mean(0).expand_as(rewards)"),
     Fault("the policy gradient climbs away from reward", "reinforce", "return -((reward - baseline)", "return ((reward - baseline)"),
-    Fault("feedback begins again in stage three", "stages", "config.policy.first_max_picks, config.training.supervision_epochs)", "config.policy.first_max_picks, 0)"),
+    Fault("feedback begins again in stage three", "stages", "self.given_picks, most, epochs)", "self.given_picks, most, 0)"),
     Fault("rewards are remembered after the captioner has learned", "stages", "if weights != self.weights or len", "if len"),
     Fault("consensus is ignored", "extras", "return None if self.weights is None else self.weights[captions]", "return None"),
     Fault("the diversity weight is ignored", "rewards", "+ settings.diversity_weight * diversity", "+ diversity"),

@@ -21,8 +21,8 @@ from book import tracks
 
 ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
 GITHUB = "https://github.com/picknet-nb/picknet_nb/blob/main/"
-ELSEWHERE = ('Run it elsewhere: in a hosted notebook (Colab, Kaggle), run `!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e '
-             '"picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd picknet_nb/nbs`.')
+ELSEWHERE = ('<details><summary>Run it elsewhere</summary>\n\nIn a hosted notebook (Colab, Kaggle), run `!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e '
+             '"picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd picknet_nb/nbs`.\n\n</details>')
 STYLE = """
 .md-grid { max-width: 76rem; }
 [data-md-color-scheme=default] { --md-primary-fg-color: #1a7f3c; --md-typeset-a-color: #1a7f3c; --md-accent-fg-color: #0f5c2a; }
@@ -37,9 +37,15 @@ mtable[displaystyle=true] mtd { padding-left: 0; padding-right: 0; } mtable[disp
 .md-typeset .jupyter-wrapper table:not([class]) code { white-space: nowrap; }
 .md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] { white-space: nowrap; font-variant-numeric: tabular-nums; padding: 0.5em; }
 .md-typeset blockquote:has(> p:first-child > strong:first-child) { border-left-color: #d98e04; background: #d98e0418; color: inherit; padding: 0.2em 0.8em; }
+.jupyter-wrapper, .jupyter-wrapper * { --jp-code-font-size: 11.7px !important; }  /* a hundred letters fit into a line */
 .jupyter-wrapper img { max-width: 100%; height: auto; }
 [data-md-color-scheme=slate] .md-typeset img { background: #fff; }
-@media (max-width: 44em) { .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child):not([style*=right]) { min-width: 9em; } }
+@media (max-width: 44em) {
+  .md-typeset table:not([class]) td:first-child { min-width: 8.5em; }
+  .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child):not([style*=right]) { min-width: 9em; }
+  .jupyter-wrapper .zeroclipboard-container { display: none; }  /* it would hide half of a short line */
+  .jupyter-wrapper .jp-Notebook { padding: 0; }
+}
 """
 
 
