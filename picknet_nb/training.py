@@ -402,7 +402,8 @@ def reinforce(trainer: Trainer, reward: Reward) -> None:
     "Stage two: the policy alone, rewarded by the captioner as it is."
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
     wanted, some = (config.policy.min_picks + config.policy.first_max_picks) / 2, corpus.glances[corpus.splits["train"][:256]]
-    learned = read_about(trainer.folder).get("began_from", {}).get("policy") and model.policy.rollout(some).sum(1).float().mean()
+    about = read_about(trainer.folder) if (trainer.folder/"run.json").exists() else {}
+    learned = about.get("began_from", {}).get("policy") and model.policy.rollout(some).sum(1).float().mean()
     if not (learned and config.policy.min_picks <= learned <= config.policy.first_max_picks):  # else it goes on as it is
         model.policy.calibrate(some, wanted=wanted, start=config.policy.policy_start)
     run_stage(trainer, "reinforcement", Reinforcement(model, corpus, config, reward), [model.policy], config.training.reinforcement_rate,
