@@ -366,15 +366,18 @@ def prepare_joined(
     corpora: list[Corpus],
     name: str | None = None,         # None: their names, joined
     settings: ClipSettings | None = None,  # None: the first one's; only what concerns words may differ
+    more_training: bool = False,     # of all but the first, take the training clips alone
 ) -> Corpus:
     "One corpus of several that were made alike."
     check_alike(corpora)
-    first, starts = corpora[0], np.cumsum([0, *(len(each.ids) for each in corpora)])
-    splits = {split: torch.cat([each.splits[split] + int(start) for each, start in zip(corpora, starts)]) for split in SPLITS}
-    every = lambda part: [item for each in corpora for item in getattr(each, part)]
-    glances = None if first.glances is first.features else torch.cat([each.glances for each in corpora])
-    joined = Corpus.build(name or " and ".join(each.name for each in corpora), every("ids"), torch.cat([each.features for each in corpora]), glances,
-                          every("captions"), splits, settings or first.settings,
+    first, kept = corpora[0], [each.splits["train"] if number and more_training else torch.arange(len(each.ids)) for number, each in enumerate(corpora)]
+    place = {each: place for place, each in enumerate((number, clip) for number, some in enumerate(kept) for clip in some.tolist())}
+    every = lambda part: [getattr(corpora[number], part)[clip] for number, clip in place]
+    stacked = lambda part: torch.cat([getattr(each, part)[some] for each, some in zip(corpora, kept)])
+    members = lambda split: [place[number, clip] for number, each in enumerate(corpora) for clip in each.splits[split].tolist() if (number, clip) in place]
+    joined = Corpus.build(name or " and ".join(each.name for each in corpora), every("ids"), stacked("features"),
+                          None if first.glances is first.features else stacked("glances"), every("captions"),
+                          {split: torch.tensor(members(split), dtype=torch.int64) for split in SPLITS}, settings or first.settings,
                           {**first.details, "joined": [each.name for each in corpora]}, where=out, sentences=every("sentences"))
     joined.save(out)
     return joined

@@ -299,6 +299,8 @@ def prepare_join(
     corpora: Annotated[list[Path], typer.Argument(help="Folders of corpora that were made with the same CNN.")],
     out: OUT,
     name: Annotated[Optional[str], typer.Option(help="What tables call it; default: the names of its parts.")] = None,
+    more_training: Annotated[bool, typer.Option("--more-training", help="Of all but the first, take the training clips alone: "
+                                                "there is more to learn from, and what is judged by stays.")] = False,
     settings: Annotated[Optional[list[str]], typer.Option("--set", help=f"name=value: {' or '.join(OF_WORDS)}, for the words of all of them.")] = None,
 ) -> None:
     "One corpus of several. Every clip keeps its split; the vocabulary is counted over all training captions."
@@ -310,7 +312,7 @@ def prepare_join(
     parts, changes = [Corpus.load(each) for each in corpora], settings_of(settings)
     if unread := changes.keys() - set(OF_WORDS):
         raise ConfigError(f"joining does not read {', '.join(sorted(unread))}; it reads {' and '.join(OF_WORDS)}")
-    report(Prepared(make(out, parts, name, replace(parts[0].settings, **changes)), {}, []), out)
+    report(Prepared(make(out, parts, name, replace(parts[0].settings, **changes), more_training), {}, []), out)
 
 # %% ../nbs/39_preparing.ipynb #cbecc183
 @prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd" + DONE)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 pytest.importorskip("av")
@@ -477,6 +478,11 @@ def test_corpora_are_joined_by_a_command(tmp_path):
     code, said, _ = picknet("prepare", "join", *parts, "--out", tmp_path/"both", "--set", "min_word_count=2")
     assert code == 0 and "80 videos (48 train, 16 validation, 16 test)" in said
     assert Corpus.load(tmp_path/"both").settings.min_word_count == 2
+    code, said, _ = picknet("prepare", "join", *parts, "--out", tmp_path/"more", "--more-training")
+    more, first = Corpus.load(tmp_path/"more"), Corpus.load(parts[0])
+    assert code == 0 and "64 videos (48 train, 8 validation, 8 test)" in said
+    assert [more.ids[clip] for clip in more.splits["test"]] == [first.ids[clip] for clip in first.splits["test"]]
+    assert torch.equal(more.features[more.splits["train"][24:]], Corpus.load(parts[1]).features[first.splits["train"]])
     assert "does not read hidden" in refused("prepare", "join", *parts, "--out", tmp_path/"x", "--set", "hidden=3")
     assert "two corpora or more" in refused("prepare", "join", parts[0], "--out", tmp_path/"x")
     assert "the same video twice" in refused("prepare", "join", parts[0], parts[0], "--out", tmp_path/"x")

@@ -1,0 +1,80 @@
+"What is refused at once, before any work is done: one line, of our own type, that says why and what to do instead."
+from pathlib import Path
+
+import pytest
+
+from picknet_nb import captioning, cli, preparing, runs, watching, world
+from picknet_nb.config import ClipSettings, preset
+from picknet_nb.corpus import CorpusError
+from picknet_nb.files import FileError, PickNetError, read_json
+from picknet_nb.runs import RunError, Trainer
+from picknet_nb.stages import Model
+from picknet_nb.video import VideoError
+
+
+def test_a_clip_that_stands_twice_in_a_file(tmp_path):
+    (tmp_path/"captions.json").write_text('{"clip": ["one"], "clip": ["two"]}')
+    with pytest.raises(FileError, match="captions.json: .*'clip' stands twice"):
+        read_json(tmp_path/"captions.json")
+
+
+def test_a_world_that_was_begun_with_other_numbers(tmp_path):
+    world._begin_world(tmp_path, {"train": 3, "validation": 1, "test": 2}, seed=0)
+    with pytest.raises(CorpusError, match="world.json: begun as .*choose another folder"):
+        world.make_shapes(tmp_path, 3, 1, 2, seed=1)
+    assert not list(tmp_path.glob("**/*.mp4"))
+
+
+@pytest.mark.parametrize("scale, settings, reason", [
+    ("smoke", ClipSettings(frames=12), "has 30 frames, not 12"), ("huge", None, "no scale 'huge': choose one of smoke, small, paper")])
+def test_a_world_that_cannot_be(tmp_path, scale, settings, reason):
+    with pytest.raises(PickNetError, match=reason):
+        world.prepare_shapes(tmp_path/"world", scale, settings=settings)
+    assert not (tmp_path/"world").exists()
+
+
+def test_half_a_checkpoint(tmp_path, corpus):
+    config = preset("smoke")
+    (tmp_path/"checkpoint.pt").write_bytes(b"PK half a checkpoint")
+    with pytest.raises(RunError, match="move checkpoint.pt away to start this run again"):
+        Trainer(tmp_path, Model.for_corpus(config, corpus), corpus, config)
+
+
+def test_a_run_that_is_nowhere(tmp_path):
+    with pytest.raises(RunError, match="nothing: no such folder: name the folder of a run"):
+        captioning.find_run(tmp_path/"nothing")
+
+
+def test_an_address_in_place_of_a_file():
+    with pytest.raises(VideoError, match="is an address, not a file: download it first"):
+        captioning.refuse_address("https://example.org/a.mp4")
+    captioning.refuse_address("C:/films/a.mp4")
+
+
+@pytest.mark.parametrize("texts, reason", [
+    ({"a.mp4": ["a dog runs"]}, "names no video of clips: an id is a file's name without its ending, such as 'a'"),
+    ({"a": ["a dog runs"], "b": ["a cat sits"]}, "2 videos with captions cannot be split in three")])
+def test_captions_that_do_not_fit_the_videos(tmp_path, texts, reason):
+    files = {name: Path(f"clips/{name}.mp4") for name in "abc"}
+    with pytest.raises(PickNetError, match=reason):
+        preparing.checked_splits(None, Path("captions.json"), Path("clips"), texts, files, tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_two_models_at_once():
+    with pytest.raises(PickNetError, match="give one of them"):
+        watching.named(Path("runs/mine"), "shapes")
+
+
+def test_one_picture_for_several_videos(tmp_path):
+    with pytest.raises(PickNetError, match="all.gif: --gif of 2 videos must be a folder, not a file"):
+        watching.drawings("--gif", tmp_path/"all.gif", ["a", "b"], [Path("a.mp4"), Path("b.mp4")])
+
+
+@pytest.mark.parametrize("call, reason", [
+    (lambda: cli.recipe_of(Path("runs/mine"), "Baseline", 5, None), "--picks is for .*'Baseline' takes no such number"),
+    (lambda: cli.picking_with("uniform", None, None), "uniform needs a whole number of frames, not None"),
+    (lambda: cli.picking_with("all", "Baseline", None), "--picker says which frames are picked, and so do --row and --picks")])
+def test_options_that_do_not_go_together(call, reason):
+    with pytest.raises(PickNetError, match=reason):
+        call()
