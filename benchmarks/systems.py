@@ -40,7 +40,7 @@ def step_of(captioner: str, frames: str, corpus) -> Step:
     torch.manual_seed(0)
     config = settings_of(captioner)
     model = Model.for_corpus(config, corpus).train()
-    stage = ExtendedSupervision(model, corpus, config, frame_choice(FRAMES[frames], corpus))
+    stage = ExtendedSupervision(model, corpus, config, frame_choice(FRAMES[frames], corpus), FRAMES[frames].most)
     stage.feed_back(0.0)
     return Step(stage, [model.captioner], 3e-4, config)
 
