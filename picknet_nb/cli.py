@@ -27,8 +27,8 @@ from .watching import PICKER, caption, explore, export, models, stream
 # %% auto #0
 __all__ = ['app', 'SET', 'CAPTIONER', 'SCALES', 'LATER', 'PARTS', 'version', 'start', 'save_figure', 'save_pictures',
            'compare_all', 'changes_of', 'reproduce', 'noted', 'same_as_noted', 'recipe_of', 'picking_with',
-           'change_epochs', 'announce', 'train', 'frontier', 'check_alike', 'explain_zero', 'captioned', 'evaluate',
-           'score', 'bench', 'missing_parts', 'unfinished_runs', 'info', 'after_interrupt', 'main']
+           'change_epochs', 'announce', 'train', 'offer', 'frontier', 'check_alike', 'explain_zero', 'captioned',
+           'evaluate', 'score', 'bench', 'missing_parts', 'unfinished_runs', 'info', 'after_interrupt', 'main']
 
 # %% ../nbs/40_cli.ipynb #cd3b3ab9
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -266,7 +266,12 @@ def train(
           file=sys.stderr)
 
 # %% ../nbs/40_cli.ipynb #765d3438
-app.command(epilog="Example: picknet extract videos/ --out features --cnn resnet50" + EXIT)(extract)
+def offer(command, example: str, end: str = DONE) -> None:
+    "Make a function one of the commands, with an example below its help."
+    app.command(epilog=f"Example: picknet {example}{end}")(command)
+
+
+offer(extract, "extract videos/ --out features --cnn resnet50", EXIT)
 
 # %% ../nbs/40_cli.ipynb #082d5102
 @app.command(epilog="Example: picknet frontier --scale smoke --budget 2 --budget 4" + DONE)
@@ -371,11 +376,11 @@ def score(
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
 
 # %% ../nbs/40_cli.ipynb #e667f33d
-app.command(epilog="Example: picknet caption holiday.mp4 --strip strip.png" + EXIT)(caption)
-app.command(epilog="Example: picknet stream rtsp://camera.local/live --rate 1; by a pipe: ffmpeg -i film.mp4 -f matroska - | picknet stream -" + DONE)(stream)
-app.command(epilog="Example: picknet explore --videos holiday --port 8866" + DONE)(explore)
-app.command(epilog="Example: picknet models everyday" + DONE)(models)
-app.command(epilog="Example: picknet export runs/mine mine --beam 5 --no-repeats" + DONE)(export)
+offer(caption, "caption holiday.mp4 --strip strip.png", EXIT)
+offer(stream, "stream rtsp://camera.local/live --rate 1; by a pipe: ffmpeg -i film.mp4 -f matroska - | picknet stream -")
+offer(explore, "explore --videos holiday --port 8866")
+offer(models, "models everyday")
+offer(export, "export runs/mine mine --beam 5 --no-repeats")
 
 # %% ../nbs/40_cli.ipynb #6cdbf984
 @app.command(epilog="Example: picknet bench captioner --out captioner.json" + DONE)

@@ -270,7 +270,7 @@ def models(
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
     out: Annotated[Path, typer.Argument(help="Folder of the model, which must not be there yet.")],
-    beam: Annotated[int, typer.Option(min=1, max=100, help="How it shall decode where nobody says otherwise; 1 is greedy.")] = 1,
+    beam: Annotated[int, typer.Option(min=1, max=100, help="Its default beam; 1 is greedy.")] = 1,
     no_repeats: Annotated[bool, typer.Option("--no-repeats", help="Never say two words in a row for the second time.")] = False,
     card: Annotated[Optional[Path], typer.Option(help="Markdown that says what it was trained on and what it cannot do.")] = None,
 ) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from picknet_nb import captioning, cli, preparing, runs, watching, world
+from picknet_nb import captioning, cli, preparing, watching, world
 from picknet_nb.config import ClipSettings, preset
 from picknet_nb.corpus import CorpusError
 from picknet_nb.files import FileError, PickNetError, read_json
