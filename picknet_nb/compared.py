@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import statistics
 import sys
+import time
 from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
@@ -25,12 +26,12 @@ from .files import PickNetError, read_json, write_whole
 from .forecast import forecast, foresee_table
 from .reproduction import (
     check_changes, check_scorers, check_split, circumstances, open_data, present_scale, reproduce, shared_gpu, sit_down, train_tables)
-from .scoring import LEADER, slug
+from .scoring import LEADER, Gap, compare_rows, rows_of_clips, slug
 from .video import import_pyplot
 
 # %% auto #0
 __all__ = ['KINDS', 'own_changes', 'joined_result', 'joined_clips', 'train_captioners', 'compare_captioners', 'unseeing',
-           'Verdict', 'verdicts', 'printed_in_paper', 'captioners_table', 'draw_captioners']
+           'Verdict', 'verdicts', 'decoded_by', 'printed_in_paper', 'captioners_table', 'draw_captioners']
 
 # %% ../nbs/39_compared.ipynb #e828117c
 KINDS = {"Baseline, adapted": "all", "Uniform": "uniform", "Random, adapted": "random", LEADER: "PickNet"}  # rows, as they are called here
@@ -95,7 +96,7 @@ def compare_captioners(
     modules: Iterable[str] = (),                 # of your own, for the workers to import
 ) -> dict:
     "Four kinds of picks in front of every captioner: train, caption, score, and write one result file; what is done is not done again."
-    scale, names, beams = present_scale(scale), list(captioners or CAPTIONERS), tuple(beams)
+    started, scale, names, beams = time.monotonic(), present_scale(scale), list(captioners or CAPTIONERS), tuple(beams)
     folder = Path(folder or data_folder()/"runs"/f"{Path(data).name}-{scale}-captioners")
     settings = {name: {**own_changes(scale, name), **(changes or {})} for name in names}
     for each in settings.values(): check_changes(preset(scale), each)
@@ -104,7 +105,7 @@ def compare_captioners(
     train_captioners(folder, settings, data, scale, seeds, beams, device, workers, tuple(modules), bars)
     done = {name: reproduce(data, scale, list(KINDS), seeds, folder/slug(name), each, beams, scores, device, command, bars)
             for name, each in settings.items()}
-    result = joined_result(done, command=command, seeds=seeds)
+    result = joined_result(done, command=command, seeds=seeds, minutes_of_call=round((time.monotonic() - started) / 60, 2))
     if scores: write_whole(folder/"captioners.clips.json", json.dumps(joined_clips(folder, names)) + "\n")
     write_whole(folder/"captioners.json", json.dumps(result, indent=1) + "\n")
     return result
@@ -141,6 +142,12 @@ def verdicts(result: dict, margin: float = 0.02) -> dict[str, Verdict]:
              "better than uniform": ("Uniform", 0.0), "better than random": ("Random, adapted", 0.0)}
     return {what: Verdict.of(result, row, least) for what, (row, least) in asked.items()}
 
+# %% ../nbs/39_compared.ipynb #b0f33ba2
+def decoded_by(result: dict, clips: dict, decoding: str) -> dict:  # a result; `clips` has its scores clip by clip
+    "The same result with the comparisons of another decoding."
+    of = lambda captioner: rows_of_clips({**clips, "rows": [row for row in clips["rows"] if row["captioner"] == captioner]})
+    return {**result, "comparisons": {captioner: compare_rows(of(captioner), decoding=decoding) for captioner in result["comparisons"]}}
+
 # %% ../nbs/39_compared.ipynb #b91a2efe
 def printed_in_paper(captioner: str, paper: dict | None = None) -> str:
     "The paper's score of a system, on which data and with which features."
@@ -154,11 +161,6 @@ def printed_in_paper(captioner: str, paper: dict | None = None) -> str:
     return ""
 
 # %% ../nbs/39_compared.ipynb #e09df62a
-def _interval(compared: dict) -> str:
-    "A difference with its interval, times 100."
-    return f"{100*compared['difference']:+.1f} [{100*compared['low']:+.1f}, {100*compared['high']:+.1f}]"
-
-
 def captioners_table(result: dict, decoding: str = "greedy") -> str:  # Markdown
     "A line for each captioner: CIDEr with each kind of picks, what PickNet gains or loses, what it costs, and what the paper prints."
     header = ["captioner", *KINDS.values(), "PickNet's frames", "PickNet − all", "PickNet − uniform", "ms a step", "in the paper"]
@@ -168,12 +170,14 @@ def captioners_table(result: dict, decoding: str = "greedy") -> str:  # Markdown
         cider = lambda kind: mean_and_spread([100*row["scores"][decoding]["CIDEr"] for row in own if row["row"] == kind])
         steps = [1000*row["seconds_per_step"] for row in own if row.get("seconds_per_step")]
         lines.append([name, *map(cider, KINDS), mean_and_spread([row["frames_used"] for row in own if row["row"] == LEADER]),
-                      *(_interval(compared[other]) if other in compared else "" for other in ("Baseline, adapted", "Uniform")),
+                      *(str(Gap.of(compared[other])) if other in compared else "" for other in ("Baseline, adapted", "Uniform")),
                       f"{statistics.fmean(steps):.1f}" if steps else "", printed_in_paper(name)])
     seeds = len({row["seed"] for row in result["rows"]})
-    about = (f"CIDEr × 100 on the test clips of {result['data']} ({result['scale']} scale, {seeds} seed{'s' * (seeds > 1)}, features of "
-             f"{result['features']}, {decoding} decoding), differences with 95% intervals. A step of stage one includes its share of the validation. ")
-    return f"{markdown_table(header, lines)}\n\n{about}`{result.get('command', '')}` ({result['machine']}, {result['minutes']:.1f} min)"
+    about = (f"CIDEr × 100 on {sum(result['rows'][0]['pick_counts'])} test clips after learning from {result['data']} ({result['scale']} scale, "
+             f"{seeds} seed{'s' * (seeds > 1)}, features of {result['features']}, {decoding} decoding), differences with 95% intervals. "
+             "A step of stage one includes its share of the validation. ")
+    minutes = result.get("minutes_of_call", result["minutes"])
+    return f"{markdown_table(header, lines)}\n\n{about}`{result.get('command', '')}` ({result['machine']}, {minutes:.1f} min)"
 
 # %% ../nbs/39_compared.ipynb #0f2ad880
 _LOOKS = {"all": ("o", "white"), "uniform": ("s", "0.6"), "random": ("^", "0.8"), "PickNet": ("D", "tab:green")}
@@ -186,13 +190,13 @@ def draw_captioners(result: dict, decoding: str = "greedy"):
         scores.setdefault(row["captioner"], {}).setdefault(KINDS[row["row"]], []).append(100*row["scores"][decoding]["CIDEr"])
     means = {name: {kind: statistics.fmean(values) for kind, values in kinds.items()} for name, kinds in scores.items()}
     order = sorted(means, key=lambda name: max(means[name].values()))
-    figure, axis = import_pyplot().subplots(figsize=(6, 0.9 + 0.3*len(order)), dpi=80, layout="constrained")
+    figure, axis = import_pyplot().subplots(figsize=(6, 0.9 + 0.3*len(order)), dpi=150, layout="constrained")
     for place, name in enumerate(order):
         axis.plot([min(means[name].values()), max(means[name].values())], [place, place], color="0.8", linewidth=1, zorder=0)
     for kind, (mark, colour) in _LOOKS.items():
         points = [(means[name][kind], place) for place, name in enumerate(order) if kind in means[name]]
         axis.scatter(*zip(*points), marker=mark, s=42, facecolor=colour, edgecolor="black", label=kind)
-    axis.set(yticks=range(len(order)), yticklabels=order, xlabel=f"CIDEr × 100, {decoding}", title=result["data"])
+    axis.set(yticks=range(len(order)), yticklabels=order, xlabel=f"CIDEr × 100, {decoding}", title=f"learned from {result['data']}")
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1, .5), title="frames")
     import_pyplot().close(figure)
     return figure

@@ -25,6 +25,7 @@ from .corpus import Corpus
 from .files import PickNetError, read_json, write_whole
 from .reproduction import (
     check_changes, check_scorers, check_split, circumstances, measure_row, minutes_of, open_data, present_scale, shared_gpu, sit_down)
+from .scoring import Gap
 from .stages import Recipe
 from .training import train
 from .video import import_pyplot
@@ -228,8 +229,7 @@ def frontier_table(result: dict) -> str:  # Markdown
     for point in result["points"]: found.setdefault((point["picker"], point["budget"]), []).append(100*point["CIDEr"])
     names = list(dict.fromkeys(point["picker"] for point in result["points"]))
     lines = [[name, *(f"{statistics.fmean(found[name, budget]):.1f}" if (name, budget) in found else "" for budget in budgets)] for name in names]
-    said = lambda each: "{difference:+.1f} ({low:+.1f} to {high:+.1f})".format(**{name: 100*value for name, value in each.items()})
-    lines.append(["learned − uniform", *(said(gains[budget]) if budget in gains else "" for budget in budgets)])
+    lines.append(["learned − uniform", *(str(Gap.of(gains[budget])) if budget in gains else "" for budget in budgets)])
     seeds = len({point["seed"] for point in result["points"]})
     return (f"{markdown_table(['frames', *map(str, budgets)], lines)}\n\nCIDEr × 100, greedy, {result['data']} ({result['scale']} scale, {seeds} "
             f"seed{'s'*(seeds > 1)}); in brackets 95% of the differences when seeds and clips are drawn again. `{result['command']}`")

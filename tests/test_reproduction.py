@@ -450,7 +450,7 @@ def test_at_improved_every_captioner_has_its_own_preset():
 def compared_result(**differences):
     "A result whose captioners have these differences, each with an interval of one CIDEr to either side."
     each = lambda value: {"difference": value, "low": value - 0.01, "high": value + 0.01}
-    rows = [{"captioner": name, "row": row, "seed": seed, "frames_used": 5.0, "seconds_per_step": 0.01,
+    rows = [{"captioner": name, "row": row, "seed": seed, "frames_used": 5.0, "seconds_per_step": 0.01, "pick_counts": [0, 3],
              "scores": {"greedy": {"CIDEr": 0.5 + 0.1*seed}}, "signs": {"greedy": {"distinct": 9 - 8*(name == "blind")}}}
             for name in differences for row in KINDS for seed in (0, 1)]
     return {"kind": "captioners", "data": "msvd", "scale": "improved", "features": "resnet50", "machine": "a GPU", "minutes": 1.0, "rows": rows,
@@ -468,6 +468,6 @@ def test_a_verdict_counts_what_is_sure_and_what_is_not():
 
 def test_the_table_of_captioners_names_seeds_features_and_the_paper():
     lines = captioners_table(compared_result(ta=0.03, s2vt=-0.05)).splitlines()
-    assert lines[2].startswith("| ta | 55.0 ± 7.1 |") and "+3.0 [+2.0, +4.0]" in lines[2] and "CIDEr 51.7 (MSVD; GoogleNet, C3D)" in lines[2]
+    assert lines[2].startswith("| ta | 55.0 ± 7.1 |") and "+3.0 (+2.0 to +4.0)" in lines[2] and "CIDEr 51.7 (MSVD; GoogleNet, C3D)" in lines[2]
     assert "METEOR 29.8 (MSVD; VGG, OF)" in lines[3] and "2 seeds, features of resnet50" in lines[-1]
     assert draw_captioners(compared_result(ta=0.03, s2vt=-0.05)).axes[0].get_xlabel() == "CIDEr × 100, greedy"
