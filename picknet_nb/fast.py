@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -17,10 +18,10 @@ from torch.autograd.function import once_differentiable
 from .text import PAD
 
 # %% auto #0
-__all__ = ['fused', 'rewound', 'Captured', 'Beside', 'make_adam', 'lstm_cell', 'full_precision', 'working_type', 'lstm_loop',
-           'lstm_cell_gradient', 'turned', 'LSTMScan', 'open_gates', 'move_state', 'first_state', 'gru_loop',
-           'move_state_gradient', 'open_gates_gradient', 'GRUTrace', 'GRUScan', 'word_losses', 'word_losses_gradient',
-           'CaptionLoss', 'pair_sums', 'HalfProduct', 'walk_by_table']
+__all__ = ['fused', 'rewound', 'without_collecting', 'Captured', 'Beside', 'make_adam', 'lstm_cell', 'full_precision',
+           'working_type', 'lstm_loop', 'lstm_cell_gradient', 'turned', 'LSTMScan', 'open_gates', 'move_state',
+           'first_state', 'gru_loop', 'move_state_gradient', 'open_gates_gradient', 'GRUTrace', 'GRUScan',
+           'word_losses', 'word_losses_gradient', 'CaptionLoss', 'pair_sums', 'HalfProduct', 'walk_by_table']
 
 # %% ../nbs/09_fast.ipynb #d66993fa
 def fused(function: Callable) -> Callable:
@@ -72,6 +73,17 @@ def rewound(
         if random is not None: torch.cuda.set_rng_state(random)
 
 # %% ../nbs/09_fast.ipynb #a8db8ef3
+@contextmanager
+def without_collecting() -> Iterator[None]:
+    "Inside this block Python frees nothing that only a search for cycles would find."
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if collecting: gc.enable()
+
+
 class Captured:
     "A step recorded once as a CUDA graph and replayed on every call; on a CPU, the step itself."
 
@@ -96,7 +108,8 @@ class Captured:
                 for _ in range(warm_up): self.step(*self.inputs)
             current.wait_stream(stream)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        gc.collect()  # an earlier recording that nobody holds any more: to free it in the middle of this one would spoil this one
+        with without_collecting(), torch.cuda.graph(self.graph):
             self.outputs = self.step(*self.inputs)
 
     def fits(self, inputs: tuple[Tensor, ...]) -> bool:
