@@ -25,7 +25,8 @@ def device_name(device: str) -> str:
 
 def origin(device: str | None = None) -> dict:
     "The command that was typed, commit, machine, versions and date; `device` if it need not be the GPU that is there."
-    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    typed = [each for before, each in zip(sys.argv, sys.argv[1:]) if "--out" not in (before, each)]  # where the file goes does not matter
+    command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *typed])
     return {"command": command, **circumstances(), **({"machine": device_name(device)} if device else {})}
 
 

@@ -99,7 +99,8 @@ def commit_here() -> str:
 # %% ../nbs/38_reproduction.ipynb #8684a247
 def circumstances() -> dict:
     "Where and with what a result was made."
-    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{os.cpu_count()} x {platform.machine()} CPU cores"
+    cores = str(usable_cores()) if usable_cores() == os.cpu_count() else f"{usable_cores()} of {os.cpu_count()}"
+    machine = torch.cuda.get_device_name() if torch.cuda.is_available() else f"{cores} x {platform.machine()} CPU cores"
     return {"commit": commit_here(), "machine": machine, "torch": torch.__version__, "python": platform.python_version(),
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d")}
 
