@@ -53,7 +53,7 @@ def first_tensor(tree) -> Tensor:
 
 # %% ../nbs/14_captioner.ipynb #8c20efeb
 def never_said(logits: Tensor) -> Tensor:  # (..., vocabulary) -> (vocabulary,)
-    "What is added to logits so that padding, <bos> and <unk> are never said: -inf there, 0 elsewhere."
+    "Added to logits, it forbids padding, <bos> and <unk>: -inf there, 0 elsewhere."
     word = torch.arange(logits.shape[-1], device=logits.device)
     return torch.where(sum(word == each for each in NEVER).bool(), -torch.inf, 0.0)
 
@@ -62,10 +62,11 @@ def repeats(
     words: Tensor,     # int64 (rows, said so far)
     vocabulary: int,
 ) -> Tensor:           # bool (rows, vocabulary)
-    "The words that would say two words in a row for the second time, as in 'a man is talking about a man'."
+    "The words that would repeat a pair of words, as in 'a man is talking about a man'."
     again = words[:, :-1] == words[:, -1:]  # where the last word was said before
     after = torch.where(again, words[:, 1:], vocabulary)  # and what came after it then
-    return torch.zeros(len(words), vocabulary + 1, dtype=torch.bool, device=words.device).scatter_(1, after, True)[:, :-1]
+    none = torch.zeros(len(words), vocabulary + 1, dtype=torch.bool, device=words.device)
+    return none.scatter_(1, after, True)[:, :-1]
 
 
 def made_ready(captioner, memory, draws=None):
@@ -78,7 +79,7 @@ def next_word(
     logits: Tensor,          # (batch, vocabulary)
     never: Tensor,           # (vocabulary,) of `never_said`
     done: Tensor,            # bool (batch,): captions that have ended
-    noise: Tensor | None,    # (batch, vocabulary) exponential: makes the argmax a draw; None: the likeliest word
+    noise: Tensor | None,    # (batch, vocabulary) exponential: draw; None: the likeliest word
 ) -> tuple[Tensor, Tensor, Tensor]:  # (batch,) each
     "The next word of each caption, its log-probability, and which captions have ended now."
     scores = (logits + never).log_softmax(-1)
@@ -94,7 +95,7 @@ def generate(
     memory,
     max_words: int,          # longest caption, <eos> included
     sampled: bool = False,   # draw each word instead of taking the likeliest
-    draws=None,              # chances of this pass, where the captioner draws them beforehand; None: no dropout of words
+    draws=None,              # chances drawn beforehand, if the captioner does; None: no dropout
     no_repeats: bool = False,  # never say two words in a row for the second time
 ) -> tuple[Tensor, Tensor]:  # int64 (batch, max_words), (batch,)
     "Captions word by word, each word fed to the next step, and their log-probabilities."
@@ -105,8 +106,11 @@ def generate(
     for _ in range(max_words):
         state, logits = captioner.step(word, state, memory)
         never = never_said(logits) if never is None else never
-        if no_repeats and len(words) > 1: logits = logits.masked_fill(repeats(torch.stack(words, 1), logits.shape[-1]), -torch.inf)
-        noise = torch.empty_like(logits, dtype=full_precision(logits.dtype)).exponential_() if sampled else None
+        if no_repeats and len(words) > 1:
+            again = repeats(torch.stack(words, 1), logits.shape[-1])
+            logits = logits.masked_fill(again, -torch.inf)
+        noise = torch.empty_like(logits, dtype=full_precision(logits.dtype)) if sampled else None
+        if sampled: noise.exponential_()
         word, gained, done = next_word(logits, never, done, noise)
         words.append(word)
         total = total + gained
@@ -115,13 +119,13 @@ def generate(
     return F.pad(words, (0, max_words - words.shape[1]), value=PAD), total
 
 
-def greedy(captioner, memory, max_words: int, no_repeats: bool = False) -> Tensor:  # int64 (batch, max_words): words, <eos>, padding
+def greedy(captioner, memory, max_words: int, no_repeats: bool = False) -> Tensor:  # (batch, time)
     "At every step the likeliest word."
     return generate(captioner, memory, max_words, no_repeats=no_repeats)[0]
 
 
 def sample(captioner, memory, max_words: int, draws=None) -> tuple[Tensor, Tensor]:
-    "At every step a word drawn from its distribution; and the log-probability of the whole, (batch,)."
+    "Words drawn from their distributions, and the log-probability of each caption, (batch,)."
     return generate(captioner, memory, max_words, sampled=True, draws=draws)
 
 # %% ../nbs/14_captioner.ipynb #3295a294
@@ -169,7 +173,9 @@ def beam_search(
     for t in range(max_words):
         state, logits = captioner.step(word, state, memory)
         never = never_said(logits) if never is None else never
-        if no_repeats and t > 1: logits = logits.masked_fill(repeats(beams.words[..., :t].flatten(0, 1), logits.shape[-1]), -torch.inf)
+        if no_repeats and t > 1:
+            again = repeats(beams.words[..., :t].flatten(0, 1), logits.shape[-1])
+            logits = logits.masked_fill(again, -torch.inf)
         beams, parent = extend(beams, (logits + never).log_softmax(-1).view(batch, size, -1), t)
         state = mapped(lambda each: each[(first + parent).flatten()], state)
         word = beams.words[..., t].flatten()
@@ -202,25 +208,28 @@ def teach_by_step(
     memory,
     words: Tensor,                    # int64 (batch, time): the caption, <eos>, padding
     feedback: float | Tensor = 0.0,   # scheduled sampling: how often the model's own word is fed
-    draws=None,                       # chances of this pass, where the captioner draws them beforehand
+    draws=None,                       # chances drawn beforehand, by captioners that do so
 ) -> Tensor:                          # (batch, time, vocabulary)
-    "The logits of every word of the captions, one step after the other: the reference of every faster form."
+    "The logits of every word of the captions, step by step: the reference of every faster form."
     memory = made_ready(captioner, memory, draws)
     state, word, said = captioner.start(memory), torch.full_like(words[:, 0], BOS), []
-    fixed = not torch.is_tensor(feedback) and not feedback and getattr(draws, "own", None) is None  # only true words are fed
+    fixed = not torch.is_tensor(feedback) and not feedback  # only true words are fed
+    fixed = fixed and getattr(draws, "own", None) is None
     for t, truth in enumerate(words.T):
         state, logits = captioner.step(word, state, memory)
         said.append(logits)
         if fixed:
             word = truth
             continue
-        own, noise = (draws.own[t], draws.noise[t]) if draws else (torch.rand(truth.shape, device=truth.device) < feedback, torch.empty_like(logits).exponential_())
-        word = torch.where(own, (logits.detach() + never_said(logits) + gumbel(noise)).argmax(-1), truth)
+        own = draws.own[t] if draws else torch.rand(truth.shape, device=truth.device) < feedback
+        noise = draws.noise[t] if draws else torch.empty_like(logits).exponential_()
+        drawn = (logits.detach() + never_said(logits) + gumbel(noise)).argmax(-1)
+        word = torch.where(own, drawn, truth)
     return torch.stack(said, 1)
 
 
-def teach(captioner, memory, words: Tensor, feedback: float | Tensor = 0.0, draws=None) -> Tensor:  # (batch, time, vocabulary)
-    "The logits of every word of the captions, given the words before it, the fastest way that the captioner knows."
+def teach(captioner, memory, words: Tensor, feedback: float | Tensor = 0.0, draws=None) -> Tensor:
+    "The logits of every word given those before it, (batch, time, vocabulary), the fastest way."
     if hasattr(captioner, "teach"):
         return captioner.teach(memory, words, feedback, draws)
     return teach_by_step(captioner, memory, words, feedback, draws)
@@ -228,13 +237,15 @@ def teach(captioner, memory, words: Tensor, feedback: float | Tensor = 0.0, draw
 # %% ../nbs/14_captioner.ipynb #47f4bf93
 def check_sizes(
     state: dict[str, Tensor],   # weights that come from somewhere
-    module: nn.Module,          # a captioner that shall take them
+    module: nn.Module,          # a captioner that takes them
 ) -> None:
     "Refuse weights that were trained for another vocabulary or other features."
     own = module.state_dict()
-    for name, axis, what in (("decoder.output.weight", 0, "words"), ("encoder.embedding.weight", 1, "feature dimensions")):
+    for name, axis, what in (("decoder.output.weight", 0, "words"),
+                             ("encoder.embedding.weight", 1, "feature dimensions")):
         if name in state and state[name].shape[axis] != own[name].shape[axis]:
-            raise PickNetError(f"the weights know {state[name].shape[axis]} {what}, this captioner {own[name].shape[axis]}: "
+            raise PickNetError(f"the weights know {state[name].shape[axis]} {what}, "
+                               f"this captioner {own[name].shape[axis]}: "
                                "they were trained on another corpus")
 
 # %% ../nbs/14_captioner.ipynb #a1d5dfef
@@ -265,18 +276,22 @@ class PaperNetworks(nn.Module):
         output_gate: str = "sigmoid",  # of the encoder; "tanh" is equation 5 as printed
     ):
         super().__init__()
-        self.encoder = Encoder(feature_dims, settings.feature_embedding, settings.hidden, settings.dropout,
-                               output_gate, settings.input_dropout, settings.video_vector)
-        self.decoder = Decoder(vocabulary_size, settings.word_embedding, settings.hidden, settings.hidden, settings.dropout)
-        self.mentions = nn.Linear(settings.hidden, vocabulary_size) if settings.mention_weight else None  # used in training alone
-        if self.mentions is not None:
-            nn.init.constant_(self.mentions.bias, -math.log(vocabulary_size))  # at first no word is likely
+        self.encoder = Encoder(feature_dims, settings.feature_embedding, settings.hidden,
+                               settings.dropout, output_gate, settings.input_dropout,
+                               settings.video_vector)
+        self.decoder = Decoder(vocabulary_size, settings.word_embedding, settings.hidden,
+                               settings.hidden, settings.dropout)
+        self.mentions = None  # used in training alone
+        if settings.mention_weight:
+            self.mentions = nn.Linear(settings.hidden, vocabulary_size)
+            nn.init.constant_(self.mentions.bias, -math.log(vocabulary_size))  # no word is likely
 
     def encode(self, picked: Picked) -> Seen:
         return Seen(self.encoder(picked))
 
     def grow(self, memory: Seen | None, feature: Tensor, time: int) -> Seen:
-        state = self.encoder.step(memory.state if memory else self.encoder.start(len(feature)), feature)
+        before = memory.state if memory else self.encoder.start(len(feature))
+        state = self.encoder.step(before, feature)
         return Seen(self.encoder.read(state), state)
 
 # %% ../nbs/14_captioner.ipynb #54bef52f
@@ -301,7 +316,8 @@ class PaperCaptioner(PaperNetworks):
         both = weights.step(weights.inputs(word, context, draws and draws.word_scale[t]), both)
         return (*both, t + 1), weights.logits(both[1], draws and draws.state_scale[t])
 
-    def teach(self, memory: Seen, words: Tensor, feedback: float | Tensor = 0.0, draws: Draws | None = None) -> Tensor:
+    def teach(self, memory: Seen, words: Tensor, feedback: float | Tensor = 0.0,
+              draws: Draws | None = None) -> Tensor:
         return self.decoder(memory.video, words, feedback, draws)
 
     def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
@@ -310,7 +326,8 @@ class PaperCaptioner(PaperNetworks):
         return super().load_state_dict(state_dict, strict, assign)
 
 # %% ../nbs/14_captioner.ipynb #46fff30c
-def make_captioner(settings: CaptionerSettings, feature_dims: int, vocabulary_size: int) -> nn.Module:
+def make_captioner(
+    settings: CaptionerSettings, feature_dims: int, vocabulary_size: int) -> nn.Module:
     "The captioner that the settings name."
     return CAPTIONERS.find(settings.architecture)(settings, feature_dims, vocabulary_size)
 
@@ -347,7 +364,7 @@ def growing(
     captioner: nn.Module,
     picked: Picked,  # of one clip, every place taken
 ):
-    "The memory of a clip after its first picked frame, after two, and so on: as many rows as picks."
+    "The memory of a clip after one picked frame, after two, and so on: as many rows as picks."
     count = picked.features.shape[1]
     mask = torch.ones(count, count, dtype=torch.bool, device=picked.features.device).tril()
     features = torch.where(mask[..., None], picked.features, 0)

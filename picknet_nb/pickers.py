@@ -55,7 +55,8 @@ def _count(k: int) -> int:
 @PICKERS.add("all", number=None, looks_at="nothing", random=False)
 def all_frames() -> Choice:
     "Every frame: the paper's Baseline."
-    return lambda clips: torch.ones(clips.features.shape[:2], dtype=torch.bool, device=clips.features.device)
+    return lambda clips: torch.ones(clips.features.shape[:2], dtype=torch.bool,
+                                    device=clips.features.device)
 
 # %% ../nbs/13_pickers.ipynb #a40552bc
 @PICKERS.add("uniform", number=int, looks_at="nothing", random=False, exact=True)
@@ -67,7 +68,8 @@ def uniform(
 
     def pick(clips: Clips) -> Tensor:
         frames = clips.features.shape[1]
-        chosen = torch.linspace(0, frames - 1, min(k, frames), device=clips.features.device).round().long()
+        even = torch.linspace(0, frames - 1, min(k, frames), device=clips.features.device)
+        chosen = even.round().long()
         return picks_at(chosen, clips)
     return pick
 
@@ -126,7 +128,7 @@ def greedy_start(
     distances: Tensor,  # (batch, frames, frames)
     k: int,
 ) -> Tensor:            # (batch, k, frames) shares
-    "Frames to begin with as centres: one after the other, always the one that lowers the inertia most."
+    "Frames to begin with as centres: each the one that lowers the inertia most."
     nearest, chosen = torch.full_like(distances[:, 0], torch.inf), []
     for _ in range(k):
         after = torch.minimum(nearest[:, None], distances)  # (batch, candidates, frames)
@@ -145,7 +147,8 @@ def kmeans_shares(
     shares = greedy_start(distances, k)
     for _ in range(iterations):
         nearest = centre_distances(distances, shares).argmin(-1)  # (batch, frames)
-        member = nearest[:, None] == torch.arange(k, device=nearest.device)[:, None]  # (batch, k, frames)
+        clusters = torch.arange(k, device=nearest.device)
+        member = nearest[:, None] == clusters[:, None]  # (batch, k, frames)
         size = member.sum(-1, keepdim=True)
         shares = torch.where(size > 0, member / size.clamp(min=1), shares)
     return shares
@@ -158,7 +161,8 @@ def nearest_distinct(
     chosen = []
     for centre in range(distances.shape[-1]):
         chosen.append(distances[..., centre].argmin(1, keepdim=True))
-        distances = distances.scatter(1, chosen[-1][..., None].expand_as(distances[:, :1]), torch.inf)
+        taken = chosen[-1][..., None].expand_as(distances[:, :1])
+        distances = distances.scatter(1, taken, torch.inf)
     return torch.cat(chosen, 1)
 
 # %% ../nbs/13_pickers.ipynb #7fd1e541
@@ -167,12 +171,13 @@ def kmeans(
     k: int,                # clusters, and frames to pick
     iterations: int = 20,
 ) -> Choice:
-    "The frame nearest to each of k centres of the clip's features; the first frame speaks for its own cluster."
+    "The frame nearest to each of k centres of features; the first stands for its own cluster."
     k = _count(k)
 
     def pick(clips: Clips) -> Tensor:
         between = frame_distances(clips.features)
-        distances = centre_distances(between, kmeans_shares(between, min(k, between.shape[1]), iterations))
+        shares = kmeans_shares(between, min(k, between.shape[1]), iterations)
+        distances = centre_distances(between, shares)
         own = distances[:, :1].argmin(-1, keepdim=True)  # (batch, 1, 1): the first frame's centre
         first = torch.arange(distances.shape[1], device=own.device)[:, None] == 0  # (frames, 1)
         mine = torch.arange(distances.shape[2], device=own.device) == own  # (batch, 1, k)
@@ -182,7 +187,7 @@ def kmeans(
 
 # %% ../nbs/13_pickers.ipynb #bcc2be1e
 def picker_of(pick: Choice) -> Callable[[], Choice]:
-    "An entry of the registry from a function `picks = pick(clips)`, with the facts that are its attributes."
+    "An entry of the registry from a function `picks = pick(clips)`; its attributes are the facts."
     make = lambda: pick
     make.__dict__.update(getattr(pick, "__dict__", {}))
     return make
@@ -207,56 +212,60 @@ class Picker:
         self,
         name: str,                    # a registered one
         number: int | float | None = None,
-        policy: Policy | None = None,  # of "learned"
-        threshold: float = 0.5,       # of "learned"
+        policy: Policy | None = None, threshold: float = 0.5,  # of "learned"
     ):
         self.name, self.number, self.policy, self.kind = name, number, policy, PICKERS.find(name)
-        self.label = name if number is None else f"{name}-{number}"  # what people and result files call it
-        known = (("looks_at", "features"), ("random", True), ("causal", False), ("exact", False))  # facts, and what is safe to assume without them
-        self.looks_at, self.random, self.causal, self.exact = (getattr(self.kind, fact, default) for fact, default in known)
-        self.choose = self.kind(policy, threshold) if name == "learned" else self.kind(*(() if number is None else (number,)))
+        self.label = name if number is None else f"{name}-{number}"  # in result files
+        known = lambda fact, safe: getattr(self.kind, fact, safe)
+        self.looks_at, self.random = known("looks_at", "features"), known("random", True)
+        self.causal, self.exact = known("causal", False), known("exact", False)
+        options = [policy, threshold] if name == "learned" else [number] * (number is not None)
+        self.choose = self.kind(*options)
 
     def __call__(self, clips: Clips) -> Tensor:  # bool (batch, frames)
         "The picks of every clip; the first frame always is one."
         picks = self.choose(clips)
         if picks.dtype != torch.bool or picks.shape != clips.glances.shape[:2]:
-            raise PickerError(f"{self.label} must give bool {tuple(clips.glances.shape[:2])}, not {picks.dtype} {tuple(picks.shape)}")
+            raise PickerError(f"{self.label} must give bool {tuple(clips.glances.shape[:2])}, "
+                              f"not {picks.dtype} {tuple(picks.shape)}")
         return picks | (torch.arange(picks.shape[1], device=picks.device) == 0)
 
     def step(self, seen, look: Tensor, threshold: float = 0.5) -> tuple[object, bool, float]:
-        "One frame of a stream: what it has seen, the look (dims,) that it takes at the next frame; and what it has seen then, picked, p(pick)."
-        if self.policy is not None:
-            return self.policy.step(seen, look, threshold)
+        "One frame of a stream: what was seen and a look (dims,) give what is seen, pick, p(pick)."
+        if self.policy is not None: return self.policy.step(seen, look, threshold)
         if not self.causal:
-            raise PickerError(f"a stream has no end, so {self.label} cannot choose among its frames: use a run that learned to")
-        seen = look[None] if seen is None else torch.cat([seen, look[None]])[-64:]  # what a rule may look back at
+            raise PickerError(f"a stream has no end, so {self.label} cannot choose among its "
+                              "frames: use a run that learned to")
+        seen = look[None] if seen is None else torch.cat([seen, look[None]])[-64:]
         picked = bool(self(Clips(seen[None], seen[None]))[0, -1])
         return seen, picked, float(picked)
 
     def probabilities(self, clips: Clips, picks: Tensor) -> Tensor:  # (batch, frames)
         "p(pick) of every frame; a picker that does not learn is certain of what it does."
-        return self.policy.probabilities(clips.glances, picks) if self.policy is not None else picks.float()
+        if self.policy is None: return picks.float()
+        return self.policy.probabilities(clips.glances, picks)
 
     @property
     def most(self) -> int | None:
-        "How many frames it picks at most, where it keeps exactly to its number: the encoder then reads no further."
+        "The most frames it picks, if it keeps to its number: the encoder then reads no further."
         return self.number if self.exact else None
 
-    def __repr__(self) -> str:
-        return f"Picker({self.label})"
+    def __repr__(self) -> str: return f"Picker({self.label})"
 
 # %% ../nbs/13_pickers.ipynb #c270c13e
 def make_picker(
-    name: str,                          # "all", "uniform", "random", "chance", "kmeans", "learned", or one of your own
+    name: str,                          # all, uniform, random, chance, kmeans, learned, or your own
     number: int | float | None = None,  # how many frames, or the chance of each
     policy: Policy | None = None,       # of "learned"
     threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
 ) -> Picker:
-    "The picker of that name; one that lacks its number or its policy is refused, and so is one that is given too much."
+    "The picker of that name; too few arguments are refused, and so are too many."
     wants = getattr(PICKERS.find(name), "number", None)
     number = float(number) if wants is float and isinstance(number, int) else number
-    if (wants is None) != (number is None) or wants and (isinstance(number, bool) or not isinstance(number, wants)):
-        form = {None: "takes no number", int: "needs a whole number of frames", float: "needs the chance of a frame"}[wants]
+    wrong = wants and (isinstance(number, bool) or not isinstance(number, wants))
+    if (wants is None) != (number is None) or wrong:
+        form = {None: "takes no number", int: "needs a whole number of frames",
+                float: "needs the chance of a frame"}[wants]
         raise PickerError(f"the picker {name} {form}, not {number!r}")
     if name == "learned" and policy is None:
         raise PickerError("the picker learned needs a trained policy")
@@ -268,4 +277,5 @@ def parse_label(label: str) -> tuple[str, int | float | None]:
     name, _, number = label.rpartition("-")
     if not name or not number.replace(".", "", 1).isdigit():
         return label, None
-    return ("chance" if name == "random" else name, float(number)) if "." in number else (name, int(number))
+    if "." not in number: return name, int(number)
+    return "chance" if name == "random" else name, float(number)
