@@ -72,7 +72,7 @@ def rewound(
             for tensor, old in before: tensor.copy_(old)
         if random is not None: torch.cuda.set_rng_state(random)
 
-# %% ../nbs/09_fast.ipynb #a8db8ef3
+# %% ../nbs/09_fast.ipynb #6d1f0c2a
 @contextmanager
 def without_collecting() -> Iterator[None]:
     "Inside this block Python frees nothing that only a search for cycles would find."
@@ -83,7 +83,7 @@ def without_collecting() -> Iterator[None]:
     finally:
         if collecting: gc.enable()
 
-
+# %% ../nbs/09_fast.ipynb #a8db8ef3
 class Captured:
     "A step recorded once as a CUDA graph and replayed on every call; on a CPU, the step itself."
 
