@@ -94,7 +94,7 @@ def compare_all(data: str, scale: str, rows, seeds: int, folder, settings, beam,
     from picknet_nb.compared import captioners_table, compare_captioners
     from picknet_nb.reproduction import default_workers
     if rows:
-        raise PickNetError("--captioner all trains four rows of its own: leave --row away")
+        raise PickNetError("--captioner all trains four rows of its own: leave out --row")
     result = compare_captioners(data, scale, None, seeds, folder, settings_of(settings), beam or (1,), scores, command=typed(),
                                 workers=workers or default_workers(), modules=USED)
     say(result, as_json, captioners_table(result) if scores else LATER)
@@ -160,7 +160,7 @@ def same_as_noted(run: Path, option: str, given: Optional[str], was: Optional[st
     if given is None or was is None or gone:
         return was if given is None else given
     if given != was and (option != "--data" or given == "shapes" or str(Path(given).resolve()) != was):
-        raise RunError(run, f"was begun with {option} {was}, not {given}; leave {option} away to go on with it")
+        raise RunError(run, f"was begun with {option} {was}, not {given}; leave out {option} to go on with it")
     return was
 
 # %% ../nbs/40_cli.ipynb #3b1b8be7
@@ -175,7 +175,7 @@ def recipe_of(folder: Path, row: Optional[str], picks: Optional[int], was) -> ob
     recipe = recipes(picks or count).get(row or name, was)
     if was and recipe != was:
         begun = f"--row '{name}'{f' --picks {count}' * takes_a_number(name)}" if name else f"another row, which picks {was.label}"
-        raise RunError(folder, f"was begun with {begun}; leave --row and --picks away to go on with it")
+        raise RunError(folder, f"was begun with {begun}; leave out --row and --picks to go on with it")
     if picks and not takes_a_number(row or name):
         *most, last = [f"'{each}'" for each in ROWS if takes_a_number(each)]
         raise PickNetError(f"--picks is for {', '.join(most)} and {last}: '{row or name}' takes no such number")
@@ -191,7 +191,7 @@ def picking_with(label: str, row: Optional[str], picks: Optional[int], was=None)
     recipe = Recipe(language=1.0, diversity=1.0) if label == "learned" else Recipe(*parse_label(label))
     if not recipe.learns: recipe.make_picker()  # refuses what is unknown or lacks its number
     if was and recipe != was:
-        raise PickNetError(f"the run was begun with --picker {was.label}; leave --picker away to go on with it")
+        raise PickNetError(f"the run was begun with --picker {was.label}; leave out --picker to go on with it")
     return recipe
 
 # %% ../nbs/40_cli.ipynb #0ca7747a

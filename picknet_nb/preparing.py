@@ -203,7 +203,7 @@ def checked_splits(splits: Optional[Path], captions: Path, videos: Path, texts: 
     if not splits:
         splits = draw_splits(ids, out/"splits.json")
         print(f"no --splits: videos split at random, 80 : 5 : 15, as written in {shown(splits)}")
-    refuse_empty(splits, read_splits(splits, ids), "change it, or leave --splits away")
+    refuse_empty(splits, read_splits(splits, ids), "change it, or leave out --splits")
     return splits
 
 # %% ../nbs/39_preparing.ipynb #91811193
@@ -226,7 +226,7 @@ def prepare_videos(
     splits = checked_splits(splits, captions, videos, texts, files, out)
     with joined() as device:
         eye = load_cnn(cnn, weights, device)
-        check = before_extraction(out, splits, eye, clip, workers, "change it, or leave --splits away")
+        check = before_extraction(out, splits, eye, clip, workers, "change it, or leave out --splits")
         report(make(out, name or out.resolve().name, files, texts, lambda ids: read_splits(splits, ids), captions, eye, clip, workers,
                     check=check), out)
 

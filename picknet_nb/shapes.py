@@ -39,7 +39,7 @@ def _box(x, y):
     gaps = 0.055 - abs((1.6 * y + 0.5) % 1 - 0.5) / 1.6  # between its planks
     return np.maximum(np.maximum(abs(x), abs(y)) - 0.86, gaps)
 def _star(x, y):
-    turn = abs((np.arctan2(x, -y) + np.pi / 5) % (2 * np.pi / 5) - np.pi / 5)  # five tips made one
+    turn = abs((np.arctan2(x, -y) + np.pi / 5) % (2 * np.pi / 5) - np.pi / 5)  # five tips folded into one
     return np.hypot(x, y) * np.cos(turn - 0.3 * np.pi) - 0.5
 
 
@@ -63,11 +63,9 @@ def paint(
     reach = 1.45 * size + 2  # the corner of a turned square
     top, bottom = (int(min(max(y + side, 0), SIDE)) for side in (-reach, reach + 1))
     left, right = (int(min(max(x + side, 0), SIDE)) for side in (-reach, reach + 1))
-    across, down = (np.arange(left, right, dtype=np.float32)[None] - x,
-                    np.arange(top, bottom, dtype=np.float32)[:, None] - y)
+    across, down = np.arange(left, right, dtype=np.float32)[None] - x, np.arange(top, bottom, dtype=np.float32)[:, None] - y
     if turn:
-        across, down = (np.cos(turn) * across + np.sin(turn) * down,
-                        np.cos(turn) * down - np.sin(turn) * across)
+        across, down = np.cos(turn) * across + np.sin(turn) * down, np.cos(turn) * down - np.sin(turn) * across
     distance = _FORMS[form](across / size, down / (flat * size)) * (size * min(flat, 1))
     distance = abs(distance) - outline / 2 if outline else distance
     cover = alpha * np.clip(0.5 - distance, 0, 1)[..., None]
@@ -75,10 +73,8 @@ def paint(
     patch += cover * (np.asarray(COLOURS.get(colour, colour), np.float32) - patch)
 
 # %% ../nbs/08_shapes.ipynb #58c7742c
-BACKDROPS = {  # colours at the top and at the bottom
-    "meadow": ((28, 58, 30), (18, 36, 16)), "sea": ((18, 42, 80), (10, 24, 50)),
-    "desert": ((80, 60, 36), (56, 40, 24)), "night": ((22, 16, 42), (8, 8, 18)),
-    "cave": ((54, 52, 56), (30, 28, 32))}
+BACKDROPS = {"meadow": ((28, 58, 30), (18, 36, 16)), "sea": ((18, 42, 80), (10, 24, 50)), "desert": ((80, 60, 36), (56, 40, 24)),
+             "night": ((22, 16, 42), (8, 8, 18)), "cave": ((54, 52, 56), (30, 28, 32))}  # colours at the top and at the bottom
 
 # %% ../nbs/08_shapes.ipynb #441a6aad
 class Thing(NamedTuple):
@@ -97,11 +93,9 @@ class Pen(NamedTuple):
     y: float = SIDE / 2
     zoom: float = 1.0
 
-    def draw(self, form: str, colour, x: float = 0.0, y: float = 0.0, size: float = 22.0,
-             **how) -> None:
+    def draw(self, form: str, colour, x: float = 0.0, y: float = 0.0, size: float = 22.0, **how) -> None:
         "One form at (x, y) from the centre."
-        paint(self.canvas, form, colour, self.x + self.zoom * x, self.y + self.zoom * y,
-              self.zoom * size, **how)
+        paint(self.canvas, form, colour, self.x + self.zoom * x, self.y + self.zoom * y, self.zoom * size, **how)
 
     def line(self, colour, x: float, y: float, length: float, turn: float = 0.0) -> None:
         "A line of three pixels with its middle at (x, y)."
@@ -154,8 +148,7 @@ def _vanish(pen: Pen, hero: Thing, other: Thing, done: float) -> None:
 
 def _split(pen: Pen, hero: Thing, other: Thing, done: float) -> None:
     away = 17 + 6 * done
-    for x, y in ((-1, -1), (1, -1), (-1, 1), (1, 1)):
-        pen.draw(hero.shape, hero.colour, x * away, y * away, 14)
+    for x, y in ((-1, -1), (1, -1), (-1, 1), (1, 1)): pen.draw(hero.shape, hero.colour, x * away, y * away, 14)
 
 
 def _meet(pen: Pen, hero: Thing, other: Thing, done: float) -> None:
@@ -172,40 +165,34 @@ def _chase(pen: Pen, hero: Thing, other: Thing, done: float) -> None:
 class Action(NamedTuple):
     "Something that can happen: how it looks and how it is said."
     draw: Callable
-    verbs: tuple[str, ...]  # "present/-ing form/past"; {other} is a thing, {tint} its colour
+    verbs: tuple[str, ...]  # "present/-ing form/past": {other} is the other thing, {tint} its colour
 
 # %% ../nbs/08_shapes.ipynb #79b7cb33
 ACTIONS = {
-    "jump": Action(_jump, ("jumps/jumping/jumped", "leaps up/leaping up/leaped up",
-                           "hops/hopping/hopped")),
+    "jump": Action(_jump, ("jumps/jumping/jumped", "leaps up/leaping up/leaped up", "hops/hopping/hopped")),
     "roll": Action(_roll, ("rolls/rolling/rolled", "rolls away/rolling away/rolled away")),
     "spin": Action(_spin, ("spins/spinning/spun", "turns around/turning around/turned around")),
     "grow": Action(_grow, ("grows/growing/grew", "gets bigger/getting bigger/got bigger")),
-    "shrink": Action(_shrink, ("shrinks/shrinking/shrank",
-                               "gets smaller/getting smaller/got smaller")),
-    "turn": Action(_turn, ("turns {tint}/turning {tint}/turned {tint}",
-                           "becomes {tint}/becoming {tint}/became {tint}")),
+    "shrink": Action(_shrink, ("shrinks/shrinking/shrank", "gets smaller/getting smaller/got smaller")),
+    "turn": Action(_turn, ("turns {tint}/turning {tint}/turned {tint}", "becomes {tint}/becoming {tint}/became {tint}")),
     "shine": Action(_shine, ("shines/shining/shone", "lights up/lighting up/lit up")),
-    "vanish": Action(_vanish, ("disappears/disappearing/disappeared",
-                               "vanishes/vanishing/vanished")),
+    "vanish": Action(_vanish, ("disappears/disappearing/disappeared", "vanishes/vanishing/vanished")),
     "split": Action(_split, ("splits/splitting/split", "breaks apart/breaking apart/broke apart")),
-    "meet": Action(_meet, ("meets {other}/meeting {other}/met {other}",
-                           "touches {other}/touching {other}/touched {other}")),
-    "chase": Action(_chase, ("chases {other}/chasing {other}/chased {other}",
-                             "follows {other}/following {other}/followed {other}")),
+    "meet": Action(_meet, ("meets {other}/meeting {other}/met {other}", "touches {other}/touching {other}/touched {other}")),
+    "chase": Action(_chase, ("chases {other}/chasing {other}/chased {other}", "follows {other}/following {other}/followed {other}")),
 }
 ENCOUNTERS = ("meet", "chase")
 
 # %% ../nbs/08_shapes.ipynb #db468b66
 BEATS = 30
-NOISES = {"static": 0.12, "black": 0.08, "blur": 0.12, "card": 0.13, "zap": 0.55}  # and how often
+NOISES = {"static": 0.12, "black": 0.08, "blur": 0.12, "card": 0.13, "zap": 0.55}  # how often each is chosen
 
 
 class Scene(NamedTuple):
     "A place and the things that rest there; the hero is the first."
     backdrop: str
     things: tuple[Thing, ...]
-    waves: tuple[float, ...] = (4.0, 2.0, 0.0)  # of the ground: how many across, down, and where
+    waves: tuple[float, ...] = (4.0, 2.0, 0.0)  # of the ground: how many across and down, and where they begin
     sway: float = 0.0   # how far the camera moves to and fro, in pixels
     light: float = 0.0  # how much the light changes, as a share
 
@@ -237,8 +224,7 @@ class Story(NamedTuple):
     @property
     def telling(self) -> list[int]:
         "The beats in which something happens: what a picker should pick."
-        return [beat for shot in self.shots if shot.kind == "moment"
-                for beat in range(shot.start, shot.stop)]
+        return [beat for shot in self.shots if shot.kind == "moment" for beat in range(shot.start, shot.stop)]
 
     def shot_at(self, beat: float) -> Shot:
         "The shot that frame `beat` of thirty belongs to."
@@ -261,24 +247,21 @@ def _make_events(rng: np.random.Generator, count: int) -> list[str]:
     "Different actions, among them one encounter at most: captions stay short."
     names = [name for name in ACTIONS if name not in ENCOUNTERS] + [str(rng.choice(ENCOUNTERS))]
     weights = np.r_[np.ones(len(names) - 1), 2]
-    chosen = rng.choice(names, count, replace=False, p=weights / weights.sum())
-    return [str(name) for name in chosen]
+    return [str(name) for name in rng.choice(names, count, replace=False, p=weights / weights.sum())]
 
 # %% ../nbs/08_shapes.ipynb #980af230
 def _make_pieces(rng: np.random.Generator, moments: int, scenes: int) -> list[tuple[str, int]]:
     "Kinds and lengths of the moments and stretches of noise of a clip, in order."
     noises = rng.choice([0, 2, 3, 4], p=[0.08, 0.12, 0.3, 0.5])
-    pieces = [(str(kind), int(rng.integers(2, 6)))
-              for kind in rng.choice(list(NOISES), noises, p=list(NOISES.values()))]
+    pieces = [(str(kind), int(rng.integers(2, 6))) for kind in rng.choice(list(NOISES), noises, p=list(NOISES.values()))]
     pieces += [("moment", int(rng.choice([2, 3], p=[0.7, 0.3]))) for _ in range(moments)]
     pieces += [("wide", 1)] * (scenes - len(pieces))
-    while sum(length + 1 for _, length in pieces) > BEATS - 4:  # too much noise for the clip
+    while sum(length + 1 for _, length in pieces) > BEATS - 4:  # more noise than the clip has room for
         del pieces[0]
     return [pieces[k] for k in rng.permutation(len(pieces))]
 
 # %% ../nbs/08_shapes.ipynb #1c06caa3
-def _make_shots(
-    rng: np.random.Generator, pieces: list[tuple[str, int]], scenes: int) -> tuple[Shot, ...]:
+def _make_shots(rng: np.random.Generator, pieces: list[tuple[str, int]], scenes: int) -> tuple[Shot, ...]:
     "Pieces with stillness around each of them, and cuts to new scenes."
     still = BEATS - sum(length for _, length in pieces) - len(pieces) - 1
     gaps = 1 + rng.multinomial(still, rng.dirichlet(np.ones(len(pieces) + 1)))
@@ -288,8 +271,7 @@ def _make_shots(
         shots.append(Shot("wide", now, now := now + gap, scene))
         if number < len(pieces):
             kind, length = pieces[number]
-            shots.append(Shot(kind, now, now := now + length, scene,
-                              event if kind == "moment" else -1))
+            shots.append(Shot(kind, now, now := now + length, scene, event if kind == "moment" else -1))
             event, scene = event + (kind == "moment"), scene + (number in cuts)
     return tuple(shots)
 
@@ -302,10 +284,8 @@ def make_story(
     hero = Thing(str(rng.choice(list(SHAPES))), str(rng.choice(list(COLOURS))))
     ordinary = rng.random() < 0.12
     moments = 1 if ordinary else int(rng.choice([1, 2], p=[0.4, 0.6]))
-    scenes = tuple(_make_scene(rng, hero)
-                   for _ in range(1 if ordinary else rng.choice([1, 2, 3], p=[0.4, 0.4, 0.2])))
-    pieces = ([("moment", int(rng.integers(14, 22)))] if ordinary
-              else _make_pieces(rng, moments, len(scenes)))
+    scenes = tuple(_make_scene(rng, hero) for _ in range(1 if ordinary else rng.choice([1, 2, 3], p=[0.4, 0.4, 0.2])))
+    pieces = [("moment", int(rng.integers(14, 22)))] if ordinary else _make_pieces(rng, moments, len(scenes))
     shots = _make_shots(rng, pieces, len(scenes))
     places = [shot.scene for shot in shots if shot.kind == "moment"]
     others = [scenes[place].things[rng.integers(1, len(scenes[place].things))] for place in places]
@@ -317,11 +297,9 @@ def make_story(
 def _backdrop(scene: Scene) -> np.ndarray:  # float32 (SIDE, SIDE, 3)
     "A gradient with faint waves."
     top, bottom = (np.asarray(colour, np.float32) for colour in BACKDROPS[scene.backdrop])
-    down, across = (np.linspace(0, 1, SIDE, dtype=np.float32)[:, None, None],
-                    np.linspace(0, 1, SIDE, dtype=np.float32)[None, :, None])
+    down, across = np.linspace(0, 1, SIDE, dtype=np.float32)[:, None, None], np.linspace(0, 1, SIDE, dtype=np.float32)[None, :, None]
     many, few, begin = scene.waves
-    waves = np.sin(2 * np.pi * (few * across + many * down) + begin)
-    return (top + down * (bottom - top)) * (1 + 0.12 * waves)
+    return (top + down * (bottom - top)) * (1 + 0.12 * np.sin(2 * np.pi * (few * across + many * down) + begin))
 
 
 @lru_cache(maxsize=1)
@@ -332,8 +310,7 @@ def _spotlight() -> np.ndarray:  # (SIDE, SIDE, 1)
 # %% ../nbs/08_shapes.ipynb #5d2946d8
 def _draw_wide(scene: Scene, beat: float) -> np.ndarray:
     "The things of a scene at rest."
-    moving = scene.sway or scene.light  # where nothing moves, every beat is the first
-    return _draw_at_rest(scene, beat if moving else 0.0)
+    return _draw_at_rest(scene, beat if scene.sway or scene.light else 0.0)  # where nothing moves, every beat is the first
 
 
 @lru_cache(maxsize=8)
@@ -349,10 +326,8 @@ def _draw_at_rest(scene: Scene, beat: float) -> np.ndarray:
 def _draw_moment(story: Story, shot: Shot, beat: float) -> np.ndarray:
     "The hero from near, doing something."
     canvas = _backdrop(story.scenes[shot.scene]) * _spotlight()
-    rng = np.random.default_rng((story.seed, shot.start))
-    x, y, zoom = rng.uniform((44, 44, 0.95), (52, 52, 1.15))
-    event = story.events[shot.event]
-    done = (beat - shot.start + 0.5) / 3 % 1  # what lasts longer begins anew
+    x, y, zoom = np.random.default_rng((story.seed, shot.start)).uniform((44, 44, 0.95), (52, 52, 1.15))
+    event, done = story.events[shot.event], (beat - shot.start + 0.5) / 3 % 1  # what lasts longer begins anew
     ACTIONS[event.action].draw(Pen(canvas, x, y, zoom), story.hero, event.other, done)
     return canvas
 
@@ -370,11 +345,9 @@ def _draw_noise(kind: str, scene: Scene, rng: np.random.Generator) -> np.ndarray
         return np.full((SIDE, SIDE, 3), 4.0)
     if kind == "static":
         grain = int(rng.choice([1, 2, 3, 4, 6]))
-        return _enlarge(rng.uniform(0, rng.uniform(100, 300), (SIDE // grain, SIDE // grain, 1)),
-                        grain) * tint
+        return _enlarge(rng.uniform(0, rng.uniform(100, 300), (SIDE // grain, SIDE // grain, 1)), grain) * tint
     if kind == "blur":
-        blurred = _draw_wide(scene, 0).reshape(4, 24, 4, 24, 3).mean((1, 3))
-        return _enlarge(blurred, 24) * tint * rng.uniform(1, 3)
+        return _enlarge(_draw_wide(scene, 0).reshape(4, 24, 4, 24, 3).mean((1, 3)), 24) * tint * rng.uniform(1, 3)
     canvas = np.full((SIDE, SIDE, 3), rng.uniform(20, 160) * tint)
     for top, width in zip((20, 40, 60), rng.integers(16, 40, 3)):  # three lines of a title
         canvas[top:top + 12, 48 - width:48 + width] = 230 * rng.uniform(0.6, 1.1, 3)
@@ -392,8 +365,7 @@ def draw(
     elif shot.kind == "moment":
         canvas = _draw_moment(story, shot, beat)
     else:  # a new picture every beat
-        canvas = _draw_noise(shot.kind, story.scenes[shot.scene],
-                             np.random.default_rng((story.seed, int(beat + 0.5))))
+        canvas = _draw_noise(shot.kind, story.scenes[shot.scene], np.random.default_rng((story.seed, int(beat + 0.5))))
     return np.clip(canvas, 0, 255).astype(np.uint8)
 
 # %% ../nbs/08_shapes.ipynb #88d7d6a9
@@ -403,33 +375,25 @@ def draw_clip(
 ) -> np.ndarray:  # uint8 (frames, 3, SIDE, SIDE)
     "Equally spaced frames of a story, without the way through a file."
     beats = np.linspace(0, BEATS - 1, frames)
-    drawn = np.stack([draw(story, beat) for beat in beats])
-    return np.ascontiguousarray(drawn.transpose(0, 3, 1, 2))
+    return np.ascontiguousarray(np.stack([draw(story, beat) for beat in beats]).transpose(0, 3, 1, 2))
 
 # %% ../nbs/08_shapes.ipynb #6e69ad02
 def example_story() -> Story:
     "The clip that all notebooks share: two scenes, stillness, noise, and two brief moments."
     star = Thing("star", "yellow", 50, 76, 10)
-    meadow = Scene("meadow", (star, Thing("ball", "red", 22, 36, 9),
-                              Thing("box", "white", 77, 58, 8)))
-    sea = Scene("sea", (star._replace(x=26, y=60), Thing("ring", "pink", 72, 36, 9)), sway=4.0,
-                light=0.3)
-    shots = (Shot("wide", 0, 5), Shot("static", 5, 8), Shot("wide", 8, 12),
-             Shot("moment", 12, 14, 0, 0), Shot("wide", 14, 16),
-             Shot("card", 16, 19), Shot("wide", 19, 24, 1), Shot("moment", 24, 27, 1, 1),
-             Shot("wide", 27, 30, 1))
-    return Story(7, 10.0, star, (meadow, sea),
-                 (Event("jump", meadow.things[1]), Event("chase", sea.things[1])), shots)
+    meadow = Scene("meadow", (star, Thing("ball", "red", 22, 36, 9), Thing("box", "white", 77, 58, 8)))
+    sea = Scene("sea", (star._replace(x=26, y=60), Thing("ring", "pink", 72, 36, 9)), sway=4.0, light=0.3)
+    shots = (Shot("wide", 0, 5), Shot("static", 5, 8), Shot("wide", 8, 12), Shot("moment", 12, 14, 0, 0), Shot("wide", 14, 16),
+             Shot("card", 16, 19), Shot("wide", 19, 24, 1), Shot("moment", 24, 27, 1, 1), Shot("wide", 27, 30, 1))
+    return Story(7, 10.0, star, (meadow, sea), (Event("jump", meadow.things[1]), Event("chase", sea.things[1])), shots)
 
 # %% ../nbs/08_shapes.ipynb #757b6676
 NOUNS = {"ball": ("ball",), "box": ("box", "square"), "star": ("star",), "ring": ("ring", "circle")}
-PLACES = {"meadow": ("in the meadow", "on the grass"), "sea": ("in the sea", "in the water"),
-          "desert": ("in the desert", "in the sand"),
+PLACES = {"meadow": ("in the meadow", "on the grass"), "sea": ("in the sea", "in the water"), "desert": ("in the desert", "in the sand"),
           "night": ("at night", "in the dark"), "cave": ("in a cave", "in the cave")}
 SENTENCES = {  # for one event and for two
     1: ("{hero} {be}{one}", "{hero} {be}{one} {place}", "{place} {hero} {be}{one}"),
-    2: ("{hero} {be}{one} and {two}", "{hero} {be}{one} and then {two}",
-        "{hero} {be}{one} then {two}", "after {first} {hero} {be}{two}"),
+    2: ("{hero} {be}{one} and {two}", "{hero} {be}{one} and then {two}", "{hero} {be}{one} then {two}", "after {first} {hero} {be}{two}"),
 }
 
 
@@ -445,13 +409,11 @@ def describe(
     rng, result = np.random.default_rng((story.seed, captions)), []
     place = story.scenes[next(shot.scene for shot in story.shots if shot.kind == "moment")].backdrop
     for _ in range(captions):
-        verbs = [rng.choice(ACTIONS[event.action].verbs).format(
-                     other=_name(event.other, rng), tint=event.other.colour).split("/")
+        verbs = [rng.choice(ACTIONS[event.action].verbs).format(other=_name(event.other, rng), tint=event.other.colour).split("/")
                  for event in story.events]
         tense = int(rng.choice(3, p=[0.45, 0.35, 0.2]))  # jumps, is jumping, jumped
         result.append(str(rng.choice(SENTENCES[len(verbs)])).format(
-            hero=_name(story.hero, rng), be="is " if tense == 1 else "", one=verbs[0][tense],
-            two=verbs[-1][tense],
+            hero=_name(story.hero, rng), be="is " if tense == 1 else "", one=verbs[0][tense], two=verbs[-1][tense],
             first=verbs[0][1], place=rng.choice(PLACES[place])))
     return result
 
@@ -461,7 +423,7 @@ def _tiny() -> CNN: return load_cnn("tiny")
 
 
 @lru_cache(maxsize=256)
-def _example(seed: int, number: int) -> tuple[Story, Tensor, Tensor]:  # features, glances
+def _example(seed: int, number: int) -> tuple[Story, Tensor, Tensor]:  # features (30, 256) and glances (30, 56 * 56)
     "One clip, drawn and looked at; asked for again, it is not drawn again."
     story = make_story((seed, number))
     frames = torch.from_numpy(draw_clip(story))
@@ -475,14 +437,11 @@ def example_corpus(
     "A little corpus in memory: for examples and tests."
     stories, features, glances = zip(*(_example(seed, number) for number in range(videos)))
     first, second = round(0.6 * videos), round(0.75 * videos)
-    splits = dict(zip(SPLITS, (torch.arange(first), torch.arange(first, second),
-                               torch.arange(second, videos))))
+    splits = dict(zip(SPLITS, (torch.arange(first), torch.arange(first, second), torch.arange(second, videos))))
     return Corpus.build(
-        "shapes", [f"shapes{number:05d}" for number in range(videos)], torch.stack(features),
-        torch.stack(glances),
+        "shapes", [f"shapes{number:05d}" for number in range(videos)], torch.stack(features), torch.stack(glances),
         [describe(story) for story in stories], splits, preset("small").clip,
-        {"source": f"shapes, seed {seed}", "seed": seed,
-         "telling": [story.telling for story in stories]})
+        {"source": f"shapes, seed {seed}", "seed": seed, "telling": [story.telling for story in stories]})
 
 # %% ../nbs/08_shapes.ipynb #4859d03a
 def moments_seen(
@@ -493,8 +452,7 @@ def moments_seen(
     seen = []
     for frames, picked in zip(telling, picks):
         starts = [k for k, frame in enumerate(frames) if k == 0 or frame > frames[k - 1] + 1]
-        seen += [picked[frames[start:stop]].any().item()
-                 for start, stop in zip(starts, [*starts[1:], len(frames)])]
+        seen += [picked[frames[start:stop]].any().item() for start, stop in zip(starts, [*starts[1:], len(frames)])]
     return sum(seen) / len(seen)
 
 # %% ../nbs/08_shapes.ipynb #a6a50f8c
@@ -503,7 +461,7 @@ def oracle_picks(
     frames: int = 30,
     most: int = 7,             # picks in a clip
 ) -> Tensor:                   # bool (clips, frames)
-    "The first frame and the telling ones, thinned if too many: what only the author can know."
+    "The first frame and the telling ones, evenly thinned where there are too many: what only the author can know."
     picks = torch.zeros(len(telling), frames, dtype=torch.bool)
     picks[:, 0] = True
     for row, moments in zip(picks, telling):
@@ -520,8 +478,7 @@ def rule_of_thumb(
     picks, last = torch.ones(glances.shape[:2], dtype=torch.bool), pictures[:, 0]
     for frame, picture in enumerate(pictures.unbind(1)[1:], 1):
         change = F.avg_pool2d(picture - last, 7).abs()  # (clips, 8, 8)
-        middle = change[:, 2:6, 2:6].mean((1, 2))
-        border = (change.sum((1, 2)) - change[:, 1:7, 1:7].sum((1, 2))) / 28
+        middle, border = change[:, 2:6, 2:6].mean((1, 2)), (change.sum((1, 2)) - change[:, 1:7, 1:7].sum((1, 2))) / 28
         picks[:, frame] = (middle > 0.12) & (middle > 2 * border)
         last = torch.where(picks[:, frame, None, None], picture, last)
     return picks

@@ -93,7 +93,7 @@ def _begin_world(folder: Path, sizes: dict[str, int], seed: int) -> dict[str, St
 
 # %% ../nbs/09_world.ipynb #962a600e
 def make_shapes(
-    folder,                      # where the world shall stand
+    folder,                      # where the world goes
     train: int,                  # clips in each split
     validation: int,
     test: int,

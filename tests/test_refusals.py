@@ -40,11 +40,6 @@ def test_half_a_checkpoint(tmp_path, corpus):
         Trainer(tmp_path, Model.for_corpus(config, corpus), corpus, config)
 
 
-def test_a_run_that_is_nowhere(tmp_path):
-    with pytest.raises(RunError, match="nothing: no such folder: name the folder of a run"):
-        captioning.find_run(tmp_path/"nothing")
-
-
 def test_an_address_in_place_of_a_file():
     with pytest.raises(VideoError, match="is an address, not a file: download it first"):
         captioning.refuse_address("https://example.org/a.mp4")
