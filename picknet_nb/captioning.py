@@ -78,7 +78,7 @@ def find_run(folder=None) -> Path:  # a run, a model, or a folder with runs some
     folder = Path(folder)
     if (folder/"run.json").exists(): return folder
     if not folder.is_dir():
-        raise RunError(folder, "no such folder: name the folder of a run or of a model, or leave it away for the model in the box")
+        raise RunError(folder, "no such folder: name the folder of a run or of a model, or leave it out for the model in the box")
     found = finished_runs([folder])
     if not found:
         raise RunError(folder, "holds no trained run: it has no run.json and weights.safetensors, nor has any folder inside it")
@@ -449,7 +449,7 @@ def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -
     "The CNN whose features a run was trained on, or a sentence that says why it cannot be had."
     made_with = str(details.get("details", {}).get("weights", ""))
     if weights is not None and name == "tiny":
-        raise RunError(folder, f"was trained on features of the CNN tiny, which reads no weights: leave {weights} away")
+        raise RunError(folder, f"was trained on features of the CNN tiny, which reads no weights: leave out {weights}")
     file, _, digest = made_with.rpartition(" ")
     if weights is None and file.endswith((".pth", ".pt", ".safetensors")):  # the ones that the CNN is known by would be others
         raise RunError(folder, f"was trained on features made with {file} ({digest}): give that file by --weights")

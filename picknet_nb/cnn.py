@@ -84,7 +84,7 @@ def load_cnn(
     device, (family, _, variant) = torch.device(device), name.partition(":")
     make = CNNS.find(family)
     if variant and "variant" not in inspect.signature(make).parameters:
-        raise PickNetError(f"no CNN {name!r}: {family} has no variants, so leave :{variant} away")
+        raise PickNetError(f"no CNN {name!r}: {family} has no variants, so leave out :{variant}")
     cnn = make(weights, variant=variant) if variant else make(weights)
     faster, places = getattr(make, "faster", None), getattr(make, "fast_on", ())
     if faster and (device.type in places if fast is None else fast):
@@ -496,5 +496,5 @@ class Tiny(nn.Module):
 def _tiny(weights=None) -> CNN:
     "The network of the built-in world."
     if weights not in (None, "random"):
-        raise WeightsError(weights, "the CNN tiny reads no weights; choose another --cnn, or leave --weights away")
+        raise WeightsError(weights, "the CNN tiny reads no weights; choose another --cnn, or leave out --weights")
     return CNN("tiny", Tiny(), Tiny.dims, Tiny.image_size, "seed 0", batch=64, batch_on_cuda=4096)

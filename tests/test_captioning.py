@@ -111,7 +111,7 @@ def test_without_a_name_it_is_the_model_in_the_box_whatever_lies_about(toy, tmp_
     copy_run(toy/"run", tmp_path/"runs"/"other", 9)
     (mine/"run.json").write_text("[]")  # whoever asks for it hears what is wrong
     assert find_run("runs").name == "other"
-    with pytest.raises(RunError, match="no such folder: .* leave it away for the model in the box"):
+    with pytest.raises(RunError, match="no such folder: .* leave it out for the model in the box"):
         find_run("nowhere")
 
 

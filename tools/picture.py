@@ -128,7 +128,12 @@ def draw_explorer() -> None:
         page = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"]).new_page(viewport={"width": 1180, "height": 900})
         page.goto(address)
         page.locator(".pn-strip").first.wait_for(timeout=120_000)
-        page.wait_for_timeout(1500)
+        handle = page.locator(".noUi-handle").last
+        handle.focus()
+        for _ in range(9):  # to a frame that differs from the last pick
+            handle.press("ArrowRight")
+            page.wait_for_timeout(150)
+        page.wait_for_timeout(4000)
         page.screenshot(path="nbs/images/explorer.png")
         serving.terminate()
 
