@@ -20,7 +20,7 @@ $(READY): constraints.txt settings.ini setup.py pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
 
-test: $(READY) ## notebooks and package in sync, every notebook run, pytest on every core, wheel and source distribution in a clean environment
+test: $(READY) ## notebooks and package in sync, every notebook and test file in a process of its own, wheel and source distribution in a clean environment
 	$(BIN)/python tools/check.py $(STEPS)
 
 mutants: $(READY) ## apply each listed fault to a copy, say which test catches it

@@ -1,14 +1,19 @@
 """A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter.
-A process to be killed that has nothing to import. And a web server that fails as it is told."""
+A process to be killed that has nothing to import. A METEOR that starts quickly. And a web server that fails as it is told."""
+import gzip
 import http.server
+import itertools
 import os
 import random
+import shutil
 import signal
+import socket
 import sys
 import tempfile
 import threading
 import time
 import traceback
+from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: some tests fork, and a fork does not survive torch's threads
 
@@ -83,6 +88,60 @@ class Forked:
     def output(self) -> str:
         "What it has printed so far, to either stream."
         return os.pread(self.printed.fileno(), 10**6, 0).decode()
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+class Ranks:
+    "A call in several forked processes that know of each other as those of torchrun do; as under torchrun, none outlives the first that fails."
+
+    def __init__(self, do, *arguments, world: int = 2):
+        meet = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+
+        def as_one_of_them(rank: str) -> None:
+            os.environ.update(meet, RANK=rank, LOCAL_RANK=rank)
+            do(*arguments)
+        self.processes = [Forked(as_one_of_them, str(rank)) for rank in range(world)]
+
+    def poll(self) -> int | None:
+        "The exit status of the first that failed, 0 if all have ended well, None while they run."
+        codes = [process.poll() for process in self.processes]
+        if any(codes): self.kill()
+        return None if None in codes else next(filter(None, codes), 0)
+
+    wait = Forked.wait
+
+    @property
+    def returncode(self) -> int | None: return self.poll()
+
+    def send_signal(self, kind) -> None:
+        for process in self.processes: process.send_signal(kind)
+
+    def kill(self) -> None: self.send_signal(signal.SIGKILL)
+
+    def output(self) -> str: return "\n".join(process.output() for process in self.processes)
+
+
+@pytest.fixture(scope="session")
+def small_table(tmp_path_factory) -> Path:
+    "METEOR's program beside the first thousand of its five million paraphrases."
+    module = pytest.importorskip("pycocoevalcap.meteor.meteor")
+    whole, part = Path(module.__file__).parent, tmp_path_factory.mktemp("meteor")
+    shutil.copy(whole/module.METEOR_JAR, part)  # a link would lead Java to the whole table
+    (part/"data").mkdir()
+    with gzip.open(whole/"data"/"paraphrase-en.gz", "rt") as table, gzip.open(part/"data"/"paraphrase-en.gz", "wt") as beginning:
+        beginning.writelines(itertools.islice(table, 3000))  # three lines for each
+    return part
+
+
+@pytest.fixture
+def quick_meteor(monkeypatch, small_table) -> None:
+    "METEOR as it is, but with few paraphrases: whoever starts one waits a second for it, not twelve."
+    monkeypatch.setattr("pycocoevalcap.meteor.meteor.__file__", str(small_table/"meteor.py"))
 
 
 CONTENT = random.Random(0).randbytes(500_000)

@@ -196,7 +196,7 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     assert "everyday was trained on features of efficientnet-lite0 (1280" in refused("evaluate", "everyday", "--data", noise)
 
 
-def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(noise, tmp_path):
+def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(noise, tmp_path, quick_meteor):
     picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
     other = noise_corpus(seed=1).save(tmp_path/"other")
     code, said = picknet("evaluate", tmp_path/"run", "--data", other, "--no-scores", "--json", "--out", tmp_path/"said.json")[:2]  # without Java

@@ -24,7 +24,7 @@ from picknet_nb.stages import Model, frame_choice
 from picknet_nb.text import EOS, PAD
 
 NAMES = ["hrne", "ba", "ms-rnn", "aalto", "densecap"]
-MARGIN = 2.0  # nats a caption, as in test_systems.py; measured: 2.65 (HRNE) to 2.89 (MS-RNN)
+MARGIN = 2.0  # nats a caption, as in test_systems.py; measured: 2.45 (MS-RNN) to 2.78 (DenseCap)
 STREAMS = [name for name in NAMES if name != "hrne"]  # attention keeps what it looks at: nothing to grow
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -68,12 +68,12 @@ def learned(name: str, clips, blind: bool):
     return LEARNED[name, blind]
 
 
-def taught(name: str, clips, blind: bool, steps: int = 110, device: str = "cpu"):
+def taught(name: str, clips, blind: bool, steps: int = 60, device: str = "cpu"):
     "A captioner that has tried to learn the clips by heart, and its last loss of a caption; a blind one is shown zeros."
     features, picks, words, vocabulary = clips
     features, picks, words = (each.to(device) for each in (features * (not blind), picks, words))
     captioner = some_captioner(name, features.shape[-1], vocabulary, dropout=0.0).to(device)
-    adam = make_adam(captioner.parameters(), 1e-2)
+    adam = make_adam(captioner.parameters(), 2e-2)
 
     def step(rows):
         memory = captioner.encode(pick_frames(features[rows], picks[rows]))

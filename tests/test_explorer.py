@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,7 @@ import torch
 
 pytest.importorskip("av")
 
+from conftest import free_port
 from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb import explorer as module
@@ -295,13 +295,6 @@ def test_a_download_that_hangs_is_given_up_with_all_that_it_has_started(tmp_path
     assert "No such file" in chromium_tool().attempt(60, str(tmp_path/"nothing")) and not chromium_tool().attempt(60, "true")
 
 
-def free_port() -> int:
-    "A port that nobody listens on."
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
-
-
 @contextmanager
 def started(command, log: Path, ready: str, **options):
     "A server in a process of its own, from the moment its log says that it is ready."
@@ -331,12 +324,17 @@ def address(toy, tmp_path_factory):
         yield re.search(r"http://\S+\?token=\w+", log.read_text())[0]
 
 
+def launch(playwright):
+    "A Chromium that knows no other machine: Voilà's page asks one for fonts, and where names are looked up for minutes, it waits."
+    return playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"])
+
+
 @pytest.fixture(scope="module")
 def browser(address):
     "A Chromium without a window."
     from playwright.sync_api import sync_playwright
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"])
+        browser = launch(playwright)
         yield browser
         browser.close()
 

@@ -18,7 +18,8 @@ import pytest
 pytest.importorskip("av")
 pytest.importorskip("voila")
 
-from test_explorer import free_port, started
+from conftest import free_port
+from test_explorer import started
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClosedError, websocket_connect
 

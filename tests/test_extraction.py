@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import safetensors
 import torch
-from conftest import Forked
+from conftest import Forked, Ranks
 from toys import film
 from torch.testing import assert_close
 
@@ -24,13 +24,6 @@ from picknet_nb.workers import rank_and_world, usable_cores
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
-EXTRACT = """
-import sys
-from picknet_nb.cnn import load_cnn
-from picknet_nb.extraction import extract_folder
-done = extract_folder(sys.argv[1], sys.argv[2], load_cnn("tiny"), workers=1, progress=False)
-print(len(done.ids), done.made, len(done.failed))
-"""
 
 
 @pytest.fixture
@@ -93,15 +86,16 @@ def test_decoders_end_with_their_parent(videos, tmp_path):
     assert found and not any(Path(f"/proc/{child}").exists() for child in found)
 
 
-def test_shards_of_torchrun(videos, tmp_path):
+def test_shards_of_two_processes(videos, tmp_path):
     "Two processes share the files, and each knows at the end what failed anywhere."
     (videos/"empty.mp4").touch()
-    script = tmp_path/"extract.py"
-    script.write_text(EXTRACT + "import os\nopen(f'{sys.argv[2]}.{os.environ[\"RANK\"]}', 'w').write(f'{len(done.ids)} {done.made} {len(done.failed)}')\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script), str(videos), str(tmp_path/"out")]
-    done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == 0, done.stderr
-    said = [Path(f"{tmp_path}/out.{rank}").read_text().split() for rank in range(2)]  # files: gloo writes into the shared pipe too
+
+    def extract():
+        done = extract_folder(videos, tmp_path/"out", load_cnn("tiny"), workers=1, progress=False)
+        (tmp_path/f"out.{os.environ['RANK']}").write_text(f"{len(done.ids)} {done.made} {len(done.failed)}")
+    both = Ranks(extract)
+    assert both.wait() == 0, both.output()
+    said = [Path(f"{tmp_path}/out.{rank}").read_text().split() for rank in range(2)]
     assert [ids for ids, _, _ in said] == ["8", "8"] and [failed for _, _, failed in said] == ["1", "1"]
     assert sum(int(made) for _, made, _ in said) == 8 and all(int(made) for _, made, _ in said)
     alone = extract_folder(videos, tmp_path/"alone", load_cnn("tiny"), workers=1, progress=False)
@@ -109,7 +103,7 @@ def test_shards_of_torchrun(videos, tmp_path):
         assert_close(read_part(tmp_path/"out", name), read_part(tmp_path/"alone", name))
 
 
-def test_one_of_torchrun_alone(videos, tmp_path, monkeypatch):
+def test_one_of_two_processes_alone(videos, tmp_path, monkeypatch):
     "Whoever is told to does all files and waits for nobody."
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")

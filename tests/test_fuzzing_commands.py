@@ -466,7 +466,7 @@ ODD_CAPTIONS = {  # what the scorers must stand; a reference needs one word at l
     "nothing": ["", " ", "😀 😀", "\t", "\n", "\u00a0", "\u3000", ".", "...", "?!", "-", "--", "''", "``", ",", ";", ":"]}
 
 
-def test_scores_of_odd_captions(tmp_path):
+def test_scores_of_odd_captions(tmp_path, quick_meteor):
     "Through all four metrics, as captions and as references: a score is a finite number, or the call is refused in a sentence."
     pytest.importorskip("pycocoevalcap")
     plain, odd, calls = "a man runs fast", ODD_CAPTIONS, {}

@@ -56,23 +56,31 @@ def test_help_needs_no_torch():
 
 @pytest.fixture(scope="module")
 def runner():
-    "tools/notebooks.py, which runs the notebooks for `make test`."
-    about = importlib.util.spec_from_file_location("notebook_runner", ROOT/"tools"/"notebooks.py")
+    "tools/pool.py, which runs notebooks and test files for `make test`."
+    about = importlib.util.spec_from_file_location("pool", ROOT/"tools"/"pool.py")
     tool = importlib.util.module_from_spec(about)
     about.loader.exec_module(tool)
     return tool
 
 
-def test_a_notebook_that_fails_is_named_and_the_others_run(runner, tmp_path):
+def test_a_notebook_or_test_that_fails_is_named_and_the_others_run(runner, tmp_path, capfd):
     cell = lambda source: {"cell_type": "code", "metadata": {}, "execution_count": None, "outputs": [], "source": source}
     kernel = {"kernelspec": {"display_name": "python3", "language": "python", "name": "python3"}}
-    sources = {"good": "assert __name__ == '__main__'", "bad": "assert False", "dies": "import os\nos._exit(3)", "flagged": "#| slow\nassert False",
-               "after": "open('seen', 'w').write('it ran')"}
-    for name, source in sources.items():
+    notebooks = {"good": "assert __name__ == '__main__'", "bad": "assert False, 'this one'", "dies": "import os\nos._exit(3)",
+                 "flagged": "#| slow\nassert False", "after": f"open({str(tmp_path/'seen')!r}, 'w').write('it ran')"}
+    for name, source in notebooks.items():
         (tmp_path/f"{name}.ipynb").write_text(json.dumps({"cells": [cell(source)], "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}))
-    seconds, failed = runner.run_all([tmp_path/f"{name}.ipynb" for name in sources], 2)
-    assert sorted(failed) == ["bad.ipynb", "dies.ipynb"] and set(seconds) == {f"{name}.ipynb" for name in sources}
+    tests = {"test_good": "import pytest\ndef test_one(): pass\ndef test_two(): pytest.skip('not today')", "test_bad": "def test_it(): assert 1 == 2",
+             "test_dies": "import os\ndef test_it(): os._exit(0)", "test_skipped": "import pytest\npytest.importorskip('no_such_package')"}
+    for name, source in tests.items(): (tmp_path/f"{name}.py").write_text(source)
+    paths = [*(tmp_path/f"{name}.ipynb" for name in notebooks), *(tmp_path/f"{name}.py" for name in tests)]
+    taken, failed = runner.run_all(paths, 2, tmp_path)
+    assert sorted(failed) == ["bad.ipynb", "dies.ipynb", "test_bad.py", "test_dies.py"] and set(taken) == {path.name for path in paths}
     assert (tmp_path/"seen").read_text() == "it ran"
+    printed = capfd.readouterr().out
+    assert "AssertionError: this one" in printed and "assert 1 == 2" in printed
+    assert runner.summary(tmp_path)[0] == "1 tests passed, 2 skipped" and "1 skipped: not today" in runner.summary(tmp_path)
+    with pytest.raises(SystemExit, match="no notebook and no test file is called test_hous"): runner.chosen(["test_hous"])
 
 
 def test_nobody_comes_between_a_question_to_meteor_and_its_answers(runner):

@@ -45,7 +45,7 @@ def copy_of_the_checkout(folder: Path) -> Path:
 def shared_wheel(tmp_path_factory) -> Path:
     "The wheel, built once for all processes that test side by side."
     pytest.importorskip("build", reason="build is not installed")
-    home = tmp_path_factory.getbasetemp().parent/f"wheel-{os.environ.get('PYTEST_XDIST_TESTRUNUID') or os.getpid()}"
+    home = tmp_path_factory.getbasetemp().parent/f"wheel-{os.environ.get('PICKNET_POOL') or os.getpid()}"
     with FileLock(f"{home}.lock"):
         if not (home/"wheel").exists():
             build("wheel", copy_of_the_checkout(home), home/"building")

@@ -1,5 +1,6 @@
 """What must hold for any clip, any batch and any number: properties of every function of the model and the rewards."""
 import copy
+import gc
 import inspect
 import random
 import re
@@ -656,6 +657,19 @@ def test_noise_on_the_cpu_is_exponential():
     logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
     chosen = (logits + gumbel(draw_chances(Decoder(4 * 5000, 8, 8, 8), 1, 1, 0.5).noise.view(5000, 4))).argmax(-1)
     torch.testing.assert_close(chosen.bincount(minlength=4) / 5000, logits.softmax(0), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("collecting", [True, False])
+def test_nothing_is_collected_while_a_step_is_recorded_and_then_as_before(collecting):
+    before = gc.isenabled()
+    try:
+        gc.enable() if collecting else gc.disable()
+        with pytest.raises(ZeroDivisionError), fast.without_collecting():
+            assert not gc.isenabled()
+            1 / 0
+        assert gc.isenabled() is collecting
+    finally:
+        gc.enable() if before else gc.disable()
 
 
 def test_every_function_is_named_here():

@@ -3,8 +3,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Forked
+from conftest import Forked, Ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -120,9 +118,6 @@ def test_a_dead_worker_is_an_error_and_the_rest_is_kept(tmp_path, monkeypatch):
     assert len(list((make_shapes(tmp_path/"world", 4, 1, 1, progress=False)/"videos").glob("*.mp4"))) == 6
 
 
-PREPARE = "import sys; from picknet_nb.world import *; SCALES['smoke'] = (8, 2, 3); prepare_shapes(sys.argv[1], 'smoke', progress=False)"
-
-
 def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", (8, 2, 3))
     undisturbed = prepare_shapes(tmp_path/"calm", "smoke", progress=False)
@@ -140,19 +135,15 @@ def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeyp
     assert not (tmp_path/"killed"/"parts").exists()
 
 
-def test_two_processes_of_torchrun_prepare_one_world(tmp_path):
+def test_two_processes_prepare_one_world(tmp_path, monkeypatch):
     "One of them makes it, alone; the other waits and loads it."
-    script = tmp_path/"prepare.py"
-    script.write_text(PREPARE.replace("prepare_shapes(sys", "corpus = prepare_shapes(sys")
-                      + "\nimport os; open(f'{sys.argv[1]}.{os.environ[\"RANK\"]}', 'w').write(str(len(corpus.ids)))\n")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", str(script), str(tmp_path/"corpus")]
-    process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, stderr=subprocess.PIPE, text=True, start_new_session=True, cwd=ROOT)
-    try:
-        _, said = process.communicate(timeout=240)
-    except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
-        pytest.fail("they wait for one another")
-    assert process.returncode == 0, said
+    monkeypatch.setitem(SCALES, "smoke", (8, 2, 3))
+
+    def prepare():
+        corpus = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
+        (tmp_path/f"corpus.{os.environ['RANK']}").write_text(str(len(corpus.ids)))
+    both = Ranks(prepare)
+    assert both.wait(240) == 0, both.output()
     assert [(tmp_path/f"corpus.{rank}").read_text() for rank in range(2)] == ["13", "13"]
 
 

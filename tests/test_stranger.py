@@ -11,7 +11,8 @@ import pytest
 
 pytest.importorskip("av")
 
-from test_explorer import find_chromium, free_port, started
+from conftest import free_port
+from test_explorer import find_chromium, launch, started
 from test_packaging import shared_wheel
 
 from picknet_nb.shapes import describe, draw, make_story
@@ -107,10 +108,11 @@ def test_a_stream_by_a_pipe(command, desk):
 def test_a_page_in_a_browser(command, desk, tmp_path):
     pytest.importorskip("voila")
     sync_api = pytest.importorskip("playwright.sync_api")
-    found, words = find_chromium(), [command, "explore", "--model", "shapes", "--videos", "clips", "--port", str(free_port()), "--no-browser"]
+    find_chromium()
+    words = [command, "explore", "--model", "shapes", "--videos", "clips", "--port", str(free_port()), "--no-browser"]
     borrowed = os.environ | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}  # Voilà's templates lie beside the packages, not in them
     with started(words, tmp_path/"server.log", "?token=", cwd=desk, env=borrowed), sync_api.sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=found, args=["--no-sandbox"])
+        browser = launch(playwright)
         page = browser.new_page()
         page.goto(re.search(r"http://\S+\?token=\w+", (tmp_path/"server.log").read_text())[0], timeout=180_000)
         page.wait_for_selector(".pn-strip .pn-picked", timeout=180_000)

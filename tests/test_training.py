@@ -4,16 +4,13 @@ import os
 import random
 import resource
 import signal
-import subprocess
-import sys
-import tempfile
 import time
 from collections import Counter
 from pathlib import Path
 
 import pytest
 import torch
-from conftest import Forked, noise_corpus
+from conftest import Forked, Ranks, noise_corpus
 from reliability import tally
 from safetensors.torch import load_file
 
@@ -23,12 +20,12 @@ from picknet_nb.files import locked
 from picknet_nb.rewards import reward_for
 from picknet_nb.runs import RunError, Trainer, load_run, read_checkpoint, restore
 from picknet_nb.stages import Adaptation, Model, Supervision, Validation, recipes
-from picknet_nb.training import Step, TrainingError, train
+from picknet_nb.training import Step, TrainingError, joined, train
+from picknet_nb.workers import rank_and_world
 
-HERE = Path(__file__).parent
-CONFIG = preset("smoke", supervision_epochs=3, word_epochs=1, reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True, mention_weight=0.5)
+CONFIG = preset("smoke", hidden=16, word_embedding=16, feature_embedding=16, policy_hidden=16, supervision_epochs=3, word_epochs=1,
+                reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True, mention_weight=0.5)
 ROW = recipes()["PickNet (V+L)"]
-linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /proc")
 
 
 def learn(folder: Path) -> None:
@@ -77,7 +74,7 @@ def killed_until_done(start, folder: Path, whole: float, most: int, draw: random
                 child.wait(60)
                 struck.append(stage_of(folder))
         code = child.wait(300)
-        assert code in (0, -kill), child.output() if isinstance(child, Forked) else child.stderr.read().decode()
+        assert code in (0, -kill), child.output()
         if code == 0 and (folder/"weights.safetensors").exists():
             return struck
     raise AssertionError("never finished")
@@ -100,8 +97,8 @@ def killed_as_often(start, undisturbed: Path, tmp_path: Path, moments: int, kill
         same_bits(tmp_path/f"killed{number}", undisturbed)
         if len(struck) >= moments or struck and moments < 10:
             break
-    tally("kills", f"{1 + (start is Pair)}, {kill.name}", Counter(struck))
-    tally("runs", f"{1 + (start is Pair)}", Counter(same_bits=number + 1))
+    tally("kills", f"{1 + (start is start_pair)}, {kill.name}", Counter(struck))
+    tally("runs", f"{1 + (start is start_pair)}", Counter(same_bits=number + 1))
     assert struck
 
 
@@ -110,56 +107,37 @@ def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path,
     killed_as_often(start_child, undisturbed, tmp_path, int(os.environ.get("PICKNET_KILLS", "4")), kill)
 
 
-PAIR = """
-import os, signal, sys; sys.path.insert(0, sys.argv[2])
-open(f"{sys.argv[3]}/{os.getpid()}", "w").close()
-import torch; torch.set_num_threads(1)
-from test_training import CONFIG, ROW, noise_corpus
-from picknet_nb.training import joined, train
-plain, left = os.fsync, [int(sys.argv[4])]
-def fsync(handle):
-    left[0] -= 1
-    if not left[0] and os.environ.get("RANK", "0") == "0": os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a write
-    plain(handle)
-os.fsync = fsync
-with joined("gloo"): train(sys.argv[1], noise_corpus(), CONFIG, ROW, bars=False)
-"""
+def learn_together(folder: Path, dies_at: int = 0) -> None:  # dies_at: the write in which the first process dies; 0: in none
+    torch.set_num_threads(1)
+    plain, left = os.fsync, [dies_at]
+
+    def fsync(handle):
+        left[0] -= 1
+        if not left[0] and os.environ.get("RANK", "0") == "0": os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a write
+        plain(handle)
+    os.fsync = fsync
+    with joined("gloo"): train(folder, noise_corpus(), CONFIG, ROW, bars=False)
 
 
-class Pair(subprocess.Popen):
-    "A run to which torchrun gives two processes; torchrun and both of them are killed together. Or one process without torchrun."
-
-    def __init__(self, folder: Path, dies_at: int = 0, processes: int = 2):  # dies_at: the write in which the first process dies; 0: in none
-        self.home = Path(tempfile.mkdtemp(dir=folder.parent))
-        (self.home/"pair.py").write_text(PAIR)
-        words = "-m torch.distributed.run --standalone --nproc-per-node 2".split() if processes == 2 else []
-        super().__init__([sys.executable, *words, str(self.home/"pair.py"), str(folder), str(HERE), str(self.home), str(dies_at)],
-                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-
-    def send_signal(self, kill) -> None:
-        super().send_signal(kill)
-        for pid in (path.name for path in self.home.glob("[0-9]*")):
-            command = Path(f"/proc/{pid}/cmdline")
-            if command.exists() and str(self.home).encode() in command.read_bytes():
-                os.kill(int(pid), kill)
+def start_pair(folder: Path, dies_at: int = 0) -> Ranks:
+    "The same run on two processes, which are killed together."
+    return Ranks(learn_together, folder, dies_at)
 
 
 @pytest.fixture(scope="module")
 def undisturbed_pair(tmp_path_factory) -> Path:
     "The same run on two processes, left alone."
     folder, started = tmp_path_factory.mktemp("pair")/"undisturbed", time.monotonic()
-    _, errors = (child := Pair(folder)).communicate(timeout=300)
-    assert child.returncode == 0, errors.decode()
+    child = start_pair(folder)
+    assert child.wait() == 0, child.output()
     (folder/"seconds.txt").write_text(f"{time.monotonic() - started}")
     return folder
 
 
-@linux
 def test_two_processes_killed_together_end_with_the_same_bits(undisturbed_pair, tmp_path):
-    killed_as_often(Pair, undisturbed_pair, tmp_path, int(os.environ.get("PICKNET_KILLS", "2")))
+    killed_as_often(start_pair, undisturbed_pair, tmp_path, int(os.environ.get("PICKNET_KILLS", "2")))
 
 
-@linux
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_process_that_dies_in_the_middle_of_a_write_ends_with_the_same_bits(request, tmp_path, processes):
     "Alone, or as one of two."
@@ -169,11 +147,10 @@ def test_a_process_that_dies_in_the_middle_of_a_write_ends_with_the_same_bits(re
         if (tmp_path/f"{number}"/"weights.safetensors").exists():
             number += 1
         folder = tmp_path/f"{number}"
-        child = Pair(folder, draw.randint(2, 14) if len(struck) < moments else 0, processes)
-        _, errors = child.communicate(timeout=300)
-        child.send_signal(signal.SIGKILL)  # what torchrun may have left
-        if child.returncode:
-            assert b"SIGKILL" in errors or child.returncode == -signal.SIGKILL, errors.decode()
+        dies_at = draw.randint(2, 14) if len(struck) < moments else 0
+        child = start_pair(folder, dies_at) if processes == 2 else Forked(learn_together, folder, dies_at)
+        if code := child.wait():
+            assert code == -signal.SIGKILL, child.output()
             struck.append(stage_of(folder))
         else:
             same_bits(folder, undisturbed)
@@ -186,8 +163,8 @@ class Killed(BaseException):
     "Nothing in the package catches this, as nothing catches a kill."
 
 
-def test_killed_after_every_kind_of_write_ends_with_the_same_bits(corpus, tmp_path, monkeypatch):
-    config = CONFIG.changed(supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1)
+def test_killed_after_every_kind_of_write_ends_with_the_same_bits(tmp_path, monkeypatch):
+    corpus, config = noise_corpus(videos=20), CONFIG.changed(supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1)
     train(tmp_path/"alone", corpus, config, ROW, bars=False)
     alone, plain, left, last = load_file(tmp_path/"alone"/"weights.safetensors"), runs.write_whole, [0], set()
 
@@ -333,7 +310,7 @@ def test_rewarded_words_need_other_samples_of_the_clip():
 
 def test_another_config_and_another_vocabulary_are_refused(undisturbed, corpus):
     before = {path: path.read_bytes() for path in undisturbed.iterdir()}
-    with pytest.raises(RunError, match="hidden 64 .now 48"):
+    with pytest.raises(RunError, match="hidden 16 .now 48"):
         train(undisturbed, corpus, CONFIG.changed(hidden=48), ROW, bars=False)
     with pytest.raises(RunError, match="vocabulary"):
         train(undisturbed, noise_corpus(videos=6), CONFIG, ROW, bars=False)
@@ -459,18 +436,12 @@ def test_two_runs_cannot_share_a_folder(corpus, tmp_path):
             train(tmp_path, corpus, CONFIG, ROW, bars=False)
 
 
-TOGETHER = """
-import json, sys; sys.path.insert(0, sys.argv[2])
-import torch; torch.set_num_threads(1); torch.set_default_dtype(torch.float64)  # single precision would hide what is not equal behind rounding
-from test_training import CONFIG, noise_corpus
-from picknet_nb.config import preset
-from picknet_nb.stages import recipes
-from picknet_nb.training import joined, train
-from picknet_nb.workers import rank_and_world
-from picknet_nb import training
-config = preset("smoke", supervision_epochs=4, dropout=0.0, feedback_step=0.0)
-with joined("gloo" if "WORLD_SIZE" in __import__("os").environ else None):
+def tell_losses(folder: Path) -> None:
+    "Train, in double precision, and write down the loss of each step, the mean over all processes."
+    torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)  # single precision would hide what is not equal behind rounding
     losses, plain = [], training.Sums.add
+
     def add(self, loss, gradient, measures):
         mean = loss.clone()
         if rank_and_world()[1] > 1:
@@ -479,46 +450,33 @@ with joined("gloo" if "WORLD_SIZE" in __import__("os").environ else None):
         losses.append(mean.item())
         plain(self, loss, gradient, measures)
     training.Sums.add = add
-    train(sys.argv[1], noise_corpus(), config, recipes()["Baseline"], bars=False)
-    if rank_and_world()[0] == 0: print(json.dumps(losses))
-"""
+    with joined("gloo"):
+        train(folder, noise_corpus(), preset("smoke", supervision_epochs=4, dropout=0.0, feedback_step=0.0), recipes()["Baseline"], bars=False)
+    if rank_and_world()[0] == 0: (folder/"losses.json").write_text(json.dumps(losses))
 
 
 def test_two_processes_reach_the_losses_of_one(tmp_path):
-    import json
-    script = tmp_path/"together.py"
-    script.write_text(TOGETHER)
-    run = lambda *start: json.loads(subprocess.run([*start, str(script), str(tmp_path/f"run{len(start)}"), str(HERE)], check=True,
-                                                   capture_output=True, text=True, timeout=300).stdout.splitlines()[-1])
-    alone = run(sys.executable)
-    both = run(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    for processes in (Forked(tell_losses, tmp_path/"alone"), Ranks(tell_losses, tmp_path/"both")):
+        assert processes.wait() == 0, processes.output()
+    alone, both = (json.loads((tmp_path/name/"losses.json").read_text()) for name in ("alone", "both"))
     assert len(alone) >= 20
     torch.testing.assert_close(torch.tensor(both[:20], dtype=torch.float64), torch.tensor(alone[:20], dtype=torch.float64), rtol=0, atol=1e-10)
 
 
-PATIENT = """
-import signal, sys; sys.path.insert(0, sys.argv[2])
-import torch; torch.set_num_threads(1)
-from test_training import noise_corpus
-from picknet_nb.config import preset
-from picknet_nb.stages import Validation, recipes
-from picknet_nb.training import joined, train
-from picknet_nb.workers import rank_and_world
-plain, calls = Validation.__call__, iter(range(100))
-def apart(self, model):  # what one process finds worse every time, the other finds better
-    return plain(self, model) | {"score": float(next(calls) * (1 if rank_and_world()[0] else -1))}
-Validation.__call__ = apart
-signal.alarm(100)  # processes that wait for each other end, too
-with joined("gloo"):
-    config = preset("smoke", supervision_epochs=1, adaptation_epochs=8, patience=2)
-    train(sys.argv[1], noise_corpus(), config, recipes()["Random, adapted"], bars=False)
-"""
+def be_patient(folder: Path) -> None:
+    torch.set_num_threads(1)
+    plain, calls = Validation.__call__, iter(range(100))
+
+    def apart(self, model):  # what one process finds worse every time, the other finds better
+        return plain(self, model) | {"score": float(next(calls) * (1 if rank_and_world()[0] else -1))}
+    Validation.__call__ = apart
+    signal.alarm(100)  # processes that wait for each other end, too
+    with joined("gloo"):
+        train(folder, noise_corpus(), preset("smoke", supervision_epochs=1, adaptation_epochs=8, patience=2), recipes()["Random, adapted"], bars=False)
 
 
 def test_processes_that_find_different_scores_stop_at_the_same_epoch(tmp_path):
-    script = tmp_path/"patient.py"
-    script.write_text(PATIENT)
-    subprocess.run([sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(script), str(tmp_path/"run"), str(HERE)],
-                   check=True, capture_output=True, timeout=240)
+    both = Ranks(be_patient, tmp_path/"run")
+    assert both.wait() == 0, both.output()
     log = [json.loads(line) for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines()]
     assert [line["epoch"] for line in log if line["stage"] == "adaptation"] == [0, 1, 2]  # the first process decides: the first epoch was the best

@@ -1,4 +1,4 @@
-"What `make test` does: sync, notebooks, pytest and, beside them, wheel; each step timed, the first failure ends it, a summary at the end."
+"What `make test` does: sync, then notebooks and pytest together and, beside them, wheel; each step timed, a summary at the end."
 import os
 import re
 import shutil
@@ -7,8 +7,6 @@ import subprocess
 import sys
 import tempfile
 import time
-import xml.etree.ElementTree as xml
-from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -52,27 +50,31 @@ def compare(copy: Path, folder: str, pattern: str, complaint: str):
             yield f"{name} {complaint}"
 
 
-def usable_cores() -> int:
-    "How many cores this process may use."
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def side_by_side(*kinds: str) -> str:
+    "Run files of these kinds by tools/pool.py; what it says at its end is the result."
+    if "tests" in kinds: call(sys.executable, "tools/chromium.py")
+    with subprocess.Popen([sys.executable, "tools/pool.py", *kinds], env=SINGLE, stdout=subprocess.PIPE, text=True) as process:
+        lines = []
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line.rstrip())
+    if process.returncode: raise SystemExit("some of them failed: see above")
+    return "\n".join(lines[lines.index("in short:") + 1:])
 
 
 def notebooks() -> str:
-    "Every notebook, as many at a time as there are cores."
-    call(sys.executable, "tools/notebooks.py", env=SINGLE)
-    return f"{len(list(Path('nbs').glob('[!.]*.ipynb')))} notebooks ran"
+    "Every notebook, a few at a time."
+    return side_by_side("notebooks")
 
 
 def pytest() -> str:
-    "The tests that cannot be told as a story, in a process for each core."
-    call(sys.executable, "tools/chromium.py")
-    side_by_side = ("-n", usable_cores(), "--dist", "worksteal") if usable_cores() > 1 else ()
-    with tempfile.TemporaryDirectory() as folder:
-        call(sys.executable, "-m", "pytest", "-q", *side_by_side, "--durations=8", f"--junitxml={folder}/report.xml", "tests", env=SINGLE)
-        suite = xml.parse(f"{folder}/report.xml").getroot().find("testsuite")
-    reasons = Counter(skipped.get("message", "no reason given") for skipped in suite.iter("skipped"))
-    passed = int(suite.get("tests")) - int(suite.get("skipped"))
-    return f"{passed} tests passed, {suite.get('skipped')} skipped" + "".join(f"\n{'':10} {count} skipped: {why}" for why, count in reasons.items())
+    "Every test file, a few at a time."
+    return side_by_side("tests")
+
+
+def notebooks_and_pytest() -> str:
+    "Every notebook and every test file, a few at a time."
+    return side_by_side("notebooks", "tests")
 
 
 def wheel() -> str:
@@ -83,14 +85,14 @@ def wheel() -> str:
         call(sys.executable, "-m", "build", "--outdir", folder, f"{folder}/copy", stdout=subprocess.DEVNULL)
         (built,), (packed,) = Path(folder).glob("*.whl"), Path(folder).glob("*.tar.gz")
         call(sys.executable, "-m", "venv", f"{folder}/empty")
-        python, quiet = f"{folder}/empty/bin/python", ("--quiet", "--disable-pip-version-check")
+        python, quiet = f"{folder}/empty/bin/python", ("--quiet", "--disable-pip-version-check", "--no-compile")  # most of PyTorch is never imported
         call(python, "-m", "pip", "install", *quiet, "--constraint", "constraints.txt", built)
         installed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
         unwanted = re.findall(r"^(?:nbdev|fastcore|jupyter\w*|notebook|ipykernel|av|nltk|matplotlib)(?===)", installed, re.M)
         if unwanted:
             raise SystemExit(f"the wheel pulls in {', '.join(unwanted)}: see requirements in settings.ini")
         try_out(folder)
-        call(python, "-m", "pip", "uninstall", *quiet, "--yes", "picknet_nb")
+        call(python, "-m", "pip", "uninstall", *quiet[:2], "--yes", "picknet_nb")
         call(python, "-m", "pip", "install", *quiet, "--no-deps", packed)  # its dependencies came with the wheel
         try_out(folder)
         return f"{built.name} and {packed.name} install and run alone"
@@ -108,7 +110,7 @@ import importlib, pkgutil, picknet_nb
 for module in pkgutil.iter_modules(picknet_nb.__path__): importlib.import_module(f"picknet_nb.{module.name}")
 picknet_nb.analysis.load_paper()  # data that must come along
 """
-STEPS = {step.__name__: step for step in (sync, notebooks, pytest, wheel)}
+STEPS = {step.__name__: step for step in (sync, notebooks, pytest, notebooks_and_pytest, wheel)}
 
 
 @contextmanager
@@ -144,7 +146,7 @@ def in_order(names: list[str]) -> list[str]:
         except (subprocess.CalledProcessError, SystemExit) as failure:
             raise SystemExit(f"{failure}\nmake test failed at the step '{name}'") from None
         first, *more = found.splitlines()
-        summary += [f"{name:10} {first} ({time.monotonic() - start:.0f} s)", *more]
+        summary += [f"{name:10} {first} ({time.monotonic() - start:.0f} s)", *(f"{'':10} {line}" for line in more)]
     return summary
 
 
@@ -153,6 +155,8 @@ def main(names: list[str]) -> None:
     for name in names:
         if name not in STEPS:
             raise SystemExit(f"no step {name!r}: {', '.join(STEPS)}")
+    if {"notebooks", "pytest"} <= set(names):  # in one queue, so that no core waits for the last of either
+        names = ["notebooks_and_pytest" if name == "notebooks" else name for name in names if name != "pytest"]
     if len(names) == 1 or "wheel" not in names:
         summary = in_order(names)
     else:
@@ -164,4 +168,4 @@ def main(names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:] or list(STEPS))
+    main(sys.argv[1:] or ["sync", "notebooks", "pytest", "wheel"])

@@ -1,0 +1,181 @@
+"""Run notebooks and test files, each in a process of its own: `python tools/pool.py [notebooks|tests|NAME ...]`.
+
+What takes long and is the same for all is done once, before the first process is forked: importing PyTorch, drawing the example clips,
+and starting METEOR, which reads its tables for ten seconds. There is one process more than there are cores, because many tests wait, for
+a server, a browser or a process that they have killed. What took longest the last time comes first, so that nothing long is left at the end.
+"""
+import gc
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+import types
+import xml.etree.ElementTree as xml
+from collections import Counter
+from contextlib import contextmanager
+from multiprocessing import Lock
+from pathlib import Path
+
+os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")  # a fork does not survive PyTorch's threads
+
+ROOT = Path(__file__).resolve().parents[1]
+SECONDS = ROOT/".venv"/"seconds.json"
+LONG = ("test_fuzzing_commands", "test_explorer", "picknet_on_one_page", "test_training", "41_your_own", "test_cli", "test_hostile_videos",
+        "test_workers", "test_explorer_security", "test_faults", "test_reproduction")  # where nothing is known yet
+
+
+class SharedMeteor:
+    "What a METEOR that others use too looks like to one who asks: nobody comes between a question and its answers."
+
+    def __init__(self, java, lock):
+        self.java, self.lock, self.awaited = java, lock, 0
+
+    def __enter__(self): return self
+    def __exit__(self, *_): pass
+
+    def answer(self, line: str | None = None) -> str:
+        "Send a line, if there is one, and read a line."
+        if line is not None:
+            if not self.lock.acquire(timeout=600): raise TimeoutError("METEOR was left in the middle of an answer by a notebook that died")
+            self.awaited = 1 + (line.count(" ||| ") if line.startswith("EVAL") else 0)
+        self.awaited -= 1
+        try:
+            return self.java.answer(line)
+        finally:
+            if not self.awaited: self.lock.release()
+
+
+@contextmanager
+def one_meteor():
+    "A METEOR for every notebook that scores, as a function to put in the place of `meteor_process`; tests start their own."
+    from picknet_nb import metrics
+
+    try:
+        java = metrics.meteor_process()
+    except metrics.ScoreError:  # not installed: whoever needs it will say so
+        yield metrics.meteor_process
+        return
+    with java:
+        java.watch.cancel()  # there is no time limit on all notebooks together, and a fork should see no other thread
+        java.watch.join()
+        lock = Lock()
+        yield lambda *_, **__: SharedMeteor(java, lock)
+
+
+def prepare() -> None:
+    "Import and draw what nearly every notebook and test needs."
+    import matplotlib.pyplot  # noqa: F401
+    import nbdev.test  # noqa: F401
+    import pytest  # noqa: F401
+
+    from picknet_nb import api, compared, frontier, watching  # noqa: F401
+    from picknet_nb.shapes import example_corpus
+    example_corpus()
+    gc.collect()
+    gc.freeze()  # a collection in a forked process would otherwise copy all of this
+
+
+def run_notebook(path: Path, report: Path, meteor) -> bool:
+    "Whether every cell of a notebook passed."
+    from nbdev.config import get_config
+    from nbdev.test import test_nb
+
+    from picknet_nb import metrics
+    os.chdir(ROOT/"nbs")
+    metrics.meteor_process = meteor
+    return test_nb(path, skip_flags=get_config().tst_flags.split(), do_print=True, basepath=ROOT)[0]
+
+
+def run_tests(path: Path, report: Path, meteor) -> bool:
+    "Whether every test of a file passed; what became of each goes into the report."
+    import pytest
+
+    os.chdir(ROOT)
+    sys.path[0] = str(ROOT)  # as it is for `python -m pytest`
+    sys.modules["__main__"] = types.ModuleType("__main__")  # a process that a test spawns would read this file again
+    ended = pytest.main(["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={report.with_suffix('')}", str(path)])
+    return ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # a file without what it needs is skipped as a whole
+
+
+def started(path: Path, folder: Path, meteor) -> int:
+    "The process that runs a notebook or a test file; what it says goes into the folder, and a mark if all went well."
+    if process := os.fork():
+        return process
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who works in the background of a shell ignores it, but tests send it
+    try:
+        said = os.open(folder/f"{path.name}.txt", os.O_WRONLY | os.O_CREAT)
+        for stream in (1, 2): os.dup2(said, stream)
+        sys.stdout, sys.stderr = (open(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
+        run = run_notebook if path.suffix == ".ipynb" else run_tests
+        if run(path, folder/f"{path.name}.xml", meteor): (folder/f"{path.name}.passed").touch()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush(), sys.stderr.flush()
+        os._exit(0)
+
+
+def run_all(paths: list[Path], most: int, folder: Path, meteor=None) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    "How long each took, by the clock and in processor seconds, and the names of those that failed; what these said is printed."
+    waiting, running, taken, failed = list(paths), {}, {}, []
+    while waiting or running:
+        while waiting and len(running) < most:
+            path = waiting.pop(0)
+            running[started(path, folder, meteor)] = path, time.monotonic()
+        process, _, used = os.wait3(0)
+        if process not in running: continue
+        path, begun = running.pop(process)
+        taken[path.name] = round(time.monotonic() - begun, 1), round(used.ru_utime + used.ru_stime, 1)
+        if not (passed := (folder/f"{path.name}.passed").exists()):  # an exit status would also be 0 after os._exit(0) in a test
+            failed.append(path.name)
+            print(f"── {path.name}", (folder/f"{path.name}.txt").read_text(errors="replace"), sep="\n")
+        print(f"{path.name:40} {'passed' if passed else 'failed'} in {taken[path.name][0]:.0f} s", flush=True)
+    return taken, failed
+
+
+def summary(folder: Path) -> list[str]:
+    "How many tests passed, and how many were skipped for which reason, from the reports."
+    cases = [case for report in folder.glob("*.xml") for case in xml.parse(report).getroot().iter("testcase")]
+    reasons = Counter(skipped.get("message", "no reason given") for case in cases for skipped in case.iter("skipped"))
+    slowest = sorted(cases, key=lambda case: -float(case.get("time")))[:8]
+    print("the slowest tests:", *(f"{float(case.get('time')):6.1f} s {case.get('classname')}.{case.get('name')}" for case in slowest), sep="\n")
+    passed = sum(not list(case) or {part.tag for part in case} <= {"system-out", "system-err", "properties"} for case in cases)
+    return [f"{passed} tests passed, {sum(reasons.values())} skipped", *(f"{count} skipped: {why}" for why, count in reasons.items())]
+
+
+def remembered() -> dict[str, float]:
+    "How many seconds each took the last time it ran."
+    return json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+
+
+def chosen(names: list[str]) -> list[Path]:
+    "The notebooks and test files of these names, what took longest before the others."
+    found = {"notebooks": list((ROOT/"nbs").glob("[!.]*.ipynb")), "tests": list((ROOT/"tests").glob("test_*.py"))}
+    if unknown := set(names) - set(found) - {path.stem for paths in found.values() for path in paths}:
+        sys.exit(f"no notebook and no test file is called {', '.join(sorted(unknown))}")
+    paths = [path for kind, paths in found.items() for path in paths if not names or kind in names or path.stem in names]
+    known = dict.fromkeys(LONG, 1000) | remembered()
+    return sorted(paths, key=lambda path: (-known.get(path.stem, 10), path.name))
+
+
+def main(names: list[str]) -> None:
+    paths = chosen(names)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    os.environ["PICKNET_POOL"] = str(os.getpid())  # by which tests know that they run side by side
+    prepare()
+    with tempfile.TemporaryDirectory() as place, one_meteor() as meteor:
+        taken, failed = run_all(paths, cores + 1, Path(place), meteor)
+        told = summary(Path(place)) if any(path.suffix == ".py" for path in paths) else []
+    seconds = {Path(name).stem: seconds for name, (seconds, _) in taken.items()}
+    if SECONDS.parent.is_dir(): SECONDS.write_text(json.dumps(remembered() | seconds, indent=1))
+    used = {Path(name).stem: used for name, (_, used) in sorted(taken.items(), key=lambda each: -each[1][1])}
+    print("processor seconds:", ", ".join(f"{name} {each:.0f}" for name, each in list(used.items())[:12]), f"… {sum(used.values()):.0f} in all")
+    if failed: sys.exit("\n".join(["these failed, see above:", *failed]))
+    print("in short:", f"{len(taken)} notebooks and test files passed", *told, sep="\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
