@@ -45,6 +45,7 @@ mtable[displaystyle=true] mtd { padding-left: 0; padding-right: 0; } mtable[disp
   .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child):not([style*=right]) { min-width: 9em; }
   .jupyter-wrapper .zeroclipboard-container { display: none; }  /* it would hide half of a short line */
   .jupyter-wrapper .jp-Notebook { padding: 0; }
+  .md-typeset .jupyter-wrapper .jp-RenderedText pre { white-space: pre-wrap; overflow-wrap: anywhere; }
 }
 """
 
