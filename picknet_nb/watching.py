@@ -164,8 +164,8 @@ def told_captions(captioner, run: Path, files: list[Path], drawn: list[list], as
     "Print the caption of each video and draw what is asked for; for each, whether it has one."
     from picknet_nb.captioning import Failure
     from picknet_nb.drawing import render, save_strip
-    one = len(files) == 1
-    for found, *places in zip(captioner.caption_many(files, **options), *drawn):
+    one, running = len(files) == 1, as_json or any(map(any, drawn))  # who prints one sentence need not know what was said on the way
+    for found, *places in zip(captioner.caption_many(files, running=running, **options), *drawn):
         tell(found, as_json, one, run)
         failed = isinstance(found, Failure)
         for draw, place in zip((save_strip, render, render), () if failed else places):

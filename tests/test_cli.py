@@ -488,6 +488,17 @@ def test_corpora_are_joined_by_a_command(tmp_path):
     assert "the same video twice" in refused("prepare", "join", parts[0], parts[0], "--out", tmp_path/"x")
 
 
+def test_sentences_on_the_way_are_made_for_those_who_see_them(toy, tmp_path, monkeypatch):
+    asked, plain = [], captioning.VideoCaptioner.caption_many
+    monkeypatch.setattr(captioning.VideoCaptioner, "caption_many",
+                        lambda self, paths, **options: asked.append(options["running"]) or plain(self, paths, **options))
+    command = "caption", toy/"videos"/"example.mp4", "--run", toy/"run"
+    text, found, _ = (picknet(*command, *more)[1] for more in ((), ("--json",), ("--strip", tmp_path/"strip.png")))
+    assert asked == [False, True, True]
+    found = json.loads(found)
+    assert text.splitlines()[0] == found["caption"] == found["captions"][-1] and len(found["captions"]) == len(found["picked"])
+
+
 def test_a_drawing_does_not_go_to_standard_output(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--strip", "-") and not (tmp_path/"-").exists()
