@@ -22,10 +22,10 @@ from .files import PickNetError
 from .text import BOS, EOS, PAD
 
 # %% auto #0
-__all__ = ['CAPTIONERS', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'made_ready', 'next_word', 'generate',
-           'greedy', 'sample', 'Beams', 'extend', 'beam_search', 'beam', 'teach_by_step', 'teach', 'check_sizes',
-           'Seen', 'Ready', 'PaperNetworks', 'PaperCaptioner', 'make_captioner', 'without_dropout', 'caption',
-           'growing']
+__all__ = ['CAPTIONERS', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'made_ready', 'next_word',
+           'likeliest_word', 'generate', 'greedy', 'sample', 'Beams', 'extend', 'beam_search', 'beam', 'teach_by_step',
+           'teach', 'check_sizes', 'Seen', 'Ready', 'PaperNetworks', 'PaperCaptioner', 'make_captioner',
+           'without_dropout', 'caption', 'growing']
 
 # %% ../nbs/14_captioner.ipynb #ef666a38
 def mapped(function: Callable[[Tensor], Tensor], tree):
@@ -88,6 +88,13 @@ def next_word(
     word = torch.where(done, PAD, word)
     return word, gained, done | (word == EOS)
 
+
+@fused
+def likeliest_word(logits: Tensor, never: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
+    "The likeliest next word of each caption and which have ended, where nobody asks how likely."
+    word = torch.where(done, PAD, (logits + never).argmax(-1))
+    return word, done | (word == EOS)
+
 # %% ../nbs/14_captioner.ipynb #21437d3c
 @torch.no_grad()
 def generate(
@@ -97,6 +104,7 @@ def generate(
     sampled: bool = False,   # draw each word instead of taking the likeliest
     draws=None,              # chances drawn beforehand, if the captioner does; None: no dropout
     no_repeats: bool = False,  # never say two words in a row for the second time
+    scored: bool = True,       # False: nobody asks for the log-probabilities, and they stay 0
 ) -> tuple[Tensor, Tensor]:  # int64 (batch, max_words), (batch,)
     "Captions word by word, each word fed to the next step, and their log-probabilities."
     like, memory = first_tensor(memory), made_ready(captioner, memory, draws)
@@ -111,9 +119,12 @@ def generate(
             logits = logits.masked_fill(again, -torch.inf)
         noise = torch.empty_like(logits, dtype=full_precision(logits.dtype)) if sampled else None
         if sampled: noise.exponential_()
-        word, gained, done = next_word(logits, never, done, noise)
+        if sampled or scored:
+            word, gained, done = next_word(logits, never, done, noise)
+            total = total + gained
+        else:
+            word, done = likeliest_word(logits, never, done)
         words.append(word)
-        total = total + gained
         if not done.is_cuda and done.all(): break
     words = torch.stack(words, 1)
     return F.pad(words, (0, max_words - words.shape[1]), value=PAD), total
@@ -121,7 +132,7 @@ def generate(
 
 def greedy(captioner, memory, max_words: int, no_repeats: bool = False) -> Tensor:  # (batch, time)
     "At every step the likeliest word."
-    return generate(captioner, memory, max_words, no_repeats=no_repeats)[0]
+    return generate(captioner, memory, max_words, no_repeats=no_repeats, scored=False)[0]
 
 
 def sample(captioner, memory, max_words: int, draws=None) -> tuple[Tensor, Tensor]:
@@ -304,7 +315,11 @@ class PaperCaptioner(PaperNetworks):
 
     def ready(self, memory: Seen, draws: Draws | None = None) -> Ready:
         weights = self.decoder.weights()
-        return Ready(weights, weights.context(memory.video), draws)
+        context = weights.context(memory.video)
+        # without dropout a word always says the same; a table of all words costs a GPU little
+        small = context.is_cuda or len(weights.table) < 1024
+        if draws is None and small and not torch.is_grad_enabled(): weights = weights.spoken()
+        return Ready(weights, context, draws)
 
     def start(self, memory: Seen | Ready) -> tuple[Tensor, Tensor, int]:
         memory = memory if isinstance(memory, Ready) else self.ready(memory)

@@ -17,7 +17,7 @@ from .files import PickNetError
 from .text import BOS, PAD, UNK
 
 # %% auto #0
-__all__ = ['NEVER', 'gru_step', 'embedded', 'thin_out', 'Weights', 'WordModel', 'Draws', 'gumbel', 'dropout_scale',
+__all__ = ['NEVER', 'gru_step', 'embedded', 'heard', 'thin_out', 'Weights', 'WordModel', 'Draws', 'gumbel', 'dropout_scale',
            'draw_chances', 'plain_logits', 'choose', 'feed', 'Decoder', 'caption_loss']
 
 # %% ../nbs/11_decoder.ipynb #cdd74e47
@@ -47,6 +47,12 @@ def embedded(
     rows = F.embedding(words, table, padding_idx=PAD)
     return (rows if scale is None else rows*scale).to(kind)
 
+# %% ../nbs/11_decoder.ipynb #94c98926
+@fused
+def heard(table: Tensor, words: Tensor, context: Tensor) -> Tensor:
+    "What words (...) say to the gates, looked up in `Weights.spoken`, after what the video says."
+    return F.embedding(words, table) + context
+
 # %% ../nbs/11_decoder.ipynb #9ee502c4
 @fused
 def thin_out(state: Tensor, scale: Tensor) -> Tensor:
@@ -57,7 +63,7 @@ def thin_out(state: Tensor, scale: Tensor) -> Tensor:
 class Weights(NamedTuple):
     "The decoder's matrices in the type that products run in, and what one step does with them."
     table: Tensor    # (vocabulary, embedding) W_w transposed, in full precision
-    word: Tensor     # (3 hidden, embedding) W_zw, W_rw, W_pw
+    word: Tensor | None   # (3 hidden, embedding) W_zw, W_rw, W_pw; None: the table knows
     bias: Tensor     # (3 hidden,) b_z, b_r, b_p
     video: Tensor    # (3 hidden, video) W_zv, W_rv, W_pv
     gates: Tensor    # (2 hidden, hidden) W_zp, W_rp
@@ -68,8 +74,14 @@ class Weights(NamedTuple):
         "What the video says to the gates, (batch, 3 hidden)."
         return F.linear(video.to(self.video.dtype), self.video, self.bias)
 
+    def spoken(self) -> Weights:
+        "The same, with what each word says to the gates in the table: to make many captions with."
+        return self._replace(table=self.table.to(self.word.dtype) @ self.word.T, word=None)
+
     def inputs(self, words: Tensor, context: Tensor, scale: Tensor | None = None) -> Tensor:
         "What word and video say to the gates, for words (batch,) or (time, batch)."
+        if self.word is None:
+            return heard(self.table, words, context)
         rows = embedded(self.table, words, scale, self.word.dtype)
         one_word = words.ndim == 1
         return torch.addmm(context, rows, self.word.T) if one_word else rows @ self.word.T + context

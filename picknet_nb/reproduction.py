@@ -315,16 +315,17 @@ def shared_gpu() -> Iterator[bool]:
         yield bool(control)
         return
     with tempfile.TemporaryDirectory(prefix="picknet-mps-", ignore_cleanup_errors=True) as folder:
-        os.environ.update(dict.fromkeys(names, folder))
+        settings = dict.fromkeys(names, folder) | {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}  # no kernel may take it all: two go beside each other
+        os.environ.update(settings)
         ask = partial(subprocess.run, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, text=True)
         started = ask([control, "-d"]).returncode == 0
         try:
-            if not started: [os.environ.pop(name) for name in names]
+            if not started: [os.environ.pop(name) for name in settings]
             yield started
         finally:
             if started:
                 with suppress(subprocess.TimeoutExpired): ask([control], input="quit\n", timeout=20)  # it waits for those that still use it
-                for name in names: os.environ.pop(name, None)
+                for name in settings: os.environ.pop(name, None)
 
 # %% ../nbs/38_reproduction.ipynb #2ac92218
 def train_tables(tables: dict[Path, Config], corpus: Corpus, rows: list[str], seeds: int = 1, beams: tuple[int, ...] = (1,),

@@ -14,6 +14,7 @@ from torch import Tensor
 from .cider import Cider
 from .config import PolicySettings, Registry
 from .corpus import Corpus
+from .fast import fused
 
 # %% auto #0
 __all__ = ['REWARDS', 'REWARD_KINDS', 'diversity_reward', 'limits_at', 'within_limits', 'measure_diversity', 'Rewards', 'Reward',
@@ -21,6 +22,7 @@ __all__ = ['REWARDS', 'REWARD_KINDS', 'diversity_reward', 'limits_at', 'within_l
 
 # %% ../nbs/21_rewards.ipynb #9de7d2cf
 @torch.no_grad()
+@fused
 def diversity_reward(
     features: Tensor,  # (batch, frames, dims)
     picks: Tensor,     # bool (batch, frames)

@@ -5,6 +5,7 @@ import warnings
 
 import pytest
 import torch
+import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
@@ -15,7 +16,7 @@ from picknet_nb.decoder import NEVER, Decoder, caption_loss, draw_chances, plain
 from picknet_nb.encoder import Encoder, compact, pick_frames
 from picknet_nb.fast import Captured, fused, make_adam, rewound
 from picknet_nb.files import PickNetError
-from picknet_nb.text import EOS, PAD
+from picknet_nb.text import BOS, EOS, PAD
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -132,6 +133,28 @@ def test_own_words_are_drawn_from_the_softmax():
     logits = plain_logits(captioner.decoder, video[:1], words[:1]) + captioner.decoder.never
     shares = words[:, 0].bincount(minlength=12)/20_000
     assert_close(shares, logits[0, 0].softmax(-1).detach(), atol=0.02, rtol=0)
+
+
+def test_words_say_the_same_from_the_table_as_through_the_matrix():
+    decoder, words = Decoder(15, 5, 6, 7), torch.randint(0, 15, (40,))
+    with torch.no_grad():
+        weights = decoder.weights()
+        context = weights.context(torch.randn(40, 7))
+        assert_close(weights.spoken().inputs(words, context), weights.inputs(words, context))
+
+
+@pytest.mark.parametrize("words", [1023, 1024])
+def test_only_a_small_vocabulary_gets_a_table_on_a_cpu_and_captions_are_the_same(words):
+    torch.manual_seed(0)
+    captioner, memory = speaker(words, 8), Seen(3*torch.randn(20, 8))
+    ready = captioner.eval().ready(memory)
+    assert ready.weights.word is not None  # where gradients are wanted, there is none either
+    with torch.no_grad(): assert (captioner.ready(memory).weights.word is None) == (words < 1024)
+    plain = torch.full((20, 1), BOS)
+    for _ in range(6): plain = torch.cat([plain, (plain_logits(captioner.decoder, memory.video, F.pad(plain[:, 1:], (0, 1)))
+                                                  [:, -1:] + captioner.decoder.never).argmax(-1)], 1)
+    ended = (plain[:, 1:] == EOS).cumsum(1).cumsum(1) > 1
+    assert torch.equal(greedy(captioner, memory, 6), plain[:, 1:].masked_fill(ended, PAD))
 
 
 def test_samples_of_all_exponential_noise_are_possible_words():

@@ -678,8 +678,8 @@ def test_every_function_is_named_here():
         "fast": "lstm_cell lstm_cell_gradient working_type first_state open_gates move_state move_state_gradient open_gates_gradient "
                 "word_losses word_losses_gradient CaptionLoss GRUTrace Beside",
         "encoder": "lstm_step FrameModel EncoderState StreamEncoder check_shapes refuse_infinite Picked",
-        "decoder": "gru_step embedded thin_out Weights NEVER WordModel Draws gumbel draw_chances choose feed",
-        "captioner": "CAPTIONERS Beams extend beam_search generate next_word check_sizes Ready PaperNetworks",
+        "decoder": "gru_step embedded heard thin_out Weights NEVER WordModel Draws gumbel draw_chances choose feed",
+        "captioner": "CAPTIONERS Beams extend beam_search generate next_word likeliest_word check_sizes Ready PaperNetworks",
         "policy": "glance_differences PickNet project walk_by_scan pair_logits walk path_logits path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct kmeans",
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
