@@ -150,6 +150,7 @@ class Environment:
 
     def __init__(self, captioner: nn.Module, corpus: Corpus, config: Config, reward: Reward):
         self.captioner, self.corpus, self.config, self.reward = captioner, corpus, config, reward
+        self.most = config.policy.first_max_picks  # whoever picks more earns the penalty anyway
         self.known, self.weights = {}, None
 
     @torch.no_grad()
@@ -158,7 +159,7 @@ class Environment:
         features, words = self.corpus.features[videos], None
         if self.config.policy.language_weight:
             words = caption(self.captioner, features, picks, self.corpus.settings.max_words,
-                            most=self.config.policy.first_max_picks)
+                            most=self.most)
         return self.reward(words, videos, features, picks, max_picks)
 
     def quick(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
@@ -264,6 +265,7 @@ class Adaptation(nn.Module):
                  supervise: type[Supervision] = Supervision):
         super().__init__()
         self.config, self.reinforcement = config, Reinforcement(model, corpus, config, reward)
+        self.reinforcement.environment.most = config.policy.final_max_picks
         most, epochs = config.policy.first_max_picks, config.training.supervision_epochs
         self.supervision = supervise(model, corpus, config, self.given_picks, most, epochs)
 
