@@ -1,6 +1,6 @@
-"""Epochs of supervision and of reinforcement with validation, on a corpus of noise in MSVD's shapes.
+"""All three stages of PickNet (V+L) with validation, on a corpus of noise in MSVD's shapes: the paper's schedule on a GPU.
 
-python benchmarks/training.py [--out data/results/benchmark_training.json] [--supervision 100] [--reinforcement 100]
+python benchmarks/training.py [--out data/results/benchmark_training.json] [--supervision 100] [--reinforcement 100] [--adaptation 100]
 """
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from picknet_nb.rewards import reward_for
 from picknet_nb.runs import Trainer
 from picknet_nb.text import Vocabulary
 from picknet_nb.stages import Model, recipes
-from picknet_nb.training import reinforce, supervise
+from picknet_nb.training import adapt, reinforce, supervise
 
 
 def noise_corpus(videos: int, captions: int, words: int, dims: int, device: str, settings: ClipSettings) -> Corpus:
@@ -49,29 +49,32 @@ def timed(work) -> float:
 
 
 def main() -> None:
-    "Time both stages as `train` runs them."
+    "Time the three stages as `train` runs them, compiling and recording included."
     parser = argparse.ArgumentParser()
     parser.add_argument("--out", type=Path, default=ROOT/"data"/"results"/"benchmark_training.json")
-    parser.add_argument("--supervision", type=int, default=0, help="epochs; default: 100 on CUDA, 1 on a CPU")
-    parser.add_argument("--reinforcement", type=int, default=0, help="epochs; default: 100 on CUDA, 1 on a CPU")
-    options, cuda = parser.parse_args(), torch.cuda.is_available()
-    size = dict(videos=1300, captions=41, words=5500, dims=2048) if cuda else dict(videos=52, captions=5, words=300, dims=64)
-    epochs = {"supervision": options.supervision or (100 if cuda else 1), "reinforcement": options.reinforcement or (100 if cuda else 1)}
-    changes = dict(glance="feature", supervision_epochs=epochs["supervision"], reinforcement_epochs=epochs["reinforcement"])
-    config = recipes()["PickNet (V+L)"].settings(preset("paper" if cuda else "smoke", **changes))
+    for stage in ("supervision", "reinforcement", "adaptation"):
+        parser.add_argument(f"--{stage}", type=int, default=0, help="epochs; default: 100 on CUDA, 1 on a CPU")
+    options, cuda, started = parser.parse_args(), torch.cuda.is_available(), time.perf_counter()
+    size = dict(videos=1300, captions=41, words=4100, dims=2048) if cuda else dict(videos=52, captions=5, words=300, dims=64)
+    epochs = {stage: getattr(options, stage) or (100 if cuda else 1) for stage in ("supervision", "reinforcement", "adaptation")}
+    recipe = recipes()["PickNet (V+L)"]
+    config = recipe.settings(preset("paper" if cuda else "smoke", glance="feature", **{f"{stage}_epochs": count for stage, count in epochs.items()}))
     corpus = noise_corpus(device="cuda" if cuda else "cpu", settings=config.clip, **size)
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(folder, Model.for_corpus(config, corpus), corpus, config, bars=False)
-        seconds = {"supervision": timed(lambda: supervise(trainer)), "reinforcement": timed(lambda: reinforce(trainer, reward_for(config.policy, corpus)))}
+        reward = reward_for(config.policy, corpus)
+        work = {"supervision": lambda: supervise(trainer), "reinforcement": lambda: reinforce(trainer, reward), "adaptation": lambda: adapt(trainer, recipe, reward)}
+        seconds = {stage: timed(do) for stage, do in work.items()}
         each = {stage: sorted(line["seconds"] for line in trainer.log if line["stage"] == stage) for stage in epochs}
-    steps = {"supervision": len(corpus.pairs("train")) // config.training.batch_size, "reinforcement": len(corpus.splits["train"]) // config.training.batch_size}
+    in_all, captions = time.perf_counter() - started, len(corpus.pairs("train")) // config.training.batch_size
+    steps = {"supervision": captions, "reinforcement": len(corpus.splits["train"]) // config.training.batch_size, "adaptation": captions}
     result = {"kind": "benchmark", "what": "training", **origin(), "shapes": size, "batch_size": config.training.batch_size,
-              "pairs": len(corpus.pairs("train")), "videos": len(corpus.splits["train"]),
+              "pairs": len(corpus.pairs("train")), "videos": len(corpus.splits["train"]), "seconds_in_all": round(in_all, 1),
               "stages": {stage: {"epochs": epochs[stage], "seconds": seconds[stage], "median_epoch_seconds": each[stage][len(each[stage]) // 2],
                                  "steps_per_epoch": steps[stage], "median_step_ms": 1000 * each[stage][len(each[stage]) // 2] / max(1, steps[stage])}
                          for stage in epochs}}
     write_result(options.out, result)
-    print(json.dumps(result["stages"], indent=1))
+    print(json.dumps(result["stages"] | {"seconds_in_all": result["seconds_in_all"]}, indent=1))
 
 
 if __name__ == "__main__":
