@@ -21,14 +21,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_eval
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from .config import Registry
 from .files import FileError, PickNetError, check_torch_zip, check_unpacked, file_digest
 from .video import resize
 
 # %% auto #0
-__all__ = ['CNNS', 'RESNETS', 'CNN', 'load_cnn', 'WeightsError', 'read_weights', 'Normalised', 'ResNet', 'Folded', 'FoldedBlock',
-           'FastResNet', 'SameConv', 'MBConv', 'EfficientNetLite0', 'folded', 'Tiny']
+__all__ = ['CNNS', 'RESNETS', 'CNN', 'load_cnn', 'WeightsError', 'read_weights', 'Undrawn', 'Normalised', 'ResNet', 'Folded',
+           'FoldedBlock', 'FastResNet', 'SameConv', 'MBConv', 'EfficientNetLite0', 'folded', 'Tiny']
 
 # %% ../nbs/04_cnn.ipynb #10433aa2
 class CNN(nn.Module):
@@ -65,8 +66,7 @@ class CNN(nn.Module):
         features = torch.empty(len(frames), self.dims, device=self.device)
         for start in range(0, len(frames), self.batch):
             images = frames[start:start + self.batch].to(self.device, non_blocking=True)
-            if images.shape[-2:] != (self.image_size, self.image_size):
-                images = resize(images, self.image_size)
+            if images.shape[-2:] != (self.image_size, self.image_size): images = resize(images, self.image_size)
             features[start:start + self.batch] = self.body(images.float().div_(255))
         return features
 
@@ -87,8 +87,7 @@ def load_cnn(
         raise PickNetError(f"no CNN {name!r}: {family} has no variants, so leave out :{variant}")
     cnn = make(weights, variant=variant) if variant else make(weights)
     faster, places = getattr(make, "faster", None), getattr(make, "fast_on", ())
-    if faster and (device.type in places if fast is None else fast):
-        cnn.body = faster(cnn.body, device)
+    if faster and (device.type in places if fast is None else fast): cnn.body = faster(cnn.body, device)
     if device.type == "cuda": cnn.batch = cnn.batch_on_cuda
     return cnn.eval().requires_grad_(False).to(device)
 
@@ -119,12 +118,9 @@ def read_weights(
 ) -> tuple[dict[str, Tensor], dict[str, str]]:  # tensors by name, and the notes that came with them
     "Read weights from a file without running anything in it."
     path = Path(path)
-    if not path.is_file():
-        raise WeightsError(path, "no such file")
-    if path.suffix in (".pth", ".pt"):
-        return _read_pickle(path), {}
-    if path.suffix != ".safetensors":
-        raise WeightsError(path, "must end in .safetensors, .pth or .pt")
+    if not path.is_file(): raise WeightsError(path, "no such file")
+    if path.suffix in (".pth", ".pt"): return _read_pickle(path), {}
+    if path.suffix != ".safetensors": raise WeightsError(path, "must end in .safetensors, .pth or .pt")
     check_unpacked(path, path.stat().st_size, WeightsError)  # one with holes in it
     try:
         with safetensors.safe_open(path, "pt") as file:
@@ -160,11 +156,17 @@ def _random(make: Callable[[], nn.Module]) -> nn.Module:
         return make()
 
 
+class Undrawn(TorchDispatchMode):
+    "Inside this block no random numbers are drawn into a tensor: it keeps whatever was there."
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        if operation in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default): return arguments[0]
+        return operation(*arguments, **options or {})
+
+
 def _empty(make: Callable[[], nn.Module]) -> nn.Module:
     "A network without any numbers yet: drawing some would take longer than reading those that replace them."
-    with torch.device("meta"):
-        net = make()
-    return net.to_empty(device="cpu")
+    with Undrawn(): return make()
 
 # %% ../nbs/04_cnn.ipynb #9bc8a88e
 class Normalised(nn.Module):
@@ -250,8 +252,7 @@ class FoldedBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         plus = x if self.down is None else F.conv2d(x, self.down.weight, None, *self.down.place)
-        for step in self.steps[:-1]:
-            x = step(x)
+        for step in self.steps[:-1]: x = step(x)
         return self.steps[-1](x, plus)
 
 # %% ../nbs/04_cnn.ipynb #1286e29b
@@ -411,8 +412,7 @@ def _timm_with(variant: str):
         import timm.data
     except ImportError as reason:
         raise PickNetError("networks of timm need timm: pip install timm") from reason
-    if not variant:
-        raise PickNetError("which network of timm? Its name goes after a colon, such as timm:convnext_tiny")
+    if not variant: raise PickNetError("which network of timm? Its name goes after a colon, such as timm:convnext_tiny")
     if not timm.is_model(variant):
         near = difflib.get_close_matches(variant, timm.list_models(), 3)
         raise PickNetError(f"timm has no network {variant!r}" + (f": did you mean {' or '.join(near)}?" if near else ""))

@@ -482,6 +482,7 @@ def serve(
     pages: int | None = None,  # at once; None: PICKNET_EXPLORE_PAGES
 ) -> None:
     "Serve the explorer as a page of its own on this machine, at an address that is printed, until it is interrupted."
+    sys.modules.setdefault("rfc3987_syntax", None)  # jsonschema would make a grammar of it for two seconds, and nobody here checks an IRI
     try:
         from traitlets.config import Config
         server, kernels = make_server(), make_kernels(pages or limit("PICKNET_EXPLORE_PAGES"))

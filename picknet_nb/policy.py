@@ -38,7 +38,7 @@ class PickNet(nn.Module):
         self.compare = nn.Linear(glance_dims, hidden)  # W1, b1
         self.decide = nn.Linear(hidden, 2)             # W2, b2: logits of (drop, pick)
         # what a frame's age says; not in the paper
-        self.clock = nn.Parameter(torch.randn(hidden) / 10) if clock else None
+        self.clock = nn.Parameter(torch.empty(hidden).normal_().div_(10)) if clock else None
 
     def forward(
         self,

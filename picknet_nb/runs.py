@@ -23,6 +23,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from .captioner import CAPTIONERS
+from .cnn import Undrawn
 from .config import ClipSettings, Config, ConfigError, load_config, save_config
 from .corpus import Corpus, digest
 from .extras import Shadow
@@ -212,7 +213,7 @@ def open_run(folder: Path, corpus: Corpus, config: Config, recipe: Recipe, began
 def shapes_of(config: Config, feature_dims: int, glance_dims: int, words: int) -> dict[str, tuple[int, ...]]:
     "The shape of every weight of a model, which is not built for it; empty for a captioner that cannot do without numbers."
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), Undrawn():  # else PyTorch takes a second to draw nothing
             return {name: tuple(weight.shape) for name, weight in Model(config, feature_dims, glance_dims, words).state_dict().items()}
     except (RuntimeError, NotImplementedError) as reason:
         if "meta" in str(reason): return {}
@@ -241,8 +242,7 @@ def _clip_of(folder: Path, config: Config, details: dict) -> Config:
     except ConfigError as reason:
         raise RunError(folder/"run.json", str(reason)) from reason
     for name, value, most in (("frames", config.clip.frames, "PICKNET_FRAMES"), ("max_words", config.clip.max_words, "PICKNET_WORDS")):
-        if value > limit(most):
-            raise RunError(folder/"run.json", f"{name} {value} is far too large: {limit(most)} are the most ({most})")
+        if value > limit(most): raise RunError(folder/"run.json", f"{name} {value} is far too large: {limit(most)} are the most ({most})")
     return config
 
 
@@ -381,8 +381,7 @@ def _says(part: str, stored: dict) -> bool:
 def read_checkpoint(folder: Path) -> dict | None:
     "The last checkpoint of a run, if there is one, whole and with everything in it of the right kind."
     path = Path(folder)/"checkpoint.pt"
-    if not os.path.lexists(path):
-        return None
+    if not os.path.lexists(path): return None
     try:
         if not check_torch_zip(_file(path), RunError):  # the checksum of every part: PyTorch would not notice
             raise ValueError("it is packed, or no zip file")
@@ -403,8 +402,7 @@ def random_states(world: int) -> list[dict[str, Tensor]]:
     "The state of the random numbers of every process."
     mine = {"cpu": torch.get_rng_state()} | ({"cuda": torch.cuda.get_rng_state()} if torch.cuda.is_available() else {})
     states = [mine] * world
-    if world > 1:
-        torch.distributed.all_gather_object(states, mine)
+    if world > 1: torch.distributed.all_gather_object(states, mine)
     return states
 
 # %% ../nbs/25_runs.ipynb #60007c7b
@@ -416,8 +414,7 @@ def save_checkpoint(trainer: Trainer, step) -> None:
                "random": random_states(trainer.share[1]), "sums": step.sums.stored(), **trainer.noted,
                "model": trainer.model.state_dict() if under_way else {}, "optimiser": step.optimiser.state_dict() if under_way else {},
                "shadow": trainer.shadow.average if trainer.shadow and under_way else []}
-    if not trainer.first:
-        return
+    if not trainer.first: return
     buffer = io.BytesIO()
     torch.save(content, buffer)
     try:
@@ -470,8 +467,7 @@ def _take_up(trainer: Trainer, step, stored: dict) -> None:
     if (rank := trainer.share[0]) < len(stored["random"]):  # one more process than before begins with numbers of its own
         mine = stored["random"][rank]
         torch.set_rng_state(mine["cpu"])
-        if torch.cuda.is_available() and "cuda" in mine:
-            torch.cuda.set_rng_state(mine["cuda"])
+        if torch.cuda.is_available() and "cuda" in mine: torch.cuda.set_rng_state(mine["cuda"])
 
 
 def restore(trainer: Trainer, stage: str, step) -> None:
@@ -481,8 +477,7 @@ def restore(trainer: Trainer, stage: str, step) -> None:
     if stored and trainer.first and (before := len(stored["random"])) != (now := trainer.share[1]):
         warnings.warn(f"{path} was written by {before} process{'es' * (before > 1)}, and {now} go{'es' * (now == 1)} on: random numbers are drawn "
                       "and sums added otherwise from here, so the weights will not be, bit for bit, those of a run that was left alone")
-    if not stored or stored["progress"]["stage"] in trainer.finished:
-        return
+    if not stored or stored["progress"]["stage"] in trainer.finished: return
     trainer.progress = progress = Progress(**stored["progress"])
     if progress.stage != stage or sum(line["stage"] == stage for line in trainer.log) != progress.epoch:
         raise RunError(path, f"says that the run stands at {progress}, and its log does not lead there; {_AGAIN}")

@@ -150,8 +150,7 @@ class Environment:
 
     def __init__(self, captioner: nn.Module, corpus: Corpus, config: Config, reward: Reward):
         self.captioner, self.corpus, self.config, self.reward = captioner, corpus, config, reward
-        self.most = config.policy.first_max_picks  # whoever picks more earns the penalty anyway
-        self.known, self.weights = {}, None
+        self.known, self.weights, self.most = {}, None, config.policy.first_max_picks
 
     @torch.no_grad()
     def plain(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
@@ -265,7 +264,7 @@ class Adaptation(nn.Module):
                  supervise: type[Supervision] = Supervision):
         super().__init__()
         self.config, self.reinforcement = config, Reinforcement(model, corpus, config, reward)
-        self.reinforcement.environment.most = config.policy.final_max_picks
+        self.reinforcement.environment.most = config.policy.final_max_picks  # more is penalised
         most, epochs = config.policy.first_max_picks, config.training.supervision_epochs
         self.supervision = supervise(model, corpus, config, self.given_picks, most, epochs)
 
@@ -295,7 +294,6 @@ class Adaptation(nn.Module):
         together = self.config.training.captions_together
         videos = self.supervision.corpus.caption_video[captions][::together]
         tried = self.reinforcement.explore(videos)
-        # kept until the next step: see `Beside`
         self.sampled, self.beside, self.read = tried.sampled[0], Beside(videos), (tried, videos)
         with self.beside:  # the captioner need not wait for what picks earn, nor for its gradient
             earned = self.reinforcement.reward_all(tried, videos)

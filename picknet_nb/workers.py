@@ -23,8 +23,6 @@ from pathlib import Path
 from time import monotonic
 from typing import NamedTuple
 
-import torch
-
 from .files import PickNetError
 
 # %% auto #0
@@ -38,8 +36,8 @@ def usable_cores() -> int:
 
 def rank_and_world() -> tuple[int, int]:
     "Which process this is, and of how many."
-    group = torch.distributed
-    if group.is_available() and group.is_initialized():
+    group = sys.modules.get("torch.distributed")  # whoever has not imported it has not joined one
+    if group and group.is_available() and group.is_initialized():
         return group.get_rank(), group.get_world_size()
     return int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
 
@@ -110,7 +108,8 @@ def _begin(line: Connection, parents_end: Connection, parent: int, memory_limit:
     gc.enable()
     parents_end.close()  # while we hold the other end too, the line cannot break
     _follow_parent(parent)
-    torch.set_num_threads(1)  # the parent's threads are not there after a fork
+    os.environ["OMP_NUM_THREADS"] = "1"  # for a PyTorch that is imported here
+    if torch := sys.modules.get("torch"): torch.set_num_threads(1)  # the parent's threads are not there after a fork
     with _limited_memory(memory_limit):
         life(line, *arguments)
 

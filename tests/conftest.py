@@ -46,6 +46,7 @@ class Forked:
     "A call in a process, session and group of its own, with everything imported already; otherwise like a `subprocess.Popen`."
 
     def __init__(self, do, *arguments):
+        import torch._dynamo  # noqa: F401 (every optimiser does: once here, or a second in each process)
         self.printed, self.returncode = tempfile.TemporaryFile("w+"), None
         self.pid = os.fork()
         if not self.pid:
@@ -61,6 +62,9 @@ class Forked:
             signal.signal(signal.SIGINT, signal.default_int_handler)
             do(*arguments)
             status = 0
+        except SystemExit as end:  # as Python itself ends
+            if isinstance(end.code, str): print(end.code)
+            status = end.code if isinstance(end.code, int) else bool(end.code)
         except BaseException:
             traceback.print_exc()
         finally:
@@ -126,16 +130,23 @@ class Ranks:
     def output(self) -> str: return "\n".join(process.output() for process in self.processes)
 
 
-@pytest.fixture(scope="session")
-def small_table(tmp_path_factory) -> Path:
-    "METEOR's program beside the first thousand of its five million paraphrases."
-    module = pytest.importorskip("pycocoevalcap.meteor.meteor")
-    whole, part = Path(module.__file__).parent, tmp_path_factory.mktemp("meteor")
+def few_paraphrases(part: Path, *more: tuple[str, str]) -> Path:
+    "METEOR's program in a folder, beside the first thousand of its five million paraphrases and some of one's own."
+    from pycocoevalcap.meteor import meteor as module
+
+    whole = Path(module.__file__).parent
     shutil.copy(whole/module.METEOR_JAR, part)  # a link would lead Java to the whole table
     (part/"data").mkdir()
     with gzip.open(whole/"data"/"paraphrase-en.gz", "rt") as table, gzip.open(part/"data"/"paraphrase-en.gz", "wt") as beginning:
         beginning.writelines(itertools.islice(table, 3000))  # three lines for each
+        beginning.writelines(f"0.5\n{phrase}\n{other}\n" for phrase, other in more)
     return part
+
+
+@pytest.fixture(scope="session")
+def small_table(tmp_path_factory) -> Path:
+    pytest.importorskip("pycocoevalcap.meteor.meteor")
+    return few_paraphrases(tmp_path_factory.mktemp("meteor"))
 
 
 @pytest.fixture

@@ -74,12 +74,13 @@ def test_files_of_both_kinds_and_the_first_resnet(tmp_path):
     safetensors.torch.save_file(state, tmp_path/"plain.safetensors")
     safetensors.torch.save_file(state, tmp_path/"first.safetensors", metadata={"stride": "first 1x1"})
     frames = torch.randint(0, 256, (1, 3, 224, 224), dtype=torch.uint8)
-    plain, same, noted = (load_cnn("resnet50", tmp_path/name) for name in ("plain.pth", "plain.safetensors", "first.safetensors"))
-    named = load_cnn("resnet50-v1", tmp_path/"plain.pth")
-    assert (plain.name, noted.name, named.name) == ("resnet50", "resnet50-v1", "resnet50-v1")
-    assert torch.equal(plain(frames), same(frames)) and torch.equal(noted(frames), named(frames))
-    assert not torch.allclose(plain(frames), noted(frames), rtol=1e-2)
-    assert_close(load_cnn("resnet50-v1", tmp_path/"plain.pth", fast=False)(frames), named(frames), rtol=1e-3, atol=1e-4)
+    networks = [load_cnn("resnet50", tmp_path/name) for name in ("plain.pth", "plain.safetensors", "first.safetensors")]
+    networks += [load_cnn("resnet50-v1", tmp_path/"plain.pth"), load_cnn("resnet50-v1", tmp_path/"plain.pth", fast=False)]
+    assert [network.name for network in networks] == ["resnet50", "resnet50"] + ["resnet50-v1"] * 3
+    plain, same, noted, named, slow = (network(frames) for network in networks)
+    assert torch.equal(plain, same) and torch.equal(noted, named)
+    assert not torch.allclose(plain, noted, rtol=1e-2)
+    assert_close(slow, named, rtol=1e-3, atol=1e-4)
 
 
 def test_a_folded_network_is_only_numbers():

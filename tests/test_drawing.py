@@ -49,7 +49,7 @@ def test_every_shape_of_video_gets_a_caption_a_strip_and_a_rendering(captioner, 
 def test_odd_names_are_drawn(captioner, toy, tmp_path, name):
     path = tmp_path/name
     shutil.copy(toy/"videos"/"example.mp4", path)
-    assert render(captioner.caption(path), tmp_path/f"{name}.gif", rate=2).exists()
+    assert render(captioner.caption(path), tmp_path/f"{name}.gif", rate=2, largest=64).exists()
 
 
 def test_a_rendering_that_fails_leaves_nothing_behind(captioner, toy, tmp_path):

@@ -9,13 +9,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 pytest.importorskip("av")
 pytest.importorskip("pycocoevalcap")
 
 from test_packaging import ROOT
-from toys import film
+from toys import film, invoked
 
 from picknet_nb import analysis, captioning, cli, cnn, config, datasets, explorer, metrics, reproduction, stages, streaming, world
 from picknet_nb.files import PickNetError
@@ -132,7 +131,7 @@ def type_in(line: str, desk: Path) -> None:
     if words[0] == "score": words[1] = "said.json"  # which is called captions.json there, as another file is elsewhere
     if words[0] == "train" and "--resume" not in words: shutil.rmtree(desk/words[1], ignore_errors=True)
     if words[0] == "export": shutil.rmtree(desk/words[2], ignore_errors=True)
-    found = CliRunner().invoke(cli.app, words)
+    found = invoked(*words)
     assert found.exit_code in (0, 3) and not isinstance(found.exception, PickNetError), f"{line}: {found.output}{found.exception!r}"
 
 

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -295,11 +296,15 @@ def test_a_download_that_hangs_is_given_up_with_all_that_it_has_started(tmp_path
     assert "No such file" in chromium_tool().attempt(60, str(tmp_path/"nothing")) and not chromium_tool().attempt(60, "true")
 
 
-@contextmanager
-def started(command, log: Path, ready: str, **options):
-    "A server in a process of its own, from the moment its log says that it is ready."
+def started(command, log: Path, ready: str):
+    "A server in a process of its own."
     with open(log, "w") as output:
-        server = subprocess.Popen(command, stdout=output, stderr=output, **options)
+        return running(subprocess.Popen(command, stdout=output, stderr=output), log, ready)
+
+
+@contextmanager
+def running(server, log: Path, ready: str):
+    "A server, from the moment its log says that it is ready."
     try:
         deadline = time.monotonic() + 180
         while ready not in log.read_text():
@@ -307,7 +312,7 @@ def started(command, log: Path, ready: str, **options):
             time.sleep(0.3)
         yield server
     finally:
-        server.terminate()
+        server.send_signal(signal.SIGTERM)
         server.wait(60)
 
 
@@ -446,7 +451,8 @@ def test_jupyterlab_shows_the_same_page(browser, toy, tmp_path):
         prompt = page.locator(".jp-CodeCell .jp-InputPrompt").first
         for _ in range(30):  # keys are lost until the notebook listens
             if re.search(r"[*\d]", prompt.inner_text(timeout=120_000)): break
-            page.locator(".jp-CodeCell .cm-content").first.click()
+            for asked in page.locator(".jp-Dialog .jp-mod-accept").all(): asked.click()  # JupyterLab's own questions
+            page.locator(".jp-CodeCell .cm-content").first.click(force=True)  # even if one comes just now
             page.keyboard.press("Shift+Enter")
             page.wait_for_timeout(2000)
         page.wait_for_selector(".pn-strip", timeout=180_000)

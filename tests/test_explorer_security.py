@@ -18,13 +18,13 @@ import pytest
 pytest.importorskip("av")
 pytest.importorskip("voila")
 
-from conftest import free_port
-from test_explorer import started
+from conftest import Forked, free_port
+from test_explorer import running
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClosedError, websocket_connect
 
+from picknet_nb import cli, explorer
 from picknet_nb.captioning import example_run
-from picknet_nb import explorer
 
 PAGES = 2  # at once, in these tests
 STRANGERS = [{"Host": "attacker.example:{port}"}, {"Host": "attacker.example:{port}", "Origin": "http://attacker.example:{port}"},
@@ -82,12 +82,22 @@ class Opened:
         return answer.code
 
 
+def explore(folder: Path, log: Path, environment: dict) -> None:
+    "`picknet explore` in a folder, what it says in a file."
+    os.chdir(folder)
+    os.environ.update(OMP_NUM_THREADS="1", **environment)
+    with open(log, "a") as said:
+        for stream in (1, 2): os.dup2(said.fileno(), stream)
+    sys.argv = ["picknet", "explore", "--run", "run", "--videos", "videos", "--port", str(free_port()), "--no-browser"]
+    cli.main()
+
+
 def toy_server(folder: Path, **environment):
     "An explorer, started in a folder that has settings of somebody else."
     example_run(folder, clips=2)
     (folder/"voila.json").write_text(json.dumps({"Voila": {"token": "", "ip": "0.0.0.0"}}))
-    command = [sys.executable, "-m", "picknet_nb.cli", "explore", "--run", "run", "--videos", "videos", "--port", str(free_port()), "--no-browser"]
-    return started(command, folder/"server.log", "http://", cwd=folder, env={**os.environ, "OMP_NUM_THREADS": "1", **environment})
+    (log := folder/"server.log").touch()
+    return running(Forked(explore, folder, log, environment), log, "http://")
 
 
 @pytest.fixture(scope="module")

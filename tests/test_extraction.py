@@ -3,7 +3,6 @@ import hashlib
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -242,23 +241,18 @@ def test_nothing_is_written_through_a_link(videos, tmp_path):
     assert not list(elsewhere.iterdir())
 
 
-PIPED = """
-import sys
-from picknet_nb.cnn import load_cnn
-from picknet_nb.extraction import extract_folder, read_part
-from picknet_nb.files import FileError
-try: read_part(sys.argv[2], "clip0")
-except FileError as error: print(error.reason)
-print(extract_folder({"clip0": sys.argv[1]}, sys.argv[2], load_cnn("tiny"), frames=2, workers=1, progress=False).made)
-"""
+def read_and_make_again(folder: Path) -> None:
+    try: read_part(folder, "clip0")
+    except FileError as error: print(error.reason)
+    print(extract_folder({"clip0": EXAMPLE}, folder, load_cnn("tiny"), frames=2, workers=1, progress=False).made)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
 def test_a_pipe_in_the_place_of_a_part_is_not_waited_for(tmp_path):
     (tmp_path/"parts").mkdir()
     os.mkfifo(tmp_path/"parts"/"clip0.safetensors")
-    done = subprocess.run([sys.executable, "-c", PIPED, EXAMPLE, tmp_path], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert done.stdout == "cannot be read: a folder, a pipe or a device, not a regular file\n1\n", done.stderr
+    done = Forked(read_and_make_again, tmp_path)
+    assert done.wait(60) == 0 and done.output() == "cannot be read: a folder, a pipe or a device, not a regular file\n1\n", done.output()
 
 
 def test_names_are_shown_and_not_obeyed(tmp_path, capfd):

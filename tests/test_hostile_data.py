@@ -80,7 +80,7 @@ def refused(job, *words: str) -> None:
 
 def zeros(count: int) -> bytes:
     "So many zeros, packed by deflate, without packing them all: one block again and again."
-    block, pack = 1 << 26, zlib.compressobj(9, zlib.DEFLATED, -15)
+    block, pack = 1 << 20, zlib.compressobj(9, zlib.DEFLATED, -15)
     one = pack.compress(bytes(block)) + pack.flush(zlib.Z_FULL_FLUSH)
     rest = zlib.compressobj(9, zlib.DEFLATED, -15)
     return one * (count // block) + rest.compress(bytes(count % block)) + rest.flush()

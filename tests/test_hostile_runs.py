@@ -10,7 +10,6 @@ import shutil
 import subprocess
 import sys
 import warnings
-import zipfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,7 +17,8 @@ import pytest
 import torch
 from conftest import noise_corpus
 from safetensors.torch import load_file
-from typer.testing import CliRunner
+from test_hostile_data import zip_bomb
+from toys import invoked
 
 from picknet_nb import cli, preparing, runs, watching, world
 from picknet_nb.config import preset
@@ -245,7 +245,7 @@ CLIP = ["details.frames", "details.cnn", "details.glance", "details.glance_size"
 
 def picknet(*words) -> tuple[int, str]:
     "Exit code and last words of a command; an error that is not ours is one of the test."
-    found = CliRunner().invoke(cli.app, [str(word) for word in words])
+    found = invoked(*words)
     if found.exception and not isinstance(found.exception, (PickNetError, SystemExit)):
         raise found.exception
     return (1, str(found.exception)) if isinstance(found.exception, PickNetError) else (found.exit_code, found.output)
@@ -471,10 +471,7 @@ def test_what_is_no_checkpoint_is_told_so(run, content):
 
 
 def test_a_packed_checkpoint_is_not_unpacked(run):
-    with zipfile.ZipFile(run/"checkpoint.pt", "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, size in (("data.pkl", 10), ("data/0", 600 << 20)):
-            with archive.open(f"checkpoint/{name}", "w", force_zip64=True) as file:
-                for _ in range(size >> 20 or 1): file.write(bytes(min(size, 1 << 20)))
+    zip_bomb(run/"checkpoint.pt", {"checkpoint/data.pkl": (b"", 10), "checkpoint/data/0": (b"", 600 << 20)})
     assert (run/"checkpoint.pt").stat().st_size < 1 << 20
     with pytest.raises(RunError, match="checkpoint.pt: "):
         read_checkpoint(run)

@@ -6,10 +6,11 @@ import shutil
 import signal
 import socket
 import struct
-import subprocess
 import sys
+import threading
 import warnings
 import zlib
+from contextlib import redirect_stdout
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,13 +21,14 @@ import torch
 
 av = pytest.importorskip("av")
 
+from conftest import Forked
 from toys import film
 
-from picknet_nb import captioning
+from picknet_nb import captioning, cli, video
 from picknet_nb.captioning import Failure, example_run, find_videos, load_captioner
 from picknet_nb.cnn import load_cnn
 from picknet_nb.drawing import caption_strip, drawable, original_frames, render, save_strip
-from picknet_nb.extraction import extract_folder
+from picknet_nb.extraction import ClipShape, decode_files, extract_folder
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.video import FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, show_frames, stream_frames
 
@@ -111,21 +113,19 @@ BOMBS = {
     "85 million samples": lambda: index_bomb(), "twice 85 million samples": lambda: index_bomb(2), "ten 16k streams": lambda: stream_bomb(15360, 8640),
     "ten 16k streams that say they are small": lambda: stream_bomb(15360, 8640, (64, 64)), "ten streams just within the limit": lambda: stream_bomb(8192, 4864),
 }
-TRY = """
-import json, resource, sys
-from pathlib import Path
-from picknet_nb.drawing import original_frames
-from picknet_nb.extraction import ClipShape, decode_files
-from picknet_nb.files import FileError
-from picknet_nb.video import read_clip, stream_frames
-path, heard = sys.argv[1], []
-for read in (lambda: read_clip(path, 2, 16).frames, lambda: list(stream_frames(path, 1, 16)), lambda: list(original_frames(path, 1, 64)),
-             lambda: next(decode_files([("bomb", Path(path))], ClipShape(2, 16), 1)).reason)[int(sys.argv[2]):int(sys.argv[3])]:
-    try: heard.append(found if isinstance(found := read(), str) else "")
-    except FileError as error: heard.append(str(error))
-own = next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))  # getrusage would add what the tests weigh that began us
-print(json.dumps({"heard": heard, "MB": (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) // 1024}))
-"""
+
+
+def try_readers(path: Path, count: int = 4) -> None:
+    "Print what so many readers say of a file, and the most memory that this process and one of its own took together."
+    import resource
+
+    heard = []
+    for read in (lambda: read_clip(path, 2, 16).frames, lambda: list(stream_frames(path, 1, 16)), lambda: list(original_frames(path, 1, 64)),
+                 lambda: next(decode_files([("bomb", path)], ClipShape(2, 16), 1)).reason)[:count]:
+        try: heard.append(found if isinstance(found := read(), str) else "")
+        except FileError as error: heard.append(str(error))
+    own = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
+    print(json.dumps({"heard": heard, "MB": (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) // 1024}))
 
 
 @linux
@@ -134,10 +134,9 @@ def test_a_bomb_of_its_real_size_takes_less_than_two_gigabytes(tmp_path, kind):
     "This process and the largest of its decoders, together."
     (path := tmp_path/"bomb.mov").write_bytes(BOMBS[kind]())
     assert path.stat().st_size < 1_000_000
-    readers = ("0", "1") if "within" in kind else ("0", "4")  # that one is a video, and slow to decode
-    done = subprocess.run([sys.executable, "-c", TRY, path, *readers], env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True, cwd=ROOT, timeout=300)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
+    done = Forked(try_readers, path, 1 if "within" in kind else 4)  # that one is a video, and slow to decode
+    assert done.wait() == 0, done.output()
+    found = json.loads(done.output().splitlines()[-1])
     assert found["MB"] < 2000, found
     refused = [f"{path}: "] * 3 + [""]  # the last reader gives the reason alone
     assert found["heard"] == [""] if "within" in kind else all(each and each.startswith(start) for each, start in zip(found["heard"], refused))
@@ -239,8 +238,15 @@ def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
 # pipes, sockets, devices --------------------------------------------------------------------------------------------
 
 
+def caption_folder(folder: Path, run: Path, said: Path) -> None:
+    "`picknet caption --json`, its standard output in a file."
+    sys.argv = ["picknet", "caption", str(folder), "--run", str(run), "--json"]
+    with open(said, "w") as output, redirect_stdout(output):
+        cli.main()
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
-def test_only_regular_files_are_opened(toy, tmp_path):
+def test_only_regular_files_are_opened(toy, tmp_path, tmp_path_factory):
     "A pipe in a folder, named or in a list; a socket; a device: each is refused at once, the rest is captioned."
     os.mkfifo(tmp_path/"a pipe.mp4")
     (tmp_path/"b list.mp4").write_text("ffconcat version 1.0\nfile 'a pipe.mp4'\n")
@@ -249,10 +255,10 @@ def test_only_regular_files_are_opened(toy, tmp_path):
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(short := f"/tmp/{os.getpid()}.socket")  # the name of a socket must be short
         shutil.move(short, tmp_path/"e socket.mp4")
-        done = subprocess.run([sys.executable, "-m", "picknet_nb.cli", "caption", tmp_path, "--run", toy/"run", "--json"],
-                              capture_output=True, text=True, cwd=ROOT, timeout=60)
-    said = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 3 and [Path(each["source"]).stem for each in said] == ["a pipe", "b list", "c device", "d", "e socket"], done.stderr
+        done = Forked(caption_folder, tmp_path, toy/"run", output := tmp_path_factory.mktemp("said")/"lines.json")
+        ended = done.wait(60)
+    said = [json.loads(line) for line in output.read_text().splitlines()]
+    assert ended == 3 and [Path(each["source"]).stem for each in said] == ["a pipe", "b list", "c device", "d", "e socket"], done.output()
     assert [said[place]["error"] for place in (0, 2, 4)] == ["is not a regular file"] * 3
     assert "only these formats are read" in said[1]["error"] and said[3]["caption"]
 
@@ -260,25 +266,24 @@ def test_only_regular_files_are_opened(toy, tmp_path):
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
 def test_every_reader_refuses_a_pipe(tmp_path):
     os.mkfifo(tmp_path/"pipe.mp4")
-    done = subprocess.run([sys.executable, "-c", TRY, tmp_path/"pipe.mp4", "0", "4"], capture_output=True, text=True, cwd=ROOT, timeout=60)
-    assert json.loads(done.stdout.splitlines()[-1])["heard"] == [f"{tmp_path}/pipe.mp4: is not a regular file"] * 3 + ["is not a regular file"], done.stderr
+    done = Forked(try_readers, tmp_path/"pipe.mp4")
+    assert done.wait(60) == 0, done.output()
+    assert json.loads(done.output().splitlines()[-1])["heard"] == [f"{tmp_path}/pipe.mp4: is not a regular file"] * 3 + ["is not a regular file"]
 
 
-HANGING = """
-import os, signal, sys, threading, time
-from picknet_nb import video
-video._check_file = lambda path: None  # as if the file had become a pipe just after it was looked at
-threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
-try: video.read_clip(sys.argv[1])
-except KeyboardInterrupt: print("interrupted")
-"""
+def wait_for_a_pipe(path: Path) -> None:
+    "Read a file that has become a pipe just after it was looked at."
+    video._check_file = lambda path: None
+    threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
+    try: read_clip(path)
+    except KeyboardInterrupt: print("interrupted")
 
 
 @linux
 def test_whoever_waits_for_a_decoder_that_hangs_can_be_interrupted(tmp_path):
     os.mkfifo(tmp_path/"pipe.mp4")
-    done = subprocess.run([sys.executable, "-c", HANGING, tmp_path/"pipe.mp4"], capture_output=True, text=True, cwd=ROOT, timeout=100)
-    assert (done.returncode, done.stdout.strip()) == (0, "interrupted"), done.stderr
+    done = Forked(wait_for_a_pipe, tmp_path/"pipe.mp4")
+    assert (done.wait(100), done.output().strip()) == (0, "interrupted"), done.output()
 
 
 # disks that are full ------------------------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ def test_a_drawing_that_no_disk_has_room_for_is_a_sentence(captioner, toy, tmp_p
     "And nothing is left of it."
     caption = captioner.caption(toy/"videos"/"example.mp4")
     with pytest.raises(FileError, match=f"{name}: cannot be written: "):
-        (save_strip if "strip" in name else render)(caption, tmp_path/name)
+        save_strip(caption, tmp_path/name) if "strip" in name else render(caption, tmp_path/name, rate=2)
     assert not list(tmp_path.iterdir())
 
 
@@ -374,10 +379,14 @@ WORDS = [r"$\frac{", r"$\frac{ $\frac{", "$", r"a $\undefined$ man", "half \ud83
          "x" * 100_000, "word " * 20_000, "", " ", "𝔘𝔫𝔦 字幕 فيلم 🎬", "</text>--><script>", "%%EOF ) endobj", "\ufffe\uffff"]
 
 
+@pytest.fixture(scope="module")
+def caption(captioner):
+    return captioner.caption(EXAMPLE)
+
+
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: repr(word[:12]))
-def test_every_word_can_be_drawn(captioner, tmp_path, word):
+def test_every_word_can_be_drawn(caption, tmp_path, word):
     "In strips and in a rendering."
-    caption = captioner.caption(EXAMPLE)
     caption = replace(caption, n_best=[word], picked=[0, 1, 3], captions=[word, f"{word} 1", word], probabilities=caption.probabilities[:4],
                       clip=Clip(*(each[:4] for each in caption.clip)))
     with warnings.catch_warnings():

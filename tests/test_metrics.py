@@ -11,10 +11,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from conftest import few_paraphrases
 
 from picknet_nb import metrics
 from picknet_nb.metrics import (
-    ScoreError, Scores, check_captions, find_java, meteor_process, paired_bootstrap, ptb_tokenize, read_captions, read_references, score,
+    ScoreError, Scores, check_captions, find_java, meteor_process, meteor_scores, paired_bootstrap, ptb_tokenize, read_captions, read_references, score,
     score_many)
 
 REFERENCES = {
@@ -26,6 +27,7 @@ REFERENCES = {
 }
 CANDIDATES = {"guitar": "a man is playing a guitar", "dog": "The dog is running on the grass .", "cook": "a woman is cutting a caf\u00e9 onion",
               "empty": "", "odd": "two men are walking on a road"}
+PARAPHRASES = [("is playing", "strums"), ("cutting a", "slicing an"), ("men are walking", "people walk"), ("the dog is", "a dog")]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -35,9 +37,18 @@ def scorer_installed():
 
 
 @pytest.fixture(scope="module")
-def meteor():
-    "One METEOR for all tests that do not need to start their own: it takes ten seconds."
-    with meteor_process(3600) as running:
+def table(tmp_path_factory) -> str:
+    "Where METEOR lies with few paraphrases, and what these captions need among them: the whole table takes ten seconds to read."
+    return str(few_paraphrases(tmp_path_factory.mktemp("meteor"), *PARAPHRASES)/"meteor.py")
+
+
+@pytest.fixture(scope="module")
+def meteor(table):
+    "One METEOR for all tests that do not need to start their own."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pycocoevalcap.meteor.meteor.__file__", table)
+        process = meteor_process(3600)
+    with process as running:
         yield running
 
 
@@ -77,11 +88,13 @@ def assert_equal_to_hand(scores: Scores, hand: dict, videos: list[str]) -> None:
         assert [scores.per_video[metric][video] for video in videos] == pytest.approx([float(value) for value in each], abs=1e-9)
 
 
-def test_equal_to_pycocoevalcap_by_hand(monkeypatch, ours, meteor):
+def test_equal_to_pycocoevalcap_by_hand(monkeypatch, ours, meteor, table):
+    monkeypatch.setattr("pycocoevalcap.meteor.meteor.__file__", table)
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(find_java()).parent}")
     plain = {video: captions for video, captions in REFERENCES.items() if video != "odd"}  # by hand, "odd" breaks METEOR's lines
     said = {video: CANDIDATES[video] for video in plain}
     assert_equal_to_hand(score(said, plain, per_video=True, meteor=meteor), by_hand(said, plain), list(plain))
+    assert meteor_scores(meteor, [PARAPHRASES[0][0], "on the grass"], [[PARAPHRASES[0][1]]] * 2)[1] == [pytest.approx(0.5, abs=0.2), 0]  # they are heard
     assert ours.per_video["METEOR"]["empty"] == 0 and all(math.isfinite(value) for value in ours.values.values())
 
 

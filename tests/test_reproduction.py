@@ -26,6 +26,7 @@ from picknet_nb.runs import RunError
 from picknet_nb.scoring import clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile
 from picknet_nb.stages import ROWS, Recipe, recipes
 from picknet_nb.training import train
+from picknet_nb.workers import Pool
 
 RESULTS = Path(__file__).parent.parent/"data"/"results"
 QUICK = dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
@@ -277,7 +278,13 @@ def test_processes_side_by_side_make_the_same_table(mine, tmp_path):
         assert before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in now)
 
 
-def test_a_process_that_dies_twice_is_told(mine, tmp_path):
+def fork(*what, start, **how):
+    "A pool whose processes need not import everything again: those of `test_processes_side_by_side_make_the_same_table` do."
+    return Pool(*what, start="fork" if sys.platform == "linux" else start, **how)
+
+
+def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduction, "Pool", fork)
     data = str(noise_corpus().save(tmp_path/"noise"))
     with pytest.raises(PickNetError, match=r"last cannot be trained: its process died \(exit status 9\), twice, perhaps for want of memory; what it had saved"):
         reproduction.reproduce(data, "smoke", ["last"], folder=tmp_path/"table", changes=QUICK, scores=False, bars=False, device="cpu", workers=2, modules=["my_own"])
@@ -419,6 +426,7 @@ def without_times(rows):
 
 
 def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(tmp_path, monkeypatch):
+    monkeypatch.setattr(reproduction, "Pool", fork)
     data, names = str(noise_corpus().save(tmp_path/"noise")), ["ta", "lstm-e"]
     run = lambda folder, workers: compare_captioners(data, "smoke", names, folder=tmp_path/folder, changes=QUICK, scores=False, bars=False,
                                                      device="cpu", workers=workers)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import noise_corpus
+from conftest import Ranks, noise_corpus
 from safetensors.torch import load_file
 
 from picknet_nb import stages, training
@@ -268,18 +268,43 @@ def test_an_extra_loss_is_learned_from(corpus, monkeypatch):
     torch.testing.assert_close(loss.detach(), measures["loss"] + measures["extra"])
 
 
+def one_step(captions: torch.Tensor) -> torch.Tensor:
+    "The captioner's weights after one step on these captions, without anything random in it."
+    corpus, config = noise_corpus(), preset("smoke", dropout=0.0)
+    model = fresh(config, corpus)
+    step = training.Step(Supervision(model, corpus, config, frame_choice(make_picker("all"), corpus)), [model.captioner], 1e-3, config)
+    step(captions)
+    return torch.cat([weight.detach().flatten() for weight in model.captioner.parameters()])
+
+
+def half_a_step(captions: torch.Tensor, folder: Path) -> None:
+    with training.joined("gloo"):
+        rank = training.rank_and_world()[0]
+        torch.save(one_step(captions.chunk(2)[rank]), folder/f"{rank}.pt")
+
+
+def test_two_processes_with_half_of_a_batch_each_make_the_step_of_the_whole_batch(corpus, tmp_path):
+    captions = corpus.pairs("train")[:40]
+    assert (processes := Ranks(half_a_step, captions, tmp_path)).wait() == 0, processes.output()
+    first, second = (torch.load(tmp_path/f"{rank}.pt") for rank in range(2))
+    assert torch.equal(first, second)
+    torch.testing.assert_close(first, one_step(captions), rtol=1e-4, atol=1e-6)
+    assert not torch.allclose(first, one_step(captions[:20]), rtol=1e-4, atol=1e-6)  # as it would be if nothing were exchanged
+
+
 APART = """
 import sys; sys.path.insert(0, sys.argv[2])
 import torch; torch.set_num_threads(1)
-from conftest import noise_corpus
+from conftest import Ranks, noise_corpus
 from picknet_nb.config import preset
 from picknet_nb.stages import recipes
 from picknet_nb.training import joined, train
 from picknet_nb.workers import rank_and_world
-config = preset("smoke", supervision_epochs=2, word_epochs=1, reinforcement_epochs=2, adaptation_epochs=2, average_weights=0.5, clock=True, mention_weight=0.5)
+config = preset("smoke", hidden=16, word_embedding=16, feature_embedding=16, policy_hidden=16, supervision_epochs=2, word_epochs=1,
+                reinforcement_epochs=2, adaptation_epochs=2, average_weights=0.5, clock=True, mention_weight=0.5)
 with joined("gloo"):
     for row in ("PickNet (V+L)", "PickNet (V)", "Uniform"):
-        model = train(f"{sys.argv[1]}/{row}", noise_corpus(), config, recipes()[row], bars=False)
+        model = train(f"{sys.argv[1]}/{row}", noise_corpus(videos=20), config, recipes()[row], bars=False)
         mine = torch.cat([weight.flatten() for weight in model.state_dict().values()])
         all_of_them = [torch.empty_like(mine) for _ in range(rank_and_world()[1])]
         torch.distributed.all_gather(all_of_them, mine)

@@ -2,9 +2,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import sysconfig
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ import pytest
 pytest.importorskip("av")
 
 from conftest import free_port
-from test_explorer import find_chromium, launch, started
+from test_explorer import find_chromium, launch, running
 from test_packaging import shared_wheel
 
 from picknet_nb.shapes import describe, draw, make_story
@@ -52,8 +54,15 @@ def desk(tmp_path_factory) -> Path:
     return folder
 
 
+def with_few_paraphrases(site: Path, table: Path) -> None:
+    "METEOR is borrowed, too, but for its table, which takes Java ten seconds to read."
+    shutil.copytree(table, site/"pycocoevalcap"/"meteor")
+    for each in Path(find_spec("pycocoevalcap.meteor.meteor").origin).parent.glob("*.py"):
+        shutil.copy(each, site/"pycocoevalcap"/"meteor")
+
+
 @pytest.fixture(scope="module")
-def command(tmp_path_factory) -> Path:
+def command(tmp_path_factory, request) -> Path:
     "`picknet` as the wheel installs it into an empty environment; what it depends on is borrowed from here."
     folder, wheel = tmp_path_factory.mktemp("stranger"), shared_wheel(tmp_path_factory)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder/"empty"], check=True)
@@ -61,6 +70,7 @@ def command(tmp_path_factory) -> Path:
     subprocess.run([sys.executable, "-m", "pip", "--python", python, "install", "--quiet", "--no-index", "--no-deps", wheel], check=True)
     own, = (folder/"empty").glob("lib/python*/site-packages")
     (own/"borrowed.pth").write_text(sysconfig.get_path("purelib") + "\n")  # not read as a site: an editable install of ours stays out
+    if find_spec("pycocoevalcap"): with_few_paraphrases(own, request.getfixturevalue("small_table"))
     found = subprocess.run([python, "-c", "import picknet_nb; print(picknet_nb.__file__)"], capture_output=True, text=True, cwd=folder, check=True)
     assert str(own) in found.stdout
     return python.with_name("picknet")
@@ -111,7 +121,9 @@ def test_a_page_in_a_browser(command, desk, tmp_path):
     find_chromium()
     words = [command, "explore", "--model", "shapes", "--videos", "clips", "--port", str(free_port()), "--no-browser"]
     borrowed = os.environ | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}  # Voilà's templates lie beside the packages, not in them
-    with started(words, tmp_path/"server.log", "?token=", cwd=desk, env=borrowed), sync_api.sync_playwright() as playwright:
+    with open(tmp_path/"server.log", "w") as output:
+        server = subprocess.Popen(words, stdout=output, stderr=output, cwd=desk, env=borrowed)
+    with running(server, tmp_path/"server.log", "?token="), sync_api.sync_playwright() as playwright:
         browser = launch(playwright)
         page = browser.new_page()
         page.goto(re.search(r"http://\S+\?token=\w+", (tmp_path/"server.log").read_text())[0], timeout=180_000)

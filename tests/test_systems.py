@@ -4,6 +4,7 @@ import functools
 
 import pytest
 import torch
+from conftest import noise_corpus
 from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
@@ -32,7 +33,7 @@ from picknet_nb.training import Step, train
 SYSTEMS = ["ta", "p-rnn", "s2vt", "lstm-e", "ruc-uva"]
 ALL = [*SYSTEMS, "hrne", "ba", "ms-rnn", "aalto", "densecap"]
 all_systems = pytest.mark.parametrize("name", ALL)
-MARGIN = 2.0  # nats a caption by which a captioner must beat the same one that sees nothing; measured: 2.66 (S2VT) to 4.01 (p-RNN)
+MARGIN = 2.0  # nats a caption by which a captioner must beat the same one that sees nothing; measured: 2.66 (S2VT) to 5.72 (p-RNN)
 CLIPS = 16
 every_system = pytest.mark.parametrize("name", SYSTEMS)
 
@@ -57,17 +58,18 @@ def world():
     corpus = example_corpus(CLIPS)
     vocabulary = Vocabulary.build([line for lines in corpus.captions for line in lines], min_count=1)
     picks = torch.zeros(CLIPS, 30, dtype=torch.bool).index_fill(1, torch.linspace(0, 29, 6).round().long(), True)
-    return corpus.features, picks, vocabulary.encode([lines[0] for lines in corpus.captions], 14), len(vocabulary)
+    words = vocabulary.encode([lines[0] for lines in corpus.captions], 14)
+    return corpus.features, picks, words[:, :(words != PAD).sum(1).max()], len(vocabulary)  # nobody learns from what comes after the longest
 
 
 @functools.cache
 def trained(name: str, blind: bool = False) -> tuple[nn.Module, float]:
-    "A captioner that has seen the world a hundred times, or has been shown nothing as often; and its loss."
+    "A captioner that has seen the world until it knows it, or has been shown nothing as often; and its loss."
     features, picks, words, vocabulary = world()
     features = features * (not blind)
     captioner = made(name, vocabulary, features.shape[-1], dropout=0.0)
     adam = make_adam(captioner.parameters(), 1e-2)
-    for _ in range(100):
+    for _ in range(100 if name == "s2vt" else 70):  # which learns slowest
         memory = captioner.encode(pick_frames(features, picks))
         loss = caption_loss(teach(captioner, memory, words), words)
         if hasattr(captioner, "extra_loss"): loss = loss + captioner.extra_loss(memory, words)
@@ -283,10 +285,11 @@ def test_it_speaks_of_files_and_streams_and_is_explored(name, videos, tmp_path):
 
 
 @all_systems
-def test_a_run_that_was_stopped_goes_on_to_the_same_weights(name, corpus, tmp_path, monkeypatch):
-    config, recipe = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1), Recipe(language=1.0, architecture=name)
+def test_a_run_that_was_stopped_goes_on_to_the_same_weights(name, tmp_path, monkeypatch):
+    corpus, config = noise_corpus(videos=20), preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
+    recipe = Recipe(language=1.0, architecture=name)
     train(tmp_path/"whole", corpus, config, recipe, bars=False)
-    plain, calls = Step.update, iter(range(9))
+    plain, calls = Step.update, iter(range(5))  # three of the first stage, one of the second, one of three of the last
 
     def stopped(self, batch):
         if next(calls, None) is None: raise KeyboardInterrupt

@@ -10,7 +10,6 @@ from collections import Counter, deque
 from pathlib import Path
 
 import pytest
-import torch
 from reliability import tally
 
 from picknet_nb import workers
@@ -40,6 +39,7 @@ def with_everything(job, made, room, *arguments):
 
 
 def make_room():
+    import torch  # here, because every worker that is spawned imports this file, and few need it
     return torch.zeros(1, dtype=torch.int64).share_memory_()
 
 
@@ -548,6 +548,7 @@ def test_cores_and_ranks(monkeypatch):
 
 
 def test_threads_and_environment_are_as_before(monkeypatch):
+    import torch
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     threads = torch.get_num_threads()
     list(Pool(square, 2, start=START).run(range(3)))

@@ -1,12 +1,17 @@
 "Small videos, small runs and parts of one's own, for tests of everything that uses a trained run."
+import functools
 import itertools
 import json
 from pathlib import Path
+from unittest.mock import patch
 
 import torch
+import typer
 from safetensors.torch import load_file
 from torch import nn
+from typer.testing import CliRunner
 
+from picknet_nb import cli
 from picknet_nb.cnn import CNN, load_cnn
 from picknet_nb.config import ClipSettings, preset
 from picknet_nb.corpus import Corpus
@@ -14,6 +19,15 @@ from picknet_nb.runs import open_run, save_weights
 from picknet_nb.stages import Model, Recipe
 from picknet_nb.text import Vocabulary
 from picknet_nb.video import glance, read_clip
+
+
+made_once = functools.cache(typer.main.get_command)  # 40 ms, which some tests would otherwise spend a hundred times
+
+
+def invoked(*words):
+    "What came of a command line in this process: exit code, output, exception."
+    with patch("typer.testing._get_command", made_once):
+        return CliRunner().invoke(cli.app, [str(word) for word in words])
 
 
 def film(path, width=96, height=96, total=20, rate=10):
@@ -42,12 +56,21 @@ def endless_frames():
 
 def examples_corpus(videos: Path, settings: ClipSettings, vocabulary: Vocabulary | None = None) -> Corpus:
     "The clips of a toy as a corpus: all of them for training, none for anything else."
-    captions, cnn = json.loads((videos/"captions.json").read_text()), load_cnn(settings.cnn)
-    clips = [read_clip(videos/f"{name}.mp4", settings.frames, cnn.image_size).frames for name in captions]
-    features = torch.stack([cnn(each) for each in clips])  # (clips, frames, dims)
+    captions = json.loads((videos/"captions.json").read_text())
+    features, glances, weights = watched(tuple(videos/f"{name}.mp4" for name in captions), settings)
+    splits = {"train": torch.arange(len(captions)), "validation": torch.arange(0), "test": torch.arange(0)}
+    features, glances = (each if each is None else each.clone() for each in (features, glances))  # what is remembered stays as it is
+    return Corpus.build("examples", list(captions), features, glances, list(captions.values()), splits, settings, {"weights": weights},
+                        vocabulary=vocabulary)
+
+
+@functools.cache
+def watched(videos: tuple[Path, ...], settings: ClipSettings) -> tuple[torch.Tensor, torch.Tensor | None, str]:
+    "What a CNN and a glance see of some clips, and the weights of the CNN."
+    cnn = load_cnn(settings.cnn)
+    clips = [read_clip(path, settings.frames, cnn.image_size).frames for path in videos]
     glances = torch.stack([glance(each, settings.glance_size) for each in clips]) if settings.glance == "grey" else None
-    splits = {"train": torch.arange(len(clips)), "validation": torch.arange(0), "test": torch.arange(0)}
-    return Corpus.build("examples", list(captions), features, glances, list(captions.values()), splits, settings, {"weights": cnn.weights}, vocabulary=vocabulary)
+    return torch.stack([cnn(each) for each in clips]), glances, cnn.weights  # features: (clips, frames, dims)
 
 
 def store_run(folder: Path, videos: Path, recipe: Recipe = Recipe(), **changes) -> Path:

@@ -78,31 +78,44 @@ def notebooks_and_pytest() -> str:
 
 
 def wheel() -> str:
-    "Build a source distribution and from it a wheel, install each into an empty environment, import all of it and run its command."
+    "Build a source distribution, and from it a wheel that is installed alone, imported and run; both install the same files."
     with tempfile.TemporaryDirectory() as folder:
         left = shutil.ignore_patterns(".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info")
         shutil.copytree(".", f"{folder}/copy", ignore=left)  # setuptools writes beside the sources, which others are reading meanwhile
         call(sys.executable, "-m", "build", "--outdir", folder, f"{folder}/copy", stdout=subprocess.DEVNULL)
         (built,), (packed,) = Path(folder).glob("*.whl"), Path(folder).glob("*.tar.gz")
-        call(sys.executable, "-m", "venv", f"{folder}/empty")
-        python, quiet = f"{folder}/empty/bin/python", ("--quiet", "--disable-pip-version-check", "--no-compile")  # most of PyTorch is never imported
-        call(python, "-m", "pip", "install", *quiet, "--constraint", "constraints.txt", built)
-        installed = subprocess.run([python, "-m", "pip", "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
+        call(sys.executable, "-m", "venv", "--without-pip", f"{folder}/empty")
+        pip = sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", f"{folder}/empty/bin/python"
+        quiet = "--quiet", "--no-compile"  # most of PyTorch is never imported
+        call(*pip, "install", *quiet, "--constraint", "constraints.txt", built)
+        installed = subprocess.run([*pip, "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
+        if "torch==" not in installed: raise SystemExit(f"the wheel does not bring PyTorch:\n{installed}")
         unwanted = re.findall(r"^(?:nbdev|fastcore|jupyter\w*|notebook|ipykernel|av|nltk|matplotlib)(?===)", installed, re.M)
         if unwanted:
             raise SystemExit(f"the wheel pulls in {', '.join(unwanted)}: see requirements in settings.ini")
         try_out(folder)
-        call(python, "-m", "pip", "uninstall", *quiet[:2], "--yes", "picknet_nb")
-        call(python, "-m", "pip", "install", *quiet, "--no-deps", packed)  # its dependencies came with the wheel
-        try_out(folder)
+        of_the_wheel = package_in(folder)
+        call(*pip, "uninstall", "--quiet", "--yes", "picknet_nb")
+        if package_in(folder): raise SystemExit("files of the package are left after it was uninstalled")
+        call(*pip, "install", *quiet, "--no-deps", packed)  # its dependencies came with the wheel
+        if package_in(folder) != of_the_wheel:
+            raise SystemExit("the source distribution installs other files than the wheel")
+        call(f"{folder}/empty/bin/picknet", "--help", cwd=folder, stdout=subprocess.DEVNULL)
         return f"{built.name} and {packed.name} install and run alone"
 
 
 def try_out(folder: str) -> None:
     "Import every module of the installed package and run its command, away from the checkout."
-    call(f"{folder}/empty/bin/python", "-c", IMPORT_ALL, cwd=folder)
-    call(f"{folder}/empty/bin/picknet", "--help", cwd=folder, stdout=subprocess.DEVNULL)
-    call(f"{folder}/empty/bin/picknet", "info", cwd=folder)
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # PyTorch would be compiled each time
+    call(f"{folder}/empty/bin/python", "-c", IMPORT_ALL, cwd=folder, env=kept)
+    call(f"{folder}/empty/bin/picknet", "--help", cwd=folder, env=kept, stdout=subprocess.DEVNULL)
+    call(f"{folder}/empty/bin/picknet", "info", cwd=folder, env=kept)
+
+
+def package_in(folder: str) -> dict[str, bytes]:
+    "Every file of the package that is installed there, and the command."
+    return {str(path): path.read_bytes() for pattern in ("lib/python*/site-packages/picknet_nb/**/*", "bin/picknet")
+            for path in Path(f"{folder}/empty").glob(pattern) if path.is_file() and path.suffix != ".pyc"}
 
 
 IMPORT_ALL = """

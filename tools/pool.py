@@ -1,10 +1,11 @@
 """Run notebooks and test files, each in a process of its own: `python tools/pool.py [notebooks|tests|NAME ...]`.
 
-What takes long and is the same for all is done once, before the first process is forked: importing PyTorch, drawing the example clips,
-and starting METEOR, which reads its tables for ten seconds. There is one process more than there are cores, because many tests wait, for
+What takes long and is the same for all is done once, before the first process is forked: importing PyTorch and what it imports later,
+drawing the example clips, and starting METEOR. There is one process more than there are cores, because many tests wait, for
 a server, a browser or a process that they have killed. What took longest the last time comes first, so that nothing long is left at the end.
 """
 import gc
+import io
 import json
 import os
 import signal
@@ -15,9 +16,13 @@ import traceback
 import types
 import xml.etree.ElementTree as xml
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
+from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from multiprocessing import Lock
 from pathlib import Path
+from unittest.mock import patch
 
 os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")  # a fork does not survive PyTorch's threads
 
@@ -48,16 +53,30 @@ class SharedMeteor:
             if not self.awaited: self.lock.release()
 
 
+def helpers():
+    "tests/conftest.py, by a name that leaves pytest its own."
+    about = spec_from_file_location("helpers", ROOT/"tests"/"conftest.py")
+    about.loader.exec_module(module := module_from_spec(about))
+    return module
+
+
 @contextmanager
 def one_meteor():
-    "A METEOR for every notebook that scores, as a function to put in the place of `meteor_process`; tests start their own."
+    "A METEOR with few paraphrases for all notebooks that score, instead of `meteor_process`; 30_metrics and tests start their own."
     from picknet_nb import metrics
 
-    try:
-        java = metrics.meteor_process()
-    except metrics.ScoreError:  # not installed: whoever needs it will say so
+    if not find_spec("pycocoevalcap"):  # whoever needs it will say so
         yield metrics.meteor_process
         return
+    with tempfile.TemporaryDirectory() as folder:
+        with patch("pycocoevalcap.meteor.meteor.__file__", str(helpers().few_paraphrases(Path(folder))/"meteor.py")):
+            java = metrics.meteor_process()
+        with shared(java) as meteor: yield meteor
+
+
+@contextmanager
+def shared(java):
+    "A Java process, started, as a function that gives it to whoever asks."
     with java:
         java.watch.cancel()  # there is no time limit on all notebooks together, and a fork should see no other thread
         java.watch.join()
@@ -65,28 +84,37 @@ def one_meteor():
         yield lambda *_, **__: SharedMeteor(java, lock)
 
 
-def prepare() -> None:
-    "Import and draw what nearly every notebook and test needs."
-    import matplotlib.pyplot  # noqa: F401
-    import nbdev.test  # noqa: F401
-    import pytest  # noqa: F401
+NEEDED = ("av", "IPython.display", "ipywidgets", "nbdev.test", "nltk.tokenize", "picknet_nb.api", "picknet_nb.compared",
+          "picknet_nb.explorer", "picknet_nb.frontier", "picknet_nb.watching", "PIL.Image", "pycocoevalcap.cider.cider_scorer", "pytest",
+          "sklearn.cluster", "torch._dynamo", "torch.distributed", "torchvision", "voila.app")  # every optimiser imports PyTorch's compiler
 
-    from picknet_nb import api, compared, frontier, watching  # noqa: F401
+
+def prepare() -> None:
+    "Import and draw what many notebooks and tests need."
+    import matplotlib.pyplot as plt
+
+    for name in NEEDED:
+        with suppress(ImportError): import_module(name)  # whoever needs it will say so
     from picknet_nb.shapes import example_corpus
     example_corpus()
+    figure, axis = plt.subplots()
+    axis.set(title="words", xlabel="$x^2$")
+    figure.savefig(io.BytesIO())  # fonts are looked for once
+    plt.close(figure)
     gc.collect()
     gc.freeze()  # a collection in a forked process would otherwise copy all of this
 
 
 def run_notebook(path: Path, report: Path, meteor) -> bool:
     "Whether every cell of a notebook passed."
+    from nbdev import test
     from nbdev.config import get_config
-    from nbdev.test import test_nb
 
     from picknet_nb import metrics
     os.chdir(ROOT/"nbs")
     metrics.meteor_process = meteor
-    return test_nb(path, skip_flags=get_config().tst_flags.split(), do_print=True, basepath=ROOT)[0]
+    test.CaptureShell = partial(test.CaptureShell, mpl_format="png")  # nobody looks: no need for figures of twice the resolution
+    return test.test_nb(path, skip_flags=get_config().tst_flags.split(), do_print=True, basepath=ROOT)[0]
 
 
 def run_tests(path: Path, report: Path, meteor) -> bool:
@@ -172,6 +200,7 @@ def main(names: list[str]) -> None:
     seconds = {Path(name).stem: seconds for name, (seconds, _) in taken.items()}
     if SECONDS.parent.is_dir(): SECONDS.write_text(json.dumps(remembered() | seconds, indent=1))
     used = {Path(name).stem: used for name, (_, used) in sorted(taken.items(), key=lambda each: -each[1][1])}
+    if SECONDS.parent.is_dir(): SECONDS.with_name("processor_seconds.json").write_text(json.dumps(used, indent=1))
     print("processor seconds:", ", ".join(f"{name} {each:.0f}" for name, each in list(used.items())[:12]), f"… {sum(used.values()):.0f} in all")
     if failed: sys.exit("\n".join(["these failed, see above:", *failed]))
     print("in short:", f"{len(taken)} notebooks and test files passed", *told, sep="\n")
