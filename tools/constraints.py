@@ -5,15 +5,23 @@ from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
 
-OLDEST, NEWER = "3.10.19", 'python_version >= "3.11"'
+OLDEST, NEWER = "3.10.19", "3.11"
 LEFT = re.compile(r"(picknet-nb|pip|wheel|triton|nvidia-.+|cuda-.+)$")  # the last three: torch pins them itself, where it has a use for them
+
+
+
+def needed(supported: SpecifierSet) -> str:
+    "For which Pythons a release is pinned, as a marker; nothing where all of ours will do."
+    if OLDEST in supported: return ""
+    if NEWER in supported: return f'; python_version >= "{NEWER}"'
+    return f'; python_full_version >= "{max(each.version for each in supported if each.operator == ">=")}"'
+
 
 lines = {}
 for distribution in distributions():
     name = re.sub(r"[-_.]+", "-", distribution.metadata["Name"]).lower()
     if LEFT.match(name):
         continue
-    everywhere = OLDEST in SpecifierSet(distribution.metadata.get("Requires-Python") or "")
-    lines[name] = f"{name}=={distribution.version}" + ("" if everywhere else f"; {NEWER}")
+    lines[name] = f"{name}=={distribution.version}" + needed(SpecifierSet(distribution.metadata.get("Requires-Python") or ""))
 
 Path("constraints.txt").write_text("# written by `make constraints`\n" + "\n".join(lines[name] for name in sorted(lines)) + "\n")
