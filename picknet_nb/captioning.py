@@ -39,7 +39,7 @@ from .world import write_examples
 __all__ = ['example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run', 'Eye', 'look_over', 'decide',
            'look_closely', 'Voice', 'Caption', 'Stopwatch', 'halved', 'caption_clip', 'refuse_address',
            'check_threshold', 'FileCaptioner', 'find_videos', 'Failure', 'Memory', 'Remark', 'Watcher', 'camera',
-           'threads_to_use', 'VideoCaptioner', 'load_eye_cnn', 'load_eye', 'load_captioner', 'load', 'caption']
+           'threads_to_use', 'VideoCaptioner', 'load_eye_cnn', 'load_eye', 'load_captioner', 'load']
 
 # %% ../nbs/33_captioning.ipynb #182c2578
 def example_run(folder, clips: int = 8) -> Path:  # the folder gets `videos` and `run`; what is there is kept
@@ -493,8 +493,3 @@ def load(
 ) -> VideoCaptioner:
     "A captioner for files, folders and streams; asked for again, the same one."
     return load_captioner(model if model is None or Path(model).exists() else find_model(str(model)), device)
-
-
-def caption(path, model=None, **options) -> Caption:  # a model as for `load`; options of `VideoCaptioner.caption`: beam, best, threshold, running
-    "What a video shows, in a sentence: `.text`; `.times` says what it rests on."
-    return load(model).caption(path, **options)

@@ -294,7 +294,7 @@ class Adaptation(nn.Module):
         together = self.config.training.captions_together
         videos = self.supervision.corpus.caption_video[captions][::together]
         tried = self.reinforcement.explore(videos)
-        self.sampled, self.beside, self.read = tried.sampled[0], Beside(videos), (tried, videos)
+        self.sampled, self.beside, self.kept = tried.sampled[0], Beside(videos), (tried, videos)
         with self.beside:  # the captioner need not wait for what picks earn, nor for its gradient
             earned = self.reinforcement.reward_all(tried, videos)
             policy_part, measures = self.reinforcement.compare(tried, earned)
