@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from .fast import fused
 from .files import PickNetError
 from .text import EOS, PAD, UNK, Vocabulary
 
 # %% auto #0
 __all__ = ['ORDERS', 'ngrams', 'document_frequencies', 'plain_cider', 'spoken', 'ngram_keys', 'Numbered', 'number_references',
            'Counted', 'count_ngrams', 'Tables', 'ngram_weights', 'reference_norms', 'build_tables', 'find', 'look_up',
-           'running_number', 'clipped_dot', 'Cider']
+           'running_number', 'clipped_dot', 'similarity', 'Cider']
 
 # %% ../nbs/20_cider.ipynb #f3a382c1
 ORDERS = 4  # n-grams of one to four words
@@ -69,6 +70,7 @@ def plain_cider(
     return 10 * total / (ORDERS * len(references))
 
 # %% ../nbs/20_cider.ipynb #0ec414ed
+@fused
 def spoken(
     words: Tensor,  # int64 (batch, time)
     eos: bool,      # does <eos> count as a word?
@@ -79,6 +81,7 @@ def spoken(
     return (ends == 0) | (is_eos & (ends == 1)) if eos else ends == 0
 
 # %% ../nbs/20_cider.ipynb #60f94b57
+@fused
 def ngram_keys(
     words: Tensor,   # int64 (batch, time)
     inside: Tensor,  # bool (batch, time), of `spoken`
@@ -214,6 +217,7 @@ def look_up(
     return weights, (cells + 1) * own
 
 # %% ../nbs/20_cider.ipynb #dc0a0199
+@fused
 def running_number(keys: Tensor) -> Tensor:
     "For each n-gram, how often its caption has said it so far, itself included: (batch, 4, time)."
     return (keys[..., None] == keys[..., None, :]).tril_().sum(-1)
@@ -225,6 +229,13 @@ def _paid(counts: Tensor, rows: Tensor, running: Tensor, squares: Tensor) -> Ten
     return theirs * (theirs >= running.to(theirs.dtype)[:, None]) * squares[:, None]
 
 
+@fused
+def _paid_everywhere(counts: Tensor, rows: Tensor, running: Tensor, squares: Tensor) -> Tensor:
+    "The same of all positions, zeros included, summed over a caption's: (batch, 4, references)."
+    paid = _paid(counts, rows.flatten(), running.flatten(), squares.flatten())
+    return paid.view(*rows.shape, -1).sum(2)
+
+
 def clipped_dot(
     counts: Tensor,    # uint8 (cells + 1, references)
     rows: Tensor,      # int64 (batch, 4, time)
@@ -233,15 +244,32 @@ def clipped_dot(
     everywhere: bool,  # sum over all positions, or only over those that have a row?
 ) -> Tensor:           # float64 (batch, 4, references)
     "Dot product of candidate and reference; an n-gram counts as often as the reference has it."
-    flat = rows.flatten(), running.flatten(), squares.flatten()
     if everywhere:
-        return _paid(counts, *flat).view(*rows.shape, -1).sum(2)
+        return _paid_everywhere(counts, rows, running, squares)
+    flat = rows.flatten(), running.flatten(), squares.flatten()
     some = flat[0].nonzero().squeeze(1)
     sums = squares.new_zeros(rows.shape[0] * ORDERS, counts.shape[1])
     sums.index_add_(0, some // rows.shape[2], _paid(counts, *(each[some] for each in flat)))
     return sums.view(*rows.shape[:2], -1)
 
 # %% ../nbs/20_cider.ipynb #df18ff85
+@fused
+def similarity(
+    dot: Tensor,      # float64 (batch, 4, references), of `clipped_dot`
+    squares: Tensor,  # float64 (batch, 4, time): weights squared
+    running: Tensor,  # int64 (batch, 4, time)
+    length: Tensor,   # int64 (batch,): pairs of words in a caption
+    lengths: Tensor,  # float64 (batch, references): the same of each reference
+    scale: Tensor,    # float64 (batch, 4, references): of the references' norms
+    sigma: float,
+) -> Tensor:          # float32 (batch,)
+    "The cosine of caption and references, less where their lengths differ, over orders."
+    norm = (squares * (2 * running - 1)).sum(-1).sqrt()  # (batch, 4)
+    alike = torch.exp((length[:, None] - lengths) ** 2 / (-2 * sigma ** 2))  # (batch, references)
+    score = (dot * scale * alike[:, None]).sum(-1)  # (batch, 4)
+    return (score / norm.where(norm > 0, 1)).sum(-1).float()
+
+# %% ../nbs/20_cider.ipynb #112f3949
 class Cider:
     "CIDEr-D of candidate ids against the references of their videos, on one device."
 
@@ -275,13 +303,10 @@ class Cider:
         running = running_number(keys)
         weights, rows = look_up(tables, keys, videos)
         squares = weights ** 2
-        norm = (squares * (2 * running - 1)).sum(-1).sqrt()  # (batch, 4)
         dot = clipped_dot(tables.counts, rows, running, squares,
                           everywhere=words.is_cuda)  # (batch, 4, references)
-        difference = (keys[:, 1] > 0).sum(-1, keepdim=True) - tables.lengths.index_select(0, videos)
-        length = torch.exp(difference ** 2 / (-2 * self.sigma ** 2))  # (batch, references)
-        score = (dot * tables.scale.index_select(0, videos) * length[:, None]).sum(-1)  # (batch, 4)
-        return (score / norm.where(norm > 0, 1)).sum(-1).float()
+        return similarity(dot, squares, running, (keys[:, 1] > 0).sum(-1),
+                          tables.lengths[videos], tables.scale[videos], self.sigma)
 
 # %% ../nbs/20_cider.ipynb #ea019300
 def _check_references(references: Sequence[Sequence[Sequence[str]]]) -> None:

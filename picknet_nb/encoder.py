@@ -180,7 +180,7 @@ class Encoder(StreamEncoder):
 
     def states(self, embedded: Tensor) -> Tensor:
         "The state after every step, (time, batch, hidden)."
-        lean = not embedded.is_cuda or embedded.dtype.itemsize == 2 and torch.is_grad_enabled()
+        lean = not embedded.is_cuda or embedded.dtype.itemsize == 2
         if self.output_gate == "sigmoid" and not lean:
             return self.lstm(embedded)[0]
         return LSTMScan.apply(self.inputs(embedded), self.lstm.weight_hh_l0.to(embedded.dtype),

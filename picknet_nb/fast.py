@@ -29,17 +29,17 @@ def fused(function: Callable) -> Callable:
     compiled = None
 
     @functools.wraps(function)
-    def call(*arguments):
+    def call(*arguments, **options):
         nonlocal compiled
         if torch.is_grad_enabled() or not arguments[0].is_cuda:
-            return function(*arguments)
+            return function(*arguments, **options)
         compiled = compiled or torch.compile(function)
         try:
-            return compiled(*arguments)
+            return compiled(*arguments, **options)
         except Exception as reason:
             warnings.warn(f"{function.__name__} runs unfused: {reason}", stacklevel=2)
             compiled = function
-            return function(*arguments)
+            return function(*arguments, **options)
 
     return call
 

@@ -179,13 +179,15 @@ def test_tables_of_many_captions_are_small_and_right():
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_captured_on_cuda():
-    from picknet_nb.capture import Captured
+@pytest.mark.parametrize("fused", [False, True])
+def test_captured_on_cuda(fused):
+    from picknet_nb.fast import Captured
 
     references = make_references(60, 3)
     ids, videos = make_ids(references, 3).cuda(), torch.arange(60).cuda()
     cider = Cider(references, VOCABULARY, device="cuda")
-    captured = Captured(cider, ids, videos)
     other = make_ids(references, 4)
     expected = Cider(references, VOCABULARY)(other, torch.arange(60))
-    torch.testing.assert_close(captured(other.cuda(), videos).cpu(), expected, atol=1e-6, rtol=0)
+    with torch.set_grad_enabled(not fused):  # kernels are fused where nothing is differentiated
+        captured = Captured(cider, ids, videos)
+        torch.testing.assert_close(captured(other.cuda(), videos).cpu(), expected, atol=1e-6, rtol=0)

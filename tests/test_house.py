@@ -1,4 +1,5 @@
 "The house itself: files in sync, imports light, one way up, rooms of a size to be read."
+import ast
 import importlib.util
 import json
 import multiprocessing
@@ -110,6 +111,19 @@ def test_lower_floors_do_not_know_of_higher_ones():
 def test_no_module_is_longer_than_five_hundred_lines():
     lengths = {module.name: len(module.read_text().splitlines()) for module in (ROOT/"picknet_nb").glob("[!_]*.py")}
     assert not {name: length for name, length in lengths.items() if length > 500}
+
+
+def test_what_tests_and_benchmarks_import_is_there():
+    "Also where a test that needs a GPU imports it, and nobody here would notice."
+    for path in sorted([*(ROOT/"tests").glob("*.py"), *(ROOT/"benchmarks").glob("*.py")]):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "picknet_nb":
+                for name in node.names:
+                    place = f"{node.module}.{name.name}"
+                    try:
+                        assert hasattr(importlib.import_module(node.module), name.name) or importlib.util.find_spec(place), f"{path.name}: there is no {place}"
+                    except ModuleNotFoundError as reason:
+                        pytest.fail(f"{path.name}: {reason}")
 
 
 @pytest.mark.parametrize("notebook", [path for path in sorted((ROOT/"nbs").glob("[0-9]*.ipynb")) if int(path.stem[:2]) in METHOD], ids=lambda path: path.stem)
