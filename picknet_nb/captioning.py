@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -275,10 +275,11 @@ class FileCaptioner:
         how = self.config.clip.frames, self.eye.cnn.image_size
         limits = dict(time_limit=125.0, memory_limit=limit("PICKNET_DECODER_BYTES"))  # a decoder should give up after 60 seconds
         here = (Done(path, _read_one((number, path), *how)) for number, path in enumerate(paths))
-        for done in Pool(_read_one, usable_cores(), how, **limits).in_order(paths) if can_fork() else here:
-            clip, seconds = done.answer or (done.reason, 0.0)
-            (watch := Stopwatch(self.eye.device))["read"] = seconds
-            yield done.job, clip, watch
+        with closing(Pool(_read_one, usable_cores(), how, **limits).in_order(paths) if can_fork() else here) as read:
+            for done in read:
+                clip, seconds = done.answer or (done.reason, 0.0)
+                (watch := Stopwatch(self.eye.device))["read"] = seconds
+                yield done.job, clip, watch
 
     def read(self, path) -> tuple[Clip, Stopwatch]:
         "Equally spaced frames of a file, and how long that took."
@@ -417,7 +418,8 @@ class VideoCaptioner(FileCaptioner):
 
     def caption_in_turn(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The same one after the other, while processes read the next files."
-        return (self._caption_read(each, **options) for each in self.read_many(paths))
+        with closing(self.read_many(paths)) as read:
+            for each in read: yield self._caption_read(each, **options)
 
     def caption_beside(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The same with as many clips at a time as this process may use threads."
@@ -444,9 +446,9 @@ class VideoCaptioner(FileCaptioner):
         if not 0 < rate < float("inf"): raise PickNetError(f"the rate must be more than 0 frames a second, not {rate}")
         watcher = Watcher(self.eye, self.voice, check_threshold(threshold), beam, window)
         if isinstance(source, int): source, options["format"] = camera(source)
-        for time, frame in opened(source, rate, self.eye.cnn.image_size, **options):
-            remark = watcher.see(time, frame)
-            if remark: yield remark
+        with closing(opened(source, rate, self.eye.cnn.image_size, **options)) as frames:
+            for time, frame in frames:
+                if remark := watcher.see(time, frame): yield remark
 
 # %% ../nbs/33_captioning.ipynb #781056ce
 def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -> CNN:

@@ -193,9 +193,10 @@ def spoken_pictures(caption: Caption, rate: float, largest: int, seconds: float 
     "The pictures of a captioned file with the caption that stands at their time."
     times = caption.clip.times.tolist()
     said = [(times[place], text) for place, text in caption.changes()]
-    for time, picture in original_frames(caption.source, rate, largest, seconds):
-        text = next((text for since, text in reversed(said) if since <= time + 1e-6), "")
-        yield burn_in(picture, text, any(0 <= time - times[place] < max(0.25, 1 / rate) for place in caption.picked))
+    with closing(original_frames(caption.source, rate, largest, seconds)) as pictures:
+        for time, picture in pictures:
+            text = next((text for since, text in reversed(said) if since <= time + 1e-6), "")
+            yield burn_in(picture, text, any(0 <= time - times[place] < max(0.25, 1 / rate) for place in caption.picked))
 
 # %% ../nbs/34_drawing.ipynb #798b0e3c
 def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:

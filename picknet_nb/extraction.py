@@ -12,7 +12,7 @@ import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import closing, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 from multiprocessing import RawArray
@@ -110,8 +110,8 @@ def decode_files(
     _import_av()  # say at once what is missing, not once for each file
     pool = Pool(_decode_into, workers, (shape,), room=partial(_make_room, shape), collect=partial(_collect, shape=shape),
                 time_limit=2 * shape.time_limit + _GRACE, memory_limit=limit("PICKNET_DECODER_BYTES"))
-    for done in pool.run(jobs):
-        yield Decoded(*done.job, *(done.answer or (None, done.reason)))
+    with closing(pool.run(jobs)) as answers:  # Python 3.12.3 keeps what a generator holds when that is closed
+        for done in answers: yield Decoded(*done.job, *(done.answer or (None, done.reason)))
 
 # %% ../nbs/05_extraction.ipynb #9be3859c
 _NOT_VIDEO = frozenset(".txt .csv .tsv .json .jsonl .md .npy .npz .h5 .hdf5 .srt .vtt .jpg .jpeg .png .zip .gz .py .ipynb".split())

@@ -462,10 +462,10 @@ def _upright(frame, size: int) -> Tensor:  # uint8 (3, size, size)
     return resize(frame if frame.shape[0] == 3 else frame.permute(2, 0, 1), size)
 
 
-def _timed(items: Iterable, rate: float) -> Iterator[tuple[float, object]]:
-    "Frames with their own times, or else `rate` a second."
-    for number, item in enumerate(items):
-        yield item if isinstance(item, tuple) else (number / rate, item)
+def _as_tensors(frames) -> Iterator[tuple[float, Tensor]]:
+    "What another process painted; it ends with this generator."
+    with closing(frames):
+        for time, frame in frames: yield time, torch.from_numpy(frame)
 
 # %% ../nbs/03_video.ipynb #c3044543
 def _found(name: str, format: str | None) -> tuple[str, str, dict]:
@@ -493,8 +493,8 @@ def stream_frames(
     "Frames of an unbounded video at a steady rate, each as soon as it is there."
     if rate <= 0 or size < 1: raise PickNetError(f"a stream needs a positive rate and size, not rate={rate}, size={size}")
     if not isinstance(source, (str, Path)):
-        return ((time, _upright(frame, size)) for time, frame in _at_rate(_timed(source, rate), rate))
+        timed = (item if isinstance(item, tuple) else (number / rate, item) for number, item in enumerate(source))
+        return ((time, _upright(frame, size)) for time, frame in _at_rate(timed, rate))
     name, source, rules = _found(str(source).removeprefix("file://"), format)
     how = {"format": format, "container_options": {**(options or {}), **rules}}
-    frames = in_decoder(name, time_limit, _painted, name, source, rate, size, time_limit, how)
-    return ((time, torch.from_numpy(frame)) for time, frame in frames)
+    return _as_tensors(in_decoder(name, time_limit, _painted, name, source, rate, size, time_limit, how))

@@ -14,7 +14,7 @@ import sys
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -260,13 +260,14 @@ class Pool(_Crew):
         "The same in the order of the jobs; `do` gets (number, job). An answer waits for those before it, and none begins far ahead of them."
         numbered, waiting, next_one = enumerate(jobs), {}, 0
         given = deque(islice(numbered, 4 * self.workers))
-        for done in self.run(given):
-            number, job = done.job
-            waiting[number] = done._replace(job=job)
-            while next_one in waiting:
-                yield waiting.pop(next_one)
-                next_one += 1
-                given.extend(islice(numbered, 1))
+        with closing(self.run(given)) as answers:
+            for done in answers:
+                number, job = done.job
+                waiting[number] = done._replace(job=job)
+                while next_one in waiting:
+                    yield waiting.pop(next_one)
+                    next_one += 1
+                    given.extend(islice(numbered, 1))
 
 # %% ../nbs/02_workers.ipynb #40c4e550
 def _tell(line: Connection, make: Callable, arguments: tuple) -> None:
