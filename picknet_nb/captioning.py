@@ -11,7 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from pathlib import Path
@@ -446,7 +446,8 @@ class VideoCaptioner(FileCaptioner):
         if not 0 < rate < float("inf"): raise PickNetError(f"the rate must be more than 0 frames a second, not {rate}")
         watcher = Watcher(self.eye, self.voice, check_threshold(threshold), beam, window)
         if isinstance(source, int): source, options["format"] = camera(source)
-        with closing(opened(source, rate, self.eye.cnn.image_size, **options)) as frames:
+        frames = opened(source, rate, self.eye.cnn.image_size, **options)
+        with closing(frames) if hasattr(frames, "close") else nullcontext():
             for time, frame in frames:
                 if remark := watcher.see(time, frame): yield remark
 

@@ -4,6 +4,7 @@ What takes long and is the same for all is done once, before the first process i
 drawing the example clips, and starting METEOR. There is one process more than there are cores, because many tests wait, for
 a server, a browser or a process that they have killed. What took longest the last time comes first, so that nothing long is left at the end.
 """
+import ctypes
 import gc
 import io
 import json
@@ -87,15 +88,18 @@ def shared(java):
 
 NEEDED = ("av", "IPython.display", "ipywidgets", "nbdev.test", "nltk.tokenize", "picknet_nb.api", "picknet_nb.compared",
           "picknet_nb.explorer", "picknet_nb.frontier", "picknet_nb.watching", "PIL.Image", "pycocoevalcap.cider.cider_scorer", "pytest",
-          "sklearn.cluster", "torch._dynamo", "torch.distributed", "torchvision", "voila.app")  # every optimiser imports PyTorch's compiler
+          "torch._dynamo", "torch.distributed", "torchvision", "voila.app")  # every optimiser imports PyTorch's compiler
 
 
 def prepare() -> None:
     "Import and draw what many notebooks and tests need."
     import matplotlib.pyplot as plt
 
+    unwanted = ("scipy", "sklearn")
+    sys.modules.update(dict.fromkeys(unwanted))  # NLTK would import them, for nobody, and every fork would copy their 1300 mappings
     for name in NEEDED:
         with suppress(ImportError): import_module(name)  # whoever needs it will say so
+    for name in unwanted: del sys.modules[name]
     from picknet_nb.shapes import example_corpus
     example_corpus()
     figure, axis = plt.subplots()
@@ -104,17 +108,33 @@ def prepare() -> None:
     plt.close(figure)
     gc.collect()
     gc.freeze()  # a collection in a forked process would otherwise copy all of this
+    in_large_pages()
+
+
+def in_large_pages() -> None:
+    "Move what this process holds into pages of 2 MB, where the kernel can: a fork copies one entry for each, instead of 512."
+    if sys.platform != "linux": return
+    libc, size = ctypes.CDLL(None), 2 << 20
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        place, rights, _, _, file, *name = line.split(maxsplit=5)
+        start, end = (int(each, 16) for each in place.split("-"))
+        if rights == "rw-p" and file == "0" and name in ([], ["[heap]"]):
+            for page in range(-(-start // size) * size, end - size + 1, size):
+                libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(size), 25)  # MADV_COLLAPSE; an older kernel knows none, and nothing is lost
 
 
 def run_notebook(path: Path, report: Path, meteor) -> bool:
     "Whether every cell of a notebook passed."
+    from IPython.core import pylabtools
     from nbdev import test
     from nbdev.config import get_config
 
     from picknet_nb import metrics
     os.chdir(ROOT/"nbs")
     metrics.meteor_process = meteor
-    test.CaptureShell = partial(test.CaptureShell, mpl_format="png")  # nobody looks: no need for figures of twice the resolution
+    test.CaptureShell = partial(test.CaptureShell, mpl_format="png")
+    usual = pylabtools.print_figure
+    pylabtools.print_figure = lambda figure, **how: usual(figure, **how | {"bbox_inches": None, "dpi": 72})  # nobody looks: draw once, and small
     return test.test_nb(path, skip_flags=get_config().tst_flags.split(), do_print=True, basepath=ROOT)[0]
 
 
