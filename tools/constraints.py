@@ -4,17 +4,17 @@ from importlib.metadata import distributions
 from pathlib import Path
 
 from packaging.specifiers import SpecifierSet
+from packaging.version import Version
 
 OLDEST, NEWER = "3.10.19", "3.11"
 LEFT = re.compile(r"(picknet-nb|pip|wheel|triton|nvidia-.+|cuda-.+)$")  # the last three: torch pins them itself, where it has a use for them
-
 
 
 def needed(supported: SpecifierSet) -> str:
     "For which Pythons a release is pinned, as a marker; nothing where all of ours will do."
     if OLDEST in supported: return ""
     if NEWER in supported: return f'; python_version >= "{NEWER}"'
-    return f'; python_full_version >= "{max(each.version for each in supported if each.operator == ">=")}"'
+    return f'; python_full_version >= "{max((each.version for each in supported if each.operator == ">="), key=Version)}"'
 
 
 lines = {}
