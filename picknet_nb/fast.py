@@ -151,11 +151,11 @@ def make_adam(
     parameters: Iterable[nn.Parameter | dict],  # what to train, or groups of it with settings of their own
     rate: float,                                # learning rate
 ) -> torch.optim.Optimizer:
-    "Adam; on CUDA in the fused form that can be recorded, with its rate in a tensor."
+    "Adam in its fused form; on CUDA one that can be recorded, with its rate in a tensor."
     parameters = list(parameters)
     first = parameters[0]["params"][0] if isinstance(parameters[0], dict) else parameters[0]
     if not first.is_cuda:
-        return torch.optim.Adam(parameters, lr=rate)
+        return torch.optim.Adam(parameters, lr=rate, fused=True)
     return torch.optim.Adam(parameters, lr=torch.tensor(rate, device=first.device), fused=True, capturable=True)
 
 # %% ../nbs/09_fast.ipynb #22cf04f0
@@ -167,7 +167,7 @@ def lstm_cell(
     output_gate: str = "sigmoid",    # or the paper's "tanh"
 ) -> tuple[Tensor, ...]:             # six times (batch, hidden)
     "Equations 1 to 6: the gates i, f, c~ and o, the new cell, the new state."
-    i, f, g, o = (x + y.to(cell.dtype) for x, y in zip(inputs.chunk(4, -1), product.chunk(4, -1)))
+    i, f, g, o = (inputs + product.to(cell.dtype)).chunk(4, -1)
     i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid() if output_gate == "sigmoid" else o.tanh()
     cell = f*cell + i*g
     return i, f, g, o, cell, (o*cell.tanh()).to(product.dtype)
@@ -198,6 +198,10 @@ def lstm_loop(
     return torch.stack(states)
 
 # %% ../nbs/09_fast.ipynb #467d95d9
+_through_sigmoid = torch.ops.aten.sigmoid_backward.default  # (gradient of y, y = sigmoid(a)) -> gradient of a
+_through_tanh = torch.ops.aten.tanh_backward.default        # one operation each, where writing them out takes three
+
+
 @fused
 def lstm_cell_gradient(
     d_hidden: Tensor,         # (batch, hidden) what the loss says of h_t
@@ -209,9 +213,9 @@ def lstm_cell_gradient(
 ) -> tuple[Tensor, Tensor]:   # (batch, 4 hidden), (batch, hidden)
     "From the gradients of h_t and c_t to those of the four sums in equations 1, 2, 3 and 5, and of c_{t-1}."
     d_hidden, shown = (d_hidden + d_product).to(cell.dtype), cell.tanh()
-    d_cell = d_cell + d_hidden*o*(1 - shown*shown)
-    slope = o*(1 - o) if output_gate == "sigmoid" else 1 - o*o
-    sums = [d_cell*g*i*(1 - i), d_cell*before*f*(1 - f), d_cell*i*(1 - g*g), d_hidden*shown*slope]
+    d_cell = d_cell + _through_tanh(d_hidden*o, shown)
+    through_output = _through_sigmoid if output_gate == "sigmoid" else _through_tanh
+    sums = [_through_sigmoid(d_cell*g, i), _through_sigmoid(d_cell*before, f), _through_tanh(d_cell*i, g), through_output(d_hidden*shown, o)]
     return torch.cat(sums, -1).to(d_product.dtype), d_cell*f
 
 # %% ../nbs/09_fast.ipynb #05ab3949
@@ -255,7 +259,7 @@ def open_gates(
     state: Tensor,                       # (batch, hidden) p_{t-1}
 ) -> tuple[Tensor, Tensor, Tensor]:      # (batch, hidden) each
     "Equations 7 and 8: update gate, reset gate, and what the reset gate leaves of the state."
-    update, reset = ((x + y.to(state.dtype)).sigmoid() for x, y in zip(inputs.chunk(3, -1), product.chunk(2, -1)))
+    update, reset = (inputs[..., :product.shape[-1]] + product.to(state.dtype)).sigmoid().chunk(2, -1)
     return update, reset, (reset*state).to(product.dtype)
 
 # %% ../nbs/09_fast.ipynb #14b1b1c2
@@ -268,7 +272,7 @@ def move_state(
 ) -> tuple[Tensor, Tensor, Tensor]:      # (batch, hidden) each
     "Equations 9 and 10: the proposal, the new state, and that state in the type of the products."
     proposal = (inputs[..., -product.shape[-1]:] + product.to(state.dtype)).tanh()
-    state = (1 - update)*state + update*proposal
+    state = state.lerp(proposal, update)  # (1 - z) p + z p~
     return proposal, state, state.to(product.dtype)
 
 # %% ../nbs/09_fast.ipynb #172cbbd9
@@ -305,9 +309,9 @@ def move_state_gradient(
 ) -> tuple[Tensor, Tensor, Tensor]:
     "Back through equations 9 and 10: gradients of the sums inside p~ and z, and of p_{t-1}."
     d_state = d_carry + d_state + d_product
-    d_proposal = d_state*update*(1 - proposal*proposal)
-    d_update = d_state*(proposal - before)*update*(1 - update)
-    return d_proposal.to(d_product.dtype), d_update, d_state*(1 - update)
+    d_new = d_state*update
+    d_proposal, d_update = _through_tanh(d_new, proposal), _through_sigmoid(d_state*(proposal - before), update)
+    return d_proposal.to(d_product.dtype), d_update, d_state - d_new
 
 # %% ../nbs/09_fast.ipynb #56029a4f
 @fused
@@ -317,7 +321,7 @@ def open_gates_gradient(
     reset: Tensor, before: Tensor,                          # (batch, hidden) r_t, p_{t-1}
 ) -> tuple[Tensor, Tensor]:
     "Back through equations 7 and 8: gradients of all three sums, (batch, 3 hidden), and of p_{t-1}."
-    d_reset = d_kept*before*reset*(1 - reset)
+    d_reset = _through_sigmoid((d_kept*before).to(reset.dtype), reset)
     return torch.cat([d_update, d_reset, d_proposal], -1).to(d_kept.dtype), d_carry + d_kept*reset
 
 # %% ../nbs/09_fast.ipynb #5fe8963a

@@ -346,7 +346,7 @@ def paired_bootstrap(
         raise ScoreError(f"a paired comparison needs as many seeds on both sides, not {len(a)} and {len(b)}")
     difference = np.array([_differences(*pair, metric) for pair in zip(a, b)])
     seeds, videos = _drawn(difference.shape, samples, seed)
-    means = (seeds @ difference * videos).sum(1) / difference.size
+    means = (videos @ difference.T * seeds).sum(1) / difference.size
     low, high = np.quantile(means, [0.025, 0.975])
     p = min(1.0, 2 * (1 + min((means <= 0).sum(), (means >= 0).sum())) / (1 + samples))  # never 0: the data is one draw too
     return Comparison(float(difference.mean()), float(low), float(high), float(p))

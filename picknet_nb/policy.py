@@ -133,17 +133,18 @@ def walk_by_scan(
     return picks
 
 # %% ../nbs/12_policy.ipynb #685460a6
+_TABLE_BYTES = 2**30  # of the largest intermediate held at once
+
+
 @torch.no_grad()
 def pair_logits(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
 ) -> Tensor:            # (batch, frames t, frames l)
     "The margin of every frame t compared with every frame l."
-    weight, bias = net.margin()
-    return pair_sums(projected, net.compare.bias, weight) + bias
-
-# %% ../nbs/12_policy.ipynb #fd338d01
-_TABLE_BYTES = 2**30  # of the largest intermediate held at once
+    (weight, bias), (_, frames, hidden) = net.margin(), projected.shape
+    parts = projected.split(max(1, _TABLE_BYTES // (4 * frames * frames * hidden)))
+    return torch.cat([pair_sums(some, net.compare.bias, weight) for some in parts]) + bias
 
 # %% ../nbs/12_policy.ipynb #a12ff50e
 def walk(
@@ -154,10 +155,7 @@ def walk(
     "All rollouts of all clips, the faster way on this device."
     if not projected.is_cuda:
         return walk_by_scan(net, projected, noise)
-    _, frames, hidden = projected.shape
-    block = max(1, _TABLE_BYTES // (4 * frames * frames * hidden))
-    parts = zip(projected.split(block), noise.split(block, 1))
-    return torch.cat([walk_by_table(pair_logits(net, some), coins) for some, coins in parts], 1)
+    return walk_by_table(pair_logits(net, projected), noise)
 
 # %% ../nbs/12_policy.ipynb #e5e4d4de
 def last_picks(
@@ -279,29 +277,28 @@ def standardise(
 # %% ../nbs/12_policy.ipynb #b82ffc13
 @torch.no_grad()
 def search(
-    net: PickNet,
-    glances: Tensor,                # (batch, frames, dims)
-    wanted: float,                  # picks per clip
-    put: Callable[[float], None],   # sets something in the second layer; the larger, the more picks
+    picks_at: Callable[[float], Tensor],  # what is picked, (..., frames); the larger, the more
+    wanted: float,                        # picks per clip
     low: float,
     high: float,
     steps: int = 30,
-) -> PickNet:
-    "Find by bisection the value with which the argmax picks as many frames as wanted."
-    projected = project(net, glances)
-    cut = torch.full((1, *glances.shape[:2]), 0.5, device=glances.device)
+) -> float:
+    "By bisection, the value at which as many frames are picked as wanted."
     for _ in range(steps):
-        put(middle := (low + high) / 2)
-        too_many = walk(net, projected, cut).sum(-1).float().mean() > wanted
+        middle = (low + high) / 2
+        too_many = picks_at(middle).sum(-1).float().mean() > wanted
         low, high = (low, middle) if too_many else (middle, high)
-    return net
+    return middle
 
 # %% ../nbs/12_policy.ipynb #3b4d7940
 @torch.no_grad()
 def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
     "The bias with which the argmax picks as many frames as wanted."
-    move = lambda bias: net.decide.bias.copy_(torch.tensor([-bias / 2, bias / 2]))
-    return search(net, glances, wanted, move, -100.0, 100.0)
+    pairs = pair_logits(net, project(net, glances)) - net.margin()[1]  # whatever the bias will be
+    half = pairs.new_full((1, *glances.shape[:2]), 0.5)
+    bias = search(lambda bias: walk_by_table(pairs + bias, half), wanted, -100.0, 100.0)
+    net.decide.bias.copy_(torch.tensor([-bias / 2, bias / 2]))
+    return net
 
 # %% ../nbs/12_policy.ipynb #c96bac3c
 @torch.no_grad()
@@ -313,6 +310,11 @@ def set_direction(net: PickNet, glances: Tensor, wanted: float, apart: int,
         layer.bias.zero_()
     weight = net.margin()[0]
     weight = weight / (weight.std() if len(weight) > 1 else weight.abs())
-    move = lambda shift: net.decide.weight.copy_(torch.stack([-weight - shift, weight + shift]) / 2)
-    search(net, glances, wanted, move, -5.0, 5.0)
+    projected = project(net, glances)
+    half = projected.new_full((1, *glances.shape[:2]), 0.5)
+
+    def picks_at(shift: float) -> Tensor:
+        net.decide.weight.copy_(torch.stack([-weight - shift, weight + shift]) / 2)
+        return walk(net, projected, half)
+    search(picks_at, wanted, -5.0, 5.0)
     return standardise(net, glances, apart, spread, signs=False)

@@ -68,7 +68,7 @@ def learned(name: str, clips, blind: bool):
     return LEARNED[name, blind]
 
 
-def taught(name: str, clips, blind: bool, steps: int = 60, device: str = "cpu"):
+def taught(name: str, clips, blind: bool, steps: int | None = None, device: str = "cpu"):
     "A captioner that has tried to learn the clips by heart, and its last loss of a caption; a blind one is shown zeros."
     features, picks, words, vocabulary = clips
     features, picks, words = (each.to(device) for each in (features * (not blind), picks, words))
@@ -86,7 +86,7 @@ def taught(name: str, clips, blind: bool, steps: int = 60, device: str = "cpu"):
         return (loss + extra).detach() if name == "ms-rnn" else loss.detach()  # of MS-RNN the bound: its words alone have been told too much
     rows = torch.arange(16, device=device)
     run = Captured(step, rows, keep=(captioner, adam))
-    for _ in range(steps): loss = run(rows)
+    for _ in range(steps or (80 if name == "hrne" else 60)): loss = run(rows)  # two LSTMs in a row take longer to begin
     return captioner.eval(), loss.item()
 
 

@@ -16,7 +16,7 @@ pytest.importorskip("pycocoevalcap")
 from test_packaging import ROOT
 from toys import film, invoked
 
-from picknet_nb import analysis, captioning, cli, cnn, config, datasets, explorer, metrics, reproduction, stages, streaming, world
+from picknet_nb import analysis, captioning, cli, cnn, compared, config, datasets, explorer, frontier, metrics, reproduction, stages, streaming, world
 from picknet_nb.files import PickNetError
 from picknet_nb.video import read_clip
 
@@ -108,7 +108,7 @@ def quick(desk, monkeypatch):
     for name, usual in config.PRESETS.items():
         monkeypatch.setitem(config.PRESETS, name, usual.changed(**QUICK, **({"word_epochs": 1} if usual.training.word_epochs else {})))
     monkeypatch.setattr(world, "SCALES", dict.fromkeys(world.SCALES, (8, 4, 4)))
-    for module in (analysis, captioning, reproduction): monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
+    for module in (analysis, captioning, compared, frontier, reproduction): monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
     kept = {name: stages.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
     for name in set(stages.ROWS) - set(kept): monkeypatch.delitem(stages.ROWS, name)
     load, frames = cnn.load_cnn, read_clip("film.mp4", 8, 224)

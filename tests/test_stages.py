@@ -288,8 +288,9 @@ def test_two_processes_with_half_of_a_batch_each_make_the_step_of_the_whole_batc
     assert (processes := Ranks(half_a_step, captions, tmp_path)).wait() == 0, processes.output()
     first, second = (torch.load(tmp_path/f"{rank}.pt") for rank in range(2))
     assert torch.equal(first, second)
-    torch.testing.assert_close(first, one_step(captions), rtol=1e-4, atol=1e-6)
-    assert not torch.allclose(first, one_step(captions[:20]), rtol=1e-4, atol=1e-6)  # as it would be if nothing were exchanged
+    close = {"rtol": 1e-4, "atol": 5e-5}  # a step is 1e-3 for each weight, and where its gradient is next to nothing, rounding moves it by a part of that
+    torch.testing.assert_close(first, one_step(captions), **close)
+    assert not torch.allclose(first, one_step(captions[:20]), **close)  # as it would be if nothing were exchanged
 
 
 APART = """
