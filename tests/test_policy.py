@@ -175,7 +175,17 @@ def test_rounding_is_not_taken_for_a_deviation():
         before = policy.decide.weight.detach().abs()
         policy.calibrate(still, wanted=6)
         assert torch.equal(policy.decide.weight.abs(), before)
-        assert policy.rollout(still).sum(1).unique().item() in (1, 30)
+        assert policy.rollout(still).sum(1).unique().item() == 1
+
+
+def test_repeated_frames_are_dropped_at_the_start():
+    torch.manual_seed(0)
+    few = torch.randint(0, 256, (40, 5, 60), dtype=torch.uint8)
+    repeated = few.repeat_interleave(6, 1)  # five pictures, each six times: no threshold picks more than five and fewer than thirty
+    policy = Policy(60, 32).calibrate(repeated, wanted=6.5)
+    new = (torch.arange(30) % 6 == 0).expand(40, -1)
+    assert torch.equal(policy.rollout(repeated), new)
+    assert policy.probabilities(repeated, new)[~new].max() < 0.05
 
 
 def test_extreme_weights_give_no_nan():
