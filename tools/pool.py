@@ -29,8 +29,9 @@ os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")  # a fork does not surv
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT/".venv"/"seconds.json"
-LONG = ("test_fuzzing_commands", "test_explorer", "picknet_on_one_page", "test_training", "41_your_own", "test_cli", "test_hostile_videos",
-        "test_workers", "test_explorer_security", "test_faults", "test_reproduction")  # where nothing is known yet
+LONG = ("test_fuzzing_commands", "test_stranger", "picknet_on_one_page", "test_systems", "test_cli", "test_hostile_videos", "test_faults",
+        "test_explorer", "41_your_own", "test_fuzzing", "test_workers", "test_reproduction", "test_examples", "test_committees",
+        "test_hostile_runs", "19_committees", "test_training", "test_captioning", "test_streaming")  # where nothing is known yet
 
 
 class SharedMeteor:
