@@ -246,15 +246,15 @@ def caption_folder(folder: Path, run: Path, said: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
-def test_only_regular_files_are_opened(toy, tmp_path, tmp_path_factory):
+def test_only_regular_files_are_opened(toy, tmp_path, tmp_path_factory, monkeypatch):
     "A pipe in a folder, named or in a list; a socket; a device: each is refused at once, the rest is captioned."
     os.mkfifo(tmp_path/"a pipe.mp4")
     (tmp_path/"b list.mp4").write_text("ffconcat version 1.0\nfile 'a pipe.mp4'\n")
     (tmp_path/"c device.mp4").symlink_to("/dev/zero")
     shutil.copy(EXAMPLE, tmp_path/"d.mp4")
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(short := f"/tmp/{os.getpid()}.socket")  # the name of a socket must be short
-        shutil.move(short, tmp_path/"e socket.mp4")
+        monkeypatch.chdir(tmp_path)
+        listening.bind("e socket.mp4")  # the name of a socket must be short
         done = Forked(caption_folder, tmp_path, toy/"run", output := tmp_path_factory.mktemp("said")/"lines.json")
         ended = done.wait(60)
     said = [json.loads(line) for line in output.read_text().splitlines()]

@@ -3,12 +3,14 @@
 What takes long and is the same for all is done once, before the first process is forked: importing PyTorch and what it imports later,
 drawing the example clips, and starting METEOR. There is one process more than there are cores, because many tests wait, for
 a server, a browser or a process that they have killed. What took longest the last time comes first, so that nothing long is left at the end.
+Files that tests write live in memory where that has room: thousands of them are made, and many are written through to the disk.
 """
 import ctypes
 import gc
 import io
 import json
 import os
+import shutil
 import signal
 import sys
 import tempfile
@@ -124,6 +126,23 @@ def in_large_pages() -> None:
                 libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(size), 25)  # MADV_COLLAPSE; an older kernel knows none, and nothing is lost
 
 
+def place_in_memory() -> str | None:
+    "A folder in memory for temporary files, where there is one with room in which programs may run; None: wherever they usually are."
+    folder = Path("/dev/shm")
+    if "TMPDIR" in os.environ or not os.access(folder, os.W_OK | os.X_OK): return None
+    about = os.statvfs(folder)
+    roomy = about.f_bavail * about.f_frsize > 6 << 30  # three times what all of them take together
+    return str(folder) if roomy and not about.f_flag & os.ST_NOEXEC else None
+
+
+@contextmanager
+def temporary_files():
+    "A folder for all temporary files, so that what a killed process leaves behind goes with it."
+    with tempfile.TemporaryDirectory(dir=place_in_memory()) as place, \
+            patch.dict(os.environ, TMPDIR=place), patch.object(tempfile, "tempdir", place):
+        yield place
+
+
 def run_notebook(path: Path, report: Path, meteor) -> bool:
     "Whether every cell of a notebook passed."
     from IPython.core import pylabtools
@@ -146,7 +165,9 @@ def run_tests(path: Path, report: Path, meteor) -> bool:
     os.chdir(ROOT)
     sys.path[0] = str(ROOT)  # as it is for `python -m pytest`
     sys.modules["__main__"] = types.ModuleType("__main__")  # a process that a test spawns would read this file again
-    ended = pytest.main(["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={report.with_suffix('')}", str(path)])
+    written = report.with_suffix("")
+    ended = pytest.main(["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={written}", str(path)])
+    shutil.rmtree(written, ignore_errors=True)
     return ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # a file without what it needs is skipped as a whole
 
 
@@ -216,7 +237,7 @@ def main(names: list[str]) -> None:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     os.environ["PICKNET_POOL"] = str(os.getpid())  # by which tests know that they run side by side
     prepare()
-    with tempfile.TemporaryDirectory() as place, one_meteor() as meteor:
+    with temporary_files() as place, one_meteor() as meteor:
         taken, failed = run_all(paths, cores + 1, Path(place), meteor)
         told = summary(Path(place)) if any(path.suffix == ".py" for path in paths) else []
     seconds = {Path(name).stem: seconds for name, (seconds, _) in taken.items()}
