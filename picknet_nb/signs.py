@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 # %% auto #0
-__all__ = ['Signs', 'signs_of', 'worries', 'at_rest', 'typical', 'samples', 'seen', 'warn_if_due']
+__all__ = ['Signs', 'signs_of', 'worries', 'at_rest', 'left_to_chance', 'typical', 'samples', 'seen', 'warn_if_due']
 
 # %% ../nbs/25_signs.ipynb #6b086c69
 @dataclass(frozen=True)
@@ -66,6 +66,16 @@ def at_rest(
     last = scores[-epochs:]
     return len(last) == epochs and max(last) - min(last) < least
 
+# %% ../nbs/25_signs.ipynb #1489be3a
+def left_to_chance(
+    by_chance: float,  # share of clips with as many frames as the limits allow, picked by chance
+    greedily: float,   # the same, picked greedily
+) -> str:
+    "What is wrong with a policy that keeps within the limits by chance alone; nothing if it does not, or keeps within them greedily, too."
+    if by_chance < 0.7 or greedily >= 0.5: return ""
+    return (f"by chance {by_chance:.0%} of the clips get as many frames as the limits allow, by the greedy choice {greedily:.0%}: "
+            "the policy leaves to chance what it should decide; try clock=true, which lets it count")
+
 # %% ../nbs/25_signs.ipynb #8923af51
 def typical(
     references: Sequence[str],  # what people said of one clip
@@ -108,8 +118,11 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     lines = [line for line in log if line["stage"] == stage and "signs" in line]
     if len(lines) not in (_EARLY, epochs) or not lines:
         return
-    found = worries(Signs(**lines[-1]["signs"]))
-    if lines[-1]["signs"]["clips"] >= _FEW and at_rest([line["validation"]["CIDEr"] for line in lines]):
-        found.append("CIDEr of the validation clips has not moved for 10 epochs: the rates may be too small, or the clips too few")
+    line = lines[-1]
+    found, shares = worries(Signs(**line["signs"])), (line.get("inside"), line["validation"].get("inside"))
+    if line["signs"]["clips"] >= _FEW:
+        if at_rest([each["validation"]["CIDEr"] for each in lines]):
+            found.append("CIDEr of the validation clips has not moved for 10 epochs: the rates may be too small, or the clips too few")
+        if None not in shares: found += filter(None, [left_to_chance(*shares)])
     for worry in found:
         warnings.warn(f"{stage}, after {len(lines)} epoch{'s' * (len(lines) > 1)}: {worry}", stacklevel=2)

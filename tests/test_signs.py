@@ -84,3 +84,15 @@ def test_ten_epochs_without_a_step_are_noticed_once():
     with pytest.warns(UserWarning) as seen:
         warn_if_due([{**line, "signs": {**line["signs"], "endless": 1.0}}], "supervision", 1)
     assert len(seen) == 1 and "100% of the captions never end" in str(seen[0].message)
+
+
+def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():
+    line = {"stage": "reinforcement", "inside": 0.93, "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0},
+            "validation": {"CIDEr": 0.2, "inside": 0.41}}
+    with pytest.warns(UserWarning, match="by chance 93% .* greedy choice 41%"):
+        warn_if_due([line], "reinforcement", 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        warn_if_due([{**line, "validation": {"CIDEr": 0.2, "inside": 0.9}}], "reinforcement", 1)
+        warn_if_due([{**line, "inside": 0.5}], "reinforcement", 1)  # it has not learned the limits at all, and its score says so
+        warn_if_due([{**line, "signs": {**line["signs"], "clips": 9, "distinct": 9}}], "reinforcement", 1)  # a share of nine clips is no share
