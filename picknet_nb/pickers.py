@@ -225,9 +225,10 @@ class Picker:
     def __call__(self, clips: Clips) -> Tensor:  # bool (batch, frames)
         "The picks of every clip; the first frame always is one."
         picks = self.choose(clips)
-        if picks.dtype != torch.bool or picks.shape != clips.glances.shape[:2]:
+        kind = picks.dtype if isinstance(picks, Tensor) else type(picks).__name__
+        if kind != torch.bool or picks.shape != clips.glances.shape[:2]:
             raise PickerError(f"{self.label} must give bool {tuple(clips.glances.shape[:2])}, "
-                              f"not {picks.dtype} {tuple(picks.shape)}")
+                              f"not {kind} {tuple(getattr(picks, 'shape', ()))}")
         return picks | (torch.arange(picks.shape[1], device=picks.device) == 0)
 
     def step(self, seen, look: Tensor, threshold: float = 0.5) -> tuple[object, bool, float]:

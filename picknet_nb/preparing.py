@@ -16,15 +16,15 @@ from typing import Annotated, Optional
 import typer
 
 from .config import PRESETS, ClipSettings, Config, ConfigError, explanations, group_of, preset
-from .files import PickNetError, first_few, write_whole
+from .files import FileError, PickNetError, first_few, read_json, write_whole
 from .terminal import DONE, EXIT, JSON, WEIGHTS, left_out, say, shown
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'CNN', 'WORKERS', 'SETTINGS', 'OFFICIAL', 'BRING',
            'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'clip_settings', 'settings_table',
            'kinds_of_data', 'joined', 'of_all', 'report', 'refuse_empty', 'before_extraction', 'prepare_shapes',
-           'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd', 'prepare_msrvtt', 'prepare_features',
-           'prepare_join', 'prepare_download', 'extract']
+           'placed_before', 'draw_splits', 'no_video_in', 'checked_splits', 'prepare_videos', 'prepare_msvd',
+           'prepare_msrvtt', 'prepare_features', 'prepare_join', 'prepare_download', 'extract']
 
 # %% ../nbs/39_preparing.ipynb #4d4779cc
 SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -181,28 +181,52 @@ def prepare_shapes(
     print(f"{shown(out)}: {', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, {len(corpus.vocabulary)} words")
 
 # %% ../nbs/39_preparing.ipynb #381cbe12
+def placed_before(path: Path) -> dict[str, list[str]]:
+    "The ids of each part that a file of splits has; none where there is no file."
+    parts = read_json(path) if path.exists() else {}
+    if not isinstance(parts, dict) or not all(isinstance(each, list) for each in parts.values()):
+        raise FileError(path, "must be {'train': [ids], 'validation': [ids], 'test': [ids]}: change it, or take it away")
+    return {part: list(parts.get(part, ())) for part in ("train", "validation", "test")}
+
+
 def draw_splits(ids: list[str], path: Path) -> Path:
-    "Write down a random split, 80 : 5 : 15, but no part too small to be scored; the same videos are split the same way each time."
-    ids = random.Random(0).sample(sorted(ids), len(ids))
-    if len(ids) < 3:
-        raise PickNetError(f"{len(ids)} videos with captions cannot be split in three: train, validation and test need one each")
-    least = 2 if len(ids) >= 8 else 1  # the CIDEr of a single clip is always 0
-    test, validation = (max(least, round(share * len(ids))) for share in (0.15, 0.05))
-    parts = {"train": ids[test + validation:], "validation": ids[test:test + validation], "test": ids[:test]}
+    "Write down a random split, 80 : 5 : 15, but no part too small to be scored; videos that the file has already stay where they are."
+    parts = placed_before(path)
+    new = sorted(set(ids).difference(*parts.values()))
+    random.Random(0).shuffle(new)
+    whole = len(new) + sum(map(len, parts.values()))
+    if whole < 3:
+        raise PickNetError(f"{whole} videos with captions cannot be split in three: train, validation and test need one each")
+    least = 2 if whole >= 8 else 1  # the CIDEr of a single clip is always 0
+    for part, share in (("test", 0.15), ("validation", 0.05)):
+        lacking = max(0, max(least, round(share * whole)) - len(parts[part]))
+        parts[part] += new[:lacking]
+        del new[:lacking]
+    parts["train"] += new
     return write_whole(path, json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
 
 # %% ../nbs/39_preparing.ipynb #e2b783c0
+def no_video_in(folder) -> FileError:
+    "What to say of a folder without videos."
+    from picknet_nb.video import VIDEO_SUFFIXES
+    return FileError(folder, f"no video in this folder; names should end in {' '.join(sorted(VIDEO_SUFFIXES))}")
+
+
 def checked_splits(splits: Optional[Path], captions: Path, videos: Path, texts: dict, files: dict, out: Path) -> Path:
     "The file of splits, drawn if none is given; what cannot be learned from is refused before hours of extraction."
     from picknet_nb.corpus import CorpusError
     from picknet_nb.datasets import read_splits
     ids = [name for name in texts if name in files]
+    if not files:
+        raise no_video_in(videos)
     if not ids:
         raise CorpusError(captions, f"names no video of {videos}: an id is a file's name without its ending, "
                                     f"such as {next(iter(files), 'holiday')!r}")
     if not splits:
+        before = sum(map(len, placed_before(out/"splits.json").values()))
         splits = draw_splits(ids, out/"splits.json")
-        print(f"no --splits: videos split at random, 80 : 5 : 15, as written in {shown(splits)}")
+        print(f"no --splits: {'new ' * bool(before)}videos split at random, 80 : 5 : 15, as written in {shown(splits)}"
+              + "; the others stay where they were" * bool(before))
     refuse_empty(splits, read_splits(splits, ids), "change it, or leave out --splits")
     return splits
 
@@ -216,7 +240,7 @@ def prepare_videos(
     splits: Annotated[Optional[Path], typer.Option(help="JSON {'train': [ids], 'validation': [ids], 'test': [ids]}; "
                                                    "default: at random, written to OUT/splits.json.")] = None,
     name: Annotated[Optional[str], typer.Option(help="What tables call this data set; default: the name of the folder.")] = None,
-    cnn: CNN = "resnet152", weights: WEIGHTS = None, workers: WORKERS = None, settings: SETTINGS = None,
+    cnn: CNN = "efficientnet-lite0", weights: WEIGHTS = None, workers: WORKERS = None, settings: SETTINGS = None,
 ) -> None:
     "A data set of your own, from videos and captions. Stopped at any moment, the same command goes on."
     from picknet_nb.cnn import load_cnn
@@ -330,15 +354,16 @@ def extract(
     videos: Annotated[Path, typer.Argument(help="Folder of videos.")],
     out: Annotated[Path, typer.Option("--out", help="Folder of the features; `picknet prepare videos` goes on from there "
                                       "if it is given the same.")],
-    cnn: CNN = "resnet152", weights: WEIGHTS = None, workers: WORKERS = None,
+    cnn: CNN = "efficientnet-lite0", weights: WEIGHTS = None, workers: WORKERS = None,
     frames: Annotated[int, typer.Option(min=1, help="Equally spaced frames of each video.")] = 30,
     as_json: JSON = False,
 ) -> None:
     "Features and glances of a folder of videos. There is one file for each; what is done is not done again."
     from picknet_nb.cnn import load_cnn
-    from picknet_nb.extraction import extract_folder
+    from picknet_nb.extraction import extract_folder, list_videos
+    if not (files := list_videos(videos)): raise no_video_in(videos)
     with joined() as device:
-        extraction = extract_folder(videos, out, load_cnn(cnn, weights, device), frames, workers=workers)
+        extraction = extract_folder(files, out, load_cnn(cnn, weights, device), frames, workers=workers)
     say({"done": extraction.ids, "failed": extraction.failed}, as_json,
         f"{shown(out)}: {len(extraction.ids)} videos, {len(extraction.failed)} left out")
     left_out(len(extraction.failed), len(extraction.ids))

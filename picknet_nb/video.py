@@ -27,7 +27,7 @@ from .workers import apart
 
 # %% auto #0
 __all__ = ['VIDEO_SUFFIXES', 'PICK_GREEN', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'import_pyplot', 'draw_frame', 'draw_bar',
-           'show_frames', 'spaced', 'in_decoder', 'read_clip', 'resize', 'glance', 'stream_frames']
+           'show_frames', 'spaced', 'check_whole', 'in_decoder', 'read_clip', 'resize', 'glance', 'stream_frames']
 
 # %% ../nbs/03_video.ipynb #89db475c
 class VideoError(FileError):
@@ -230,7 +230,7 @@ def _length(head: bytes) -> int:
     return 0
 
 # %% ../nbs/03_video.ipynb #2b0fc6c2
-def _check_whole(path, deadline: float) -> None:
+def check_whole(path, deadline: float) -> None:
     "Refuse a file that ends before its outermost elements do."
     end, size = 0, Path(path).stat().st_size
     try:
@@ -360,7 +360,7 @@ def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: f
 def _read_here(path, frames: int = 30, size: int = 224, time_limit: float = 60.0, jump: bool = True) -> Clip:
     "What `read_clip` reads, in this very process."
     deadline, painter = monotonic() + time_limit, _Painter(size)
-    _check_whole(path, deadline)
+    check_whole(path, deadline)
     index = _scan(path, deadline)
     total = len(index.stamps)
     if None not in index.stamps and len(set(index.stamps)) == total:

@@ -120,7 +120,8 @@ def tell(found, as_json: bool, one: bool, run: Path) -> None:
         lines = [] if failed else [shown(text if one else f"{found.source}: {text}") for text in found.n_best]
         say({**found.to_dict(), "run": str(run)}, as_json, "\n".join(lines))
     if one and not failed and not as_json:
-        print(f"{len(found.times)} frame{'s' * (len(found.times) > 1)} picked, at {', '.join(f'{time:.1f}' for time in found.times)} s")
+        times = list(dict.fromkeys(found.times))  # a short video shows one frame several times
+        print(f"{len(times)} frame{'s' * (len(times) > 1)} picked, at {', '.join(f'{time:.1f}' for time in times)} s")
 
 # %% ../nbs/39_watching.ipynb #81383c64
 _LONG = 60.0  # seconds of video, about which one sentence says little
@@ -138,17 +139,22 @@ def tell_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> 
     "Print the lines of a video as they come and write its subtitles; whether that went well."
     from dataclasses import asdict
     from picknet_nb.subtitles import as_text, save_subtitles, subtitle_video
-    lines = []
+    lines, wrong = [], None
     try:
         for line in subtitle_video(captioner, file, **options):
             lines.append(line)
             say({"source": str(file), **asdict(line)}, as_json, as_text([line]).rstrip("\n"))
-        save_subtitles(lines, place)
-    except FileError as error:
-        print(f"left out: {shown(error)}", file=sys.stderr)
-        return False
-    if not as_json: print(shown(place))
-    return True
+    except (FileError, KeyboardInterrupt) as reason:
+        wrong = reason
+    try:
+        if lines: save_subtitles(lines, place)
+        if lines and wrong: print(f"the first {len(lines)} line{'s' * (len(lines) > 1)} {'are' if len(lines) > 1 else 'is'} in {shown(place)}", file=sys.stderr)
+    except FileError as reason:
+        wrong = wrong or reason
+    if isinstance(wrong, KeyboardInterrupt): raise wrong
+    if wrong: print(f"left out: {shown(wrong)}", file=sys.stderr)
+    elif not as_json: print(shown(place))
+    return wrong is None
 
 # %% ../nbs/39_watching.ipynb #80d6566b
 def hint_at_home(found, run: Path) -> None:
@@ -222,7 +228,8 @@ def stream(
     run: RUN = None,
     model: MODEL = None,
     weights: WEIGHTS = None,
-    picker: PICKER = None,
+    picker: Annotated[Optional[str], typer.Option("--picker", metavar="NAME", help=(
+        "Pick frames another way, one that needs no frame to come: learned, or one of yours that is registered as causal (picknet --use MODULE)."))] = None,
     rate: Annotated[float, typer.Option(min=0.01, help="Frames looked at in a second.")] = 1.0,
     threshold: Annotated[Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")] = None,
     window: Annotated[int, typer.Option(min=0, help="Describe the last so many picked frames; 0: all of them.")] = 0,

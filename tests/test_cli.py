@@ -604,3 +604,23 @@ def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monke
     code, said, errors = picknet("reproduce", "--folder", tmp_path)
     assert code == 0 and "| Baseline | 30.0 |" in said and "no pictures: drawing needs matplotlib" in errors
     assert (tmp_path/"table.md").exists()
+
+
+def test_a_model_from_the_box_is_judged_by_data_that_somebody_names():
+    assert "where are clips to judge it by? Name a corpus with --data" in refused("evaluate", "everyday", "--no-scores")
+
+
+def test_a_place_that_cannot_be_written_is_noticed_before_a_split_is_captioned(toy, tmp_path, monkeypatch):
+    monkeypatch.setattr(cli, "captioned", lambda *_: pytest.fail("captions were made first"))
+    (tmp_path/"file").write_text("")
+    assert "file" in refused("evaluate", toy/"run", "--no-scores", "--out", tmp_path/"file"/"captions.json")
+    monkeypatch.setattr(reproduction, "check_scorers", lambda: (_ for _ in ()).throw(PickNetError("scoring needs pycocoevalcap")))
+    assert "scoring needs" in refused("evaluate", toy/"run")
+
+
+def test_a_damaged_log_of_one_run_does_not_hide_the_others(tmp_path):
+    for name, log in (("good", '{"stage": "supervision", "epoch": 3}\n'), ("bad", '{"stage": "super\n{}\n')):
+        (tmp_path/name).mkdir()
+        (tmp_path/name/"run.json").write_text("{}")
+        (tmp_path/name/"log.jsonl").write_text(log)
+    assert list(cli.unfinished_runs([tmp_path]).values()) == ["not one epoch done", "supervision, 4 epochs done"]

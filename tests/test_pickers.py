@@ -125,3 +125,9 @@ def test_on_cuda_without_waiting():
         torch.cuda.set_sync_debug_mode("default")
     assert torch.equal(results[1].cpu(), uniform(6)(some))
     assert (results[-1].sum(1) == 6).all()
+
+
+def test_an_answer_that_is_no_tensor_is_refused_by_name(monkeypatch):
+    monkeypatch.setitem(PICKERS, "three", PICKERS.plain(lambda clips: 3))
+    with pytest.raises(PickerError, match="three must give bool .*, not int"):
+        make_picker("three")(make())

@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from picknet_nb import captioning, cli, preparing, watching, world
+from picknet_nb import api, captioning, cli, preparing, watching, world
 from picknet_nb.config import ClipSettings, preset
 from picknet_nb.corpus import CorpusError
 from picknet_nb.files import FileError, PickNetError, read_json
@@ -54,6 +54,43 @@ def test_captions_that_do_not_fit_the_videos(tmp_path, texts, reason):
     with pytest.raises(PickNetError, match=reason):
         preparing.checked_splits(None, Path("captions.json"), Path("clips"), texts, files, tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_new_videos_are_drawn_and_the_others_stay_where_they_are(tmp_path):
+    "A clip that was trained on must not be tested on later, however many are added."
+    old, path = [f"m{number}" for number in range(40)], tmp_path/"splits.json"
+    first = read_json(preparing.draw_splits(old, path))
+    assert {part: len(ids) for part, ids in first.items()} == {"train": 32, "validation": 2, "test": 6}
+    assert read_json(preparing.draw_splits(old, path)) == first
+    grown = read_json(preparing.draw_splits([*old, *(f"a{number}" for number in range(20))], path))
+    assert all(set(first[part]) <= set(grown[part]) for part in first) and {part: len(ids) for part, ids in grown.items()} == {"train": 48, "validation": 3, "test": 9}
+    assert read_json(preparing.draw_splits(old[:10], path)) == grown  # fewer videos are no reason to forget the others
+    path.write_text('{"train": ["m1"], "validation": ["m2"], "test": ["m3"]}')  # by hand
+    assert read_json(preparing.draw_splits(["m1", "m2", "m3"], path))["test"] == ["m3"]
+    path.write_text('{"train": 3}')
+    with pytest.raises(FileError, match="splits.json: must be"):
+        preparing.draw_splits(old, path)
+
+
+def test_a_folder_without_videos(tmp_path):
+    (tmp_path/"notes.txt").write_text("no video")
+    for refuse in (lambda: preparing.checked_splits(None, Path("captions.json"), tmp_path, {"a": ["x"]}, {}, tmp_path/"out"),
+                   lambda: preparing.extract(tmp_path, tmp_path/"out", "tiny")):
+        with pytest.raises(FileError, match="no video in this folder; names should end in .*.mp4"):
+            refuse()
+    assert not (tmp_path/"out").exists()
+
+
+@pytest.mark.parametrize("captions, settings, reason", [
+    ({"a": "a dog"}, {}, "captions of a must be a list of texts"), ({"a": []}, {}, "videos without captions: a"),
+    ({"a": [1, 2]}, {}, "captions of a must be a list of texts"), ({"a": ["x"]}, {"frame": 3}, "no such setting: 'frame'; did you mean frames?"),
+    ({"a": ["x"]}, {"hidden": 3}, "does not depend on hidden, but on frames")])
+def test_what_python_gives_is_checked_before_anything_is_extracted(tmp_path, captions, settings, reason):
+    (tmp_path/"clips").mkdir()
+    (tmp_path/"clips"/"a.mp4").write_bytes(b"")
+    with pytest.raises(PickNetError, match=reason):
+        api.prepare(tmp_path/"clips", captions, tmp_path/"out", cnn="tiny", **settings)
+    assert not (tmp_path/"out").exists()
 
 
 def test_two_models_at_once():

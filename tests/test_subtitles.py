@@ -9,6 +9,7 @@ import psutil
 import pytest
 import torch
 
+from picknet_nb import subtitles, watching
 from picknet_nb.captioning import load_captioner
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.models import find_model
@@ -21,10 +22,10 @@ def captioner():
     return load_captioner(find_model("shapes"), device="cpu")
 
 
-def long_video(path, seconds: int, scene: int = 7, rate: int = 4, side: int = 64):
+def long_video(path, seconds: int, scene: int = 7, rate: int = 4, side: int = 64, kind: str = "mp4"):
     "A video whose picture changes for good every few seconds, with something small that moves."
     memory, draw = io.BytesIO(), np.random.default_rng(0)
-    with av.open(memory, "w", format="mp4") as container:
+    with av.open(memory, "w", format=kind) as container:
         stream = container.add_stream("libx264", rate=rate, options={"preset": "ultrafast", "crf": "30", "threads": "1"})
         stream.width, stream.height, stream.pix_fmt = side, side, "yuv420p"
         for number in range(seconds * rate):
@@ -106,3 +107,27 @@ def test_what_cannot_be_read_is_named(captioner, tmp_path):
     for source in (tmp_path/"broken.mp4", tmp_path/"gone.mp4", "https://example.org/film.mp4", iter(())):
         with pytest.raises(VideoError):
             list(subtitle_video(captioner, source))
+
+
+def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, tmp_path, capsys):
+    whole = long_video(tmp_path/"whole.mkv", 40, kind="matroska").read_bytes()
+    (cut := tmp_path/"cut.mkv").write_bytes(whole[:len(whole) * 6 // 10])
+    lines = []
+    with pytest.raises(VideoError, match="is truncated"):
+        for line in subtitle_video(captioner, cut): lines.append(line)
+    assert 2 <= len(lines) and lines[-1].end < 35
+    assert not watching.tell_lines(captioner, cut, tmp_path/"cut.srt", as_json=False)
+    told = capsys.readouterr()
+    assert f"the first {len(lines)} lines are in" in told.err and "left out: " in told.err and "is truncated" in told.err
+    assert len(read_back((tmp_path/"cut.srt").read_text(), ",")) == len(lines)
+    assert watching.tell_lines(captioner, tmp_path/"whole.mkv", tmp_path/"whole.srt", as_json=False)
+
+
+def test_an_interrupt_keeps_the_lines_that_were_told(captioner, tmp_path, monkeypatch, capsys):
+    def interrupted(*_, **__):
+        yield Line(0.0, 2.0, "a ball rolls")
+        raise KeyboardInterrupt
+    monkeypatch.setattr(subtitles, "subtitle_video", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        watching.tell_lines(captioner, tmp_path/"film.mp4", tmp_path/"film.srt", as_json=False)
+    assert "a ball rolls" in (tmp_path/"film.srt").read_text() and "the first 1 line is in" in capsys.readouterr().err
