@@ -224,11 +224,10 @@ class Picker:
 
     def __call__(self, clips: Clips) -> Tensor:  # bool (batch, frames)
         "The picks of every clip; the first frame always is one."
-        picks = self.choose(clips)
-        kind = picks.dtype if isinstance(picks, Tensor) else type(picks).__name__
-        if kind != torch.bool or picks.shape != clips.glances.shape[:2]:
-            raise PickerError(f"{self.label} must give bool {tuple(clips.glances.shape[:2])}, "
-                              f"not {kind} {tuple(getattr(picks, 'shape', ()))}")
+        picks, wanted = self.choose(clips), f"{torch.bool} {tuple(clips.glances.shape[:2])}"
+        tensor = isinstance(picks, Tensor)
+        given = f"{picks.dtype} {tuple(picks.shape)}" if tensor else type(picks).__name__
+        if given != wanted: raise PickerError(f"{self.label} must give {wanted}, not {given}")
         return picks | (torch.arange(picks.shape[1], device=picks.device) == 0)
 
     def step(self, seen, look: Tensor, threshold: float = 0.5) -> tuple[object, bool, float]:

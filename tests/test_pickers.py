@@ -107,7 +107,7 @@ def test_a_picker_of_ones_own_keeps_the_rules(monkeypatch):
     monkeypatch.setitem(PICKERS, "wrong", lambda: lambda clips: torch.ones(2, 2))
     picks = make_picker("last")(make())
     assert picks[:, 0].all() and picks[:, -1].all() and (picks.sum(1) == 2).all()  # the first frame is picked whatever it says
-    with pytest.raises(PickerError, match="wrong must give bool .3, 30., not torch.float32 .2, 2."):
+    with pytest.raises(PickerError, match="wrong must give torch.bool .3, 30., not torch.float32 .2, 2."):
         make_picker("wrong")(make())
 
 
@@ -129,5 +129,5 @@ def test_on_cuda_without_waiting():
 
 def test_an_answer_that_is_no_tensor_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(PICKERS, "three", PICKERS.plain(lambda clips: 3))
-    with pytest.raises(PickerError, match="three must give bool .*, not int"):
+    with pytest.raises(PickerError, match="three must give torch.bool .*, not int"):
         make_picker("three")(make())
