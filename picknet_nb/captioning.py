@@ -410,6 +410,8 @@ def _in_threads(do: Callable, jobs: Iterable, threads: int) -> Iterator:
 class VideoCaptioner(FileCaptioner):
     "A trained run with its CNN, loaded once, for files, folders and streams."
 
+    def __repr__(self) -> str: return f"{type(self).__name__}({self.config.captioner.architecture}, {self.eye.picker.label}, {self.eye.cnn.name})"
+
     def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
         "The caption of each file, or why there is none; options are those of `caption`."
         check_threshold(options.get("threshold"))

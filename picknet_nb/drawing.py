@@ -17,6 +17,8 @@ from pathlib import Path
 from time import monotonic
 from unicodedata import category
 
+from tqdm import tqdm
+
 from .captioning import Caption
 from .files import LIMITS, limit, write_whole
 from .video import PICK_GREEN, VideoError, _check_file, _import_av, _open_file, draw_bar, draw_frame, import_pyplot, in_decoder
@@ -234,7 +236,8 @@ def render(
     hidden = out.with_name(f".{os.getpid()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        (_write_gif if kind == ".gif" else _write_mp4)(hidden, spoken_pictures(caption, rate, largest, seconds), rate)
+        bar = tqdm(spoken_pictures(caption, rate, largest, seconds), "drawing", unit="frame", delay=2, leave=False, disable=None)  # on a terminal
+        (_write_gif if kind == ".gif" else _write_mp4)(hidden, iter(bar), rate)
         os.replace(hidden, out)
     except (OSError, _import_av().error.FFmpegError) as reason:
         raise VideoError(out, f"cannot be written: {getattr(reason, 'strerror', None) or reason}") from reason

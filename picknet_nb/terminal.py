@@ -51,8 +51,10 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
 
 
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
-    "What to write instead of the names of files that were taken for options."
-    return [f"{shown(each)} is a file: write ./{shown(each)}" for each in arguments if each.startswith("-") and Path(each).is_file()]
+    "What to write instead of files that were taken for options, and where --use belongs."
+    files = [f"{shown(each)} is a file: write ./{shown(each)}" for each in arguments if each.startswith("-") and Path(each).is_file()]
+    misplaced = "--use" in arguments and not arguments[0].startswith("-")
+    return files + ["--use comes before the command: `picknet --use MODULE COMMAND …`"] * misplaced
 
 
 def know_all_letters(*streams) -> None:

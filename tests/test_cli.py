@@ -624,3 +624,8 @@ def test_a_damaged_log_of_one_run_does_not_hide_the_others(tmp_path):
         (tmp_path/name/"run.json").write_text("{}")
         (tmp_path/name/"log.jsonl").write_text(log)
     assert list(cli.unfinished_runs([tmp_path]).values()) == ["not one epoch done", "supervision, 4 epochs done"]
+
+
+def test_where_use_belongs_is_said():
+    assert terminal.after_mistake(["caption", "film.mp4", "--use", "mine"]) == ["--use comes before the command: `picknet --use MODULE COMMAND …`"]
+    assert terminal.after_mistake(["--use", "mine", "caption", "--no-such"]) == terminal.after_mistake([]) == []
