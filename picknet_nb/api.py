@@ -15,20 +15,20 @@ from .analysis import results_table
 from .captioner import CAPTIONERS
 from .captioning import Caption, VideoCaptioner, load as load_speaker, load_captioner
 from .cnn import CNN, load_cnn
-from .config import ClipSettings, ConfigError, Registry, group_of, preset
+from .config import Registry, preset
 from .corpus import Corpus, check_captions
 from .datasets import prepare_videos, read_captions, read_splits
 from .drawing import shown_in_notebooks
 from .extraction import list_videos
 from .pickers import PICKERS, make_picker, parse_label
-from .preparing import OF_A_CORPUS, checked_splits
+from .preparing import checked_splits, clip_settings
 from .reproduction import check_changes, check_rows, open_data, reproduce as reproduce_rows
 from .rewards import REWARD_KINDS
 from .stages import Recipe, recipes
 from .training import train as train_run
 
 # %% auto #0
-__all__ = ['name_of', 'recipe_with', 'load', 'caption', 'clip_with', 'prepare', 'train', 'Table', 'reproduce']
+__all__ = ['name_of', 'recipe_with', 'load', 'caption', 'prepare', 'train', 'Table', 'reproduce']
 
 # %% ../nbs/40_api.ipynb #f16c0ca8
 def name_of(registry: Registry, thing: str | Callable) -> str:
@@ -74,13 +74,6 @@ def caption(
 shown_in_notebooks()
 
 # %% ../nbs/40_api.ipynb #0c7f03fa
-def clip_with(settings: dict) -> ClipSettings:
-    "What a clip is; settings that do not belong to one are refused by name."
-    if others := [name for name in settings if group_of(name) != "clip" or name == "cnn"]:
-        raise ConfigError(f"a corpus does not depend on {', '.join(others)}, but on {', '.join(OF_A_CORPUS)}")
-    return ClipSettings(**settings)
-
-
 def prepare(
     videos,                            # a folder of video files
     captions,                          # {"holiday": ["a dog runs", …]} for holiday.mp4, or a JSON file with that
@@ -92,7 +85,7 @@ def prepare(
     **settings,                        # of a clip: frames, glance, min_word_count …
 ) -> Corpus:
     "A corpus of videos of your own; called again, it goes on where it was stopped."
-    out, files, clip = Path(out), list_videos(videos), clip_with(settings)
+    out, files, clip = Path(out), list_videos(videos), clip_settings(settings)
     texts = captions if isinstance(captions, dict) else read_captions(captions)
     source = Path("captions") if isinstance(captions, dict) else Path(captions)
     if isinstance(captions, dict): check_captions(source, list(texts), texts)

@@ -328,8 +328,8 @@ def captioned(run: Path, data: Optional[str], scale: Optional[str], split: str, 
     with joined() as device:
         (model, config, vocabulary, about), was = load_run(run, str(device)), noted(run)
         config = config if threshold is None else config.changed(threshold=threshold)
-        data, scale = data or same_as_noted(run, "--data", None, was["data"]) or about.get("corpus"), scale or was["scale"] or "small"
-        if data != "shapes" and not Path(data).exists(): raise PickNetError(f"{run}: where are clips to judge it by? Name a corpus with --data")
+        data, scale = data or same_as_noted(run, "--data", None, was["data"]) or "shapes" * (about.get("corpus") == "shapes"), scale or was["scale"] or "small"
+        if not data: raise PickNetError(f"{run}: where are clips to judge it by? Name a corpus with --data")
         corpus = open_data(data, scale, device=str(device))
         check_alike(run, (config.clip.cnn, about["feature_dims"], about["glance_dims"]), data, corpus)
         corpus = replace(corpus, vocabulary=vocabulary)  # it speaks with its own words, whatever people said of these clips
@@ -359,7 +359,7 @@ def evaluate(
     use_thing(picker)
     run = run if run.exists() else find_model(str(run))
     beam = beam or Speech.read(run).beam
-    if scored: check_scorers()  # before hours of captions, as what is wrong with the place of a file
+    if scored: check_scorers()  # this and the place of the file before hours of captions
     if out: check_place(out, set())
     row, corpus = captioned(run, data, scale, split, beam, threshold, picker)
     captions, = row["captions"].values()

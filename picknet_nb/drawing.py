@@ -236,8 +236,9 @@ def render(
     hidden = out.with_name(f".{os.getpid()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        bar = tqdm(spoken_pictures(caption, rate, largest, seconds), "drawing", unit="frame", delay=2, leave=False, disable=None)  # on a terminal
-        (_write_gif if kind == ".gif" else _write_mp4)(hidden, iter(bar), rate)
+        with closing(spoken_pictures(caption, rate, largest, seconds)) as pictures:
+            bar = tqdm(pictures, "drawing", unit="frame", delay=2, leave=False, disable=None)  # on a terminal
+            (_write_gif if kind == ".gif" else _write_mp4)(hidden, iter(bar), rate)
         os.replace(hidden, out)
     except (OSError, _import_av().error.FFmpegError) as reason:
         raise VideoError(out, f"cannot be written: {getattr(reason, 'strerror', None) or reason}") from reason

@@ -129,6 +129,7 @@ def list_videos(
             raise FileError(folder, "is a file, not a folder of videos" if folder.exists() else "no such folder")
         hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)
         videos = sorted(path for path in folder.rglob("*") if path.is_file() and path.suffix.lower() not in _NOT_VIDEO and not hidden(path))
+        if not videos: raise FileError(folder, "no video in this folder")
     files: dict[str, Path] = {}
     for path in map(Path, videos):
         if path.stem in files:

@@ -23,8 +23,8 @@ from .terminal import DONE, EXIT, JSON, WEIGHTS, left_out, say, shown
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'CNN', 'WORKERS', 'SETTINGS', 'OFFICIAL', 'BRING',
            'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'clip_settings', 'settings_table',
            'kinds_of_data', 'joined', 'of_all', 'report', 'refuse_empty', 'before_extraction', 'prepare_shapes',
-           'placed_before', 'draw_splits', 'no_video_in', 'checked_splits', 'prepare_videos', 'prepare_msvd',
-           'prepare_msrvtt', 'prepare_features', 'prepare_join', 'prepare_download', 'extract']
+           'placed_before', 'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd', 'prepare_msrvtt',
+           'prepare_features', 'prepare_join', 'prepare_download', 'extract']
 
 # %% ../nbs/39_preparing.ipynb #4d4779cc
 SWITCH = {"true": True, "yes": True, "on": True, "1": True, "false": False, "no": False, "off": False, "0": False}
@@ -55,10 +55,9 @@ def settings_of(pairs: Optional[list[str]]) -> dict:
 OF_A_CORPUS = tuple(each.name for each in fields(ClipSettings) if each.name != "cnn")  # what `--set` may change here
 
 
-def clip_settings(settings: Optional[list[str]], read: tuple[str, ...] = OF_A_CORPUS, **defaults) -> ClipSettings:
+def clip_settings(changes: dict, read: tuple[str, ...] = OF_A_CORPUS, **defaults) -> ClipSettings:
     "What a clip of the corpus is; settings that the corpus does not depend on are refused by name."
-    changes = settings_of(settings)
-    if unread := [name for name in changes if name not in read]:
+    if unread := [name for name in changes if group_of(name) and name not in read]:
         hint = "; the CNN is chosen with --cnn" if "cnn" in unread else ""
         raise ConfigError(f"preparing does not read {', '.join(unread)}; a corpus depends on {', '.join(read)}{hint}")
     return ClipSettings(**{**defaults, **changes})
@@ -174,7 +173,7 @@ def prepare_shapes(
     if settings and not out:
         raise PickNetError("--set needs an --out of its own: in data/corpora stands the built-in world as its scale says")
     out = out or data_folder()/"corpora"/f"shapes-{present_scale(scale)}"
-    clip = clip_settings(settings, OF_THE_WORLD, **{**asdict(preset(scale).clip), "cnn": "tiny"})
+    clip = clip_settings(settings_of(settings), OF_THE_WORLD, **{**asdict(preset(scale).clip), "cnn": "tiny"})
     corpus = make(out, scale=present_scale(scale), seed=seed, settings=clip)
     if settings and Corpus.load(out).settings != clip:
         raise CorpusError(out, "was prepared with other settings: choose another --out")
@@ -206,27 +205,18 @@ def draw_splits(ids: list[str], path: Path) -> Path:
     return write_whole(path, json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
 
 # %% ../nbs/39_preparing.ipynb #e2b783c0
-def no_video_in(folder) -> FileError:
-    "What to say of a folder without videos."
-    from picknet_nb.video import VIDEO_SUFFIXES
-    return FileError(folder, f"no video in this folder; names should end in {' '.join(sorted(VIDEO_SUFFIXES))}")
-
-
 def checked_splits(splits: Optional[Path], captions: Path, videos: Path, texts: dict, files: dict, out: Path) -> Path:
     "The file of splits, drawn if none is given; what cannot be learned from is refused before hours of extraction."
     from picknet_nb.corpus import CorpusError
     from picknet_nb.datasets import read_splits
     ids = [name for name in texts if name in files]
-    if not files:
-        raise no_video_in(videos)
     if not ids:
         raise CorpusError(captions, f"names no video of {videos}: an id is a file's name without its ending, "
                                     f"such as {next(iter(files), 'holiday')!r}")
     if not splits:
-        before = sum(map(len, placed_before(out/"splits.json").values()))
+        again = (out/"splits.json").exists()
         splits = draw_splits(ids, out/"splits.json")
-        print(f"no --splits: {'new ' * bool(before)}videos split at random, 80 : 5 : 15, as written in {shown(splits)}"
-              + "; the others stay where they were" * bool(before))
+        print(f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in {shown(splits)}" + "; the others stay where they were" * again)
     refuse_empty(splits, read_splits(splits, ids), "change it, or leave out --splits")
     return splits
 
@@ -246,7 +236,7 @@ def prepare_videos(
     from picknet_nb.cnn import load_cnn
     from picknet_nb.datasets import prepare_videos as make, read_captions, read_splits
     from picknet_nb.extraction import list_videos
-    clip, texts, files = clip_settings(settings), read_captions(captions), list_videos(videos)
+    clip, texts, files = clip_settings(settings_of(settings)), read_captions(captions), list_videos(videos)
     splits = checked_splits(splits, captions, videos, texts, files, out)
     with joined() as device:
         eye = load_cnn(cnn, weights, device)
@@ -267,7 +257,7 @@ def prepare_msvd(
     "MSVD from its captions and clips. Stopped at any moment, the same command goes on."
     from picknet_nb.cnn import load_cnn
     from picknet_nb.datasets import prepare_msvd as make
-    clip = clip_settings(settings)
+    clip = clip_settings(settings_of(settings))
     with joined() as device:
         eye = load_cnn(cnn, weights, device)
         check = before_extraction(out, videos, eye, clip, workers, BRING)
@@ -285,7 +275,7 @@ def prepare_msrvtt(
     "MSR-VTT from its annotations and videos."
     from picknet_nb.cnn import load_cnn
     from picknet_nb.datasets import prepare_msrvtt as make
-    clip = clip_settings(settings)
+    clip = clip_settings(settings_of(settings))
     with joined() as device:
         eye = load_cnn(cnn, weights, device)
         check = before_extraction(out, videos, eye, clip, workers, BRING)
@@ -311,7 +301,7 @@ def prepare_features(
 ) -> None:
     "A corpus from features that you already have."
     from picknet_nb.datasets import prepare_features as make
-    clip = clip_settings(settings, OF_FEATURES, glance="grey" if glances else "feature")
+    clip = clip_settings(settings_of(settings), OF_FEATURES, glance="grey" if glances else "feature")
     report(make(out, features, captions, splits, glances or None, name, cnn, clip), out, named=False)
 
 # %% ../nbs/39_preparing.ipynb #c03e4d59
@@ -360,10 +350,9 @@ def extract(
 ) -> None:
     "Features and glances of a folder of videos. There is one file for each; what is done is not done again."
     from picknet_nb.cnn import load_cnn
-    from picknet_nb.extraction import extract_folder, list_videos
-    if not (files := list_videos(videos)): raise no_video_in(videos)
+    from picknet_nb.extraction import extract_folder
     with joined() as device:
-        extraction = extract_folder(files, out, load_cnn(cnn, weights, device), frames, workers=workers)
+        extraction = extract_folder(videos, out, load_cnn(cnn, weights, device), frames, workers=workers)
     say({"done": extraction.ids, "failed": extraction.failed}, as_json,
         f"{shown(out)}: {len(extraction.ids)} videos, {len(extraction.failed)} left out")
     left_out(len(extraction.failed), len(extraction.ids))

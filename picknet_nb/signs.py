@@ -123,6 +123,6 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     if line["signs"]["clips"] >= _FEW:
         if at_rest([each["validation"]["CIDEr"] for each in lines]):
             found.append("CIDEr of the validation clips has not moved for 10 epochs: the rates may be too small, or the clips too few")
-        if None not in shares: found += filter(None, [left_to_chance(*shares)])
+        if None not in shares and (worry := left_to_chance(*shares)): found.append(worry)
     for worry in found:
         warnings.warn(f"{stage}, after {len(lines)} epoch{'s' * (len(lines) > 1)}: {worry}", stacklevel=2)

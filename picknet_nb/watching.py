@@ -148,7 +148,7 @@ def tell_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> 
         wrong = reason
     try:
         if lines: save_subtitles(lines, place)
-        if lines and wrong: print(f"the first {len(lines)} line{'s' * (len(lines) > 1)} {'are' if len(lines) > 1 else 'is'} in {shown(place)}", file=sys.stderr)
+        if lines and wrong: print(f"what was told so far is in {shown(place)}", file=sys.stderr)
     except FileError as reason:
         wrong = wrong or reason
     if isinstance(wrong, KeyboardInterrupt): raise wrong

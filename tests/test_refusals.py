@@ -74,9 +74,8 @@ def test_new_videos_are_drawn_and_the_others_stay_where_they_are(tmp_path):
 
 def test_a_folder_without_videos(tmp_path):
     (tmp_path/"notes.txt").write_text("no video")
-    for refuse in (lambda: preparing.checked_splits(None, Path("captions.json"), tmp_path, {"a": ["x"]}, {}, tmp_path/"out"),
-                   lambda: preparing.extract(tmp_path, tmp_path/"out", "tiny")):
-        with pytest.raises(FileError, match="no video in this folder; names should end in .*.mp4"):
+    for refuse in (lambda: api.prepare(tmp_path, {"a": ["x"]}, tmp_path/"out", cnn="tiny"), lambda: preparing.extract(tmp_path, tmp_path/"out", "tiny")):
+        with pytest.raises(FileError, match="no video in this folder"):
             refuse()
     assert not (tmp_path/"out").exists()
 
@@ -84,7 +83,7 @@ def test_a_folder_without_videos(tmp_path):
 @pytest.mark.parametrize("captions, settings, reason", [
     ({"a": "a dog"}, {}, "captions of a must be a list of texts"), ({"a": []}, {}, "videos without captions: a"),
     ({"a": [1, 2]}, {}, "captions of a must be a list of texts"), ({"a": ["x"]}, {"frame": 3}, "no such setting: 'frame'; did you mean frames?"),
-    ({"a": ["x"]}, {"hidden": 3}, "does not depend on hidden, but on frames")])
+    ({"a": ["x"]}, {"hidden": 3}, "preparing does not read hidden; a corpus depends on frames")])
 def test_what_python_gives_is_checked_before_anything_is_extracted(tmp_path, captions, settings, reason):
     (tmp_path/"clips").mkdir()
     (tmp_path/"clips"/"a.mp4").write_bytes(b"")
