@@ -192,7 +192,7 @@ def draw_splits(ids: list[str], path: Path) -> Path:
     "Write down a random split, 80 : 5 : 15, but no part too small to be scored; videos that the file has already stay where they are."
     parts = placed_before(path)
     new = sorted(set(ids).difference(*parts.values()))
-    random.Random(0).shuffle(new)
+    new = random.Random(0).sample(new, len(new))
     whole = len(new) + sum(map(len, parts.values()))
     if whole < 3:
         raise PickNetError(f"{whole} videos with captions cannot be split in three: train, validation and test need one each")
