@@ -8,7 +8,11 @@ parser = ConfigParser(delimiters=["="])
 parser.read("settings.ini", encoding="utf-8")
 settings = parser["DEFAULT"]
 
-extras = {key.removesuffix("_requirements"): settings[key].split() for key in settings if key.endswith("_requirements")}
+extras = {
+    key.removesuffix("_requirements"): settings[key].split()
+    for key in settings
+    if key.endswith("_requirements")
+}
 extras["dev"] += [each for name in ("video", "metrics", "cnn", "notebook") for each in extras[name]]
 
 setup(
@@ -18,7 +22,10 @@ setup(
     long_description_content_type="text/markdown",
     author=settings["author"],
     author_email=settings["author_email"],
-    project_urls={"Source": settings["git_url"], "Documentation": settings["doc_host"] + settings["doc_baseurl"]},
+    project_urls={
+        "Source": settings["git_url"],
+        "Documentation": settings["doc_host"] + settings["doc_baseurl"],
+    },
     keywords=settings["keywords"].split(),
     packages=find_packages(include=["picknet_nb", "picknet_nb.*"]),
     package_data={"picknet_nb": ["paper.json", "box/*/*"]},

@@ -2,7 +2,8 @@
 
 python benchmarks/cider.py [--out data/results/benchmark_cider.json] [--device cuda]
 
-References are MSVD's where data/msvd/captions.json is there, otherwise made up with the same statistics.
+References are MSVD's where data/msvd/captions.json is there, otherwise made up with the same
+statistics.
 """
 from __future__ import annotations
 
@@ -23,11 +24,17 @@ from picknet_nb.text import EOS, SPECIALS, UNK, Vocabulary, tokenize
 
 def real_references(path: Path) -> list[list[list[str]]]:
     "The words of every MSVD caption, by clip."
-    return [[tokenize(caption) for caption in captions] for captions in json.loads(path.read_text()).values()]
+    return [
+        [tokenize(caption) for caption in captions]
+        for captions in json.loads(path.read_text()).values()
+    ]
 
 
-def made_up_references(videos: int = 1970, lexicon: int = 12_000, seed: int = 0) -> list[list[list[str]]]:
-    "Captions with MSVD's counts: 18 to 81 for a clip, about 7 words each, a few topics and many small changes."
+def made_up_references(
+    videos: int = 1970, lexicon: int = 12_000, seed: int = 0
+) -> list[list[list[str]]]:
+    """Captions with MSVD's counts: 18 to 81 for a clip, about 7 words each, a few topics and
+    many small changes."""
     draw = np.random.default_rng(seed)
     words = np.array([f"w{i}" for i in range(lexicon)])
     share = 1 / np.arange(1, lexicon + 1)
@@ -51,10 +58,14 @@ def make_candidates(references, vocabulary: Vocabulary, batch: int, max_words: i
     videos = draw.integers(len(references), size=batch)
     ids = torch.zeros(batch, max_words, dtype=torch.int64)
     for row, video in enumerate(videos):
-        caption = references[video][draw.integers(len(references[video]))][:max_words - 1]
-        said = [vocabulary.ids.get(word, UNK) if draw.random() < 0.8 else int(draw.integers(UNK, len(vocabulary)))
-                for word in caption]
-        ids[row, :len(said) + 1] = torch.tensor(said + [EOS])
+        caption = references[video][draw.integers(len(references[video]))][: max_words - 1]
+        said = [
+            vocabulary.ids.get(word, UNK)
+            if draw.random() < 0.8
+            else int(draw.integers(UNK, len(vocabulary)))
+            for word in caption
+        ]
+        ids[row, : len(said) + 1] = torch.tensor(said + [EOS])
     return ids, torch.from_numpy(videos)
 
 
@@ -69,7 +80,8 @@ def coco_scores(captions: list[str], references: list[list[str]]):
 
 
 def check_against_coco(references, vocabulary, ids, videos, device: str) -> float | str:
-    "Largest difference to pycocoevalcap on a corpus of this batch's clips, and the time it takes; or why not."
+    """Largest difference to pycocoevalcap on a corpus of this batch's clips, and the time it
+    takes; or why not."""
     captions = vocabulary.decode(ids)
     known = [[" ".join(words) for words in references[video]] for video in videos.tolist()]
     try:
@@ -83,28 +95,44 @@ def check_against_coco(references, vocabulary, ids, videos, device: str) -> floa
 
 def measure(device: str, batch: int, max_words: int) -> dict:
     "Build the tables, check, time."
-    path = ROOT / "data" / "msvd" / "captions.json"
+    path = ROOT/"data"/"msvd"/"captions.json"
     references = real_references(path) if path.exists() else made_up_references()
     counts: dict[str, int] = {}
     for word in (word for captions in references for caption in captions for word in caption):
         counts[word] = counts.get(word, 0) + 1
-    vocabulary = Vocabulary(SPECIALS + tuple(word for word, count in counts.items() if count >= 3 and word not in SPECIALS))
+    vocabulary = Vocabulary(
+        SPECIALS
+        + tuple(word for word, count in counts.items() if count >= 3 and word not in SPECIALS)
+    )
     begin = time.perf_counter()
     cider = Cider(references, vocabulary, device=device)
     build_s = time.perf_counter() - begin
     ids, videos = make_candidates(references, vocabulary, batch, max_words)
 
-    frequencies, captions = document_frequencies(references), [caption.split() for caption in vocabulary.decode(ids)]
-    plain = lambda: [plain_cider(caption, references[video], frequencies, len(references))
-                     for caption, video in zip(captions, videos.tolist())]
+    frequencies, captions = (
+        document_frequencies(references),
+        [caption.split() for caption in vocabulary.decode(ids)],
+    )
+    plain = lambda: [
+        plain_cider(caption, references[video], frequencies, len(references))
+        for caption, video in zip(captions, videos.tolist())
+    ]
     on_device = ids.to(device), videos.to(device)
-    difference = (cider(*on_device).cpu().double() - torch.tensor(plain(), dtype=torch.float64)).abs().max().item()
+    difference = (
+        (cider(*on_device).cpu().double() - torch.tensor(plain(), dtype=torch.float64))
+        .abs()
+        .max()
+        .item()
+    )
     coco_difference = check_against_coco(references, vocabulary, ids, videos, device)
     for name, value in (("the plain formula", difference), ("pycocoevalcap", coco_difference)):
         if isinstance(value, float) and not value <= 1e-6:
             sys.exit(f"not equal to {name}: the largest difference is {value:.2e}")
 
-    ms = {"plain": median_ms(plain, "cpu", 3, 0), "ours": median_ms(lambda: cider(*on_device), device, 50, 3)}
+    ms = {
+        "plain": median_ms(plain, "cpu", 3, 0),
+        "ours": median_ms(lambda: cider(*on_device), device, 50, 3),
+    }
     if device == "cpu" and torch.get_num_threads() > 1:
         threads = torch.get_num_threads()
         torch.set_num_threads(1)
@@ -115,20 +143,38 @@ def measure(device: str, batch: int, max_words: int) -> dict:
         assert torch.equal(replay(*on_device), cider(*on_device))
         ms["ours, captured"] = median_ms(lambda: replay(*on_device), device, 200, 3)
     if isinstance(coco_difference, float):
-        strings = vocabulary.decode(ids), [[" ".join(words) for words in references[video]] for video in videos.tolist()]
+        strings = (
+            vocabulary.decode(ids),
+            [[" ".join(words) for words in references[video]] for video in videos.tolist()],
+        )
         ms["pycocoevalcap"] = median_ms(lambda: coco_scores(*strings), "cpu", 5, 1)
     return dict(
-        references="MSVD" if path.exists() else "made up", videos=len(references), captions=sum(map(len, references)),
-        batch=batch, max_words=max_words, references_per_video=sum(len(references[video]) for video in videos.tolist()) / batch,
-        build_s=build_s, table_mb=sum(table.nbytes for table in cider.tables) / 1e6,
-        difference_to_plain=difference, difference_to_pycocoevalcap=coco_difference, ms=ms,
-        times_faster_than={name: value / min(each for ours, each in ms.items() if ours.startswith("ours"))
-                           for name, value in ms.items() if not name.startswith("ours")})
+        references="MSVD" if path.exists() else "made up",
+        videos=len(references),
+        captions=sum(map(len, references)),
+        batch=batch,
+        max_words=max_words,
+        references_per_video=sum(len(references[video]) for video in videos.tolist()) / batch,
+        build_s=build_s,
+        table_mb=sum(table.nbytes for table in cider.tables) / 1e6,
+        difference_to_plain=difference,
+        difference_to_pycocoevalcap=coco_difference,
+        ms=ms,
+        times_faster_than={
+            name: value / min(each for ours, each in ms.items() if ours.startswith("ours"))
+            for name, value in ms.items()
+            if not name.startswith("ours")
+        },
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, default=ROOT / "data" / "results" / "benchmark_cider.json")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--out", type=Path, default=ROOT/"data"/"results"/"benchmark_cider.json"
+    )
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--batch", type=int, default=128)
     parser.add_argument("--max-words", type=int, default=20)

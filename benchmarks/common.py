@@ -1,4 +1,5 @@
-"""What the benchmarks share: the way to the package, the origin of a result, the clock, the file."""
+"""What the benchmarks share: the way to the package, the origin of a result, the clock, the
+file."""
 from __future__ import annotations
 
 import json
@@ -20,14 +21,24 @@ from picknet_nb.reproduction import circumstances
 
 def device_name(device: str) -> str:
     "The name of the GPU, or the kind of processor and how many threads work."
-    return torch.cuda.get_device_name() if device == "cuda" else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    return (
+        torch.cuda.get_device_name()
+        if device == "cuda"
+        else f"{platform.machine()}, {torch.get_num_threads()} threads"
+    )
 
 
 def origin(device: str | None = None) -> dict:
-    "The command that was typed, commit, machine, versions and date; `device` if it need not be the GPU that is there."
-    typed = [each for before, each in zip(sys.argv, sys.argv[1:]) if "--out" not in (before, each)]  # where the file goes does not matter
+    """The command that was typed, commit, machine, versions and date; `device` if it need not be
+    the GPU that is there."""
+    # where the file goes does not matter
+    typed = [each for before, each in zip(sys.argv, sys.argv[1:]) if "--out" not in (before, each)]
     command = shlex.join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *typed])
-    return {"command": command, **circumstances(), **({"machine": device_name(device)} if device else {})}
+    return {
+        "command": command,
+        **circumstances(),
+        **({"machine": device_name(device)} if device else {}),
+    }
 
 
 def times_ms(work, device: str, repeats: int, warm_up: int = 3) -> list[float]:

@@ -1,10 +1,14 @@
-"""How many clips a second the model in the box captions on a CPU, beside all thirty frames and beside a ResNet-152.
+"""How many clips a second the model in the box captions on a CPU, beside all thirty frames and
+beside a ResNet-152.
 
-python benchmarks/everyday.py [--videos FOLDER] [--clips 100] [--out data/results/benchmark_everyday.json]     (needs PyAV; CPU)
+python benchmarks/everyday.py [--videos FOLDER] [--clips 100] [--out
+    data/results/benchmark_everyday.json]     (needs PyAV; CPU)
 
-Whole files, decoding included, after loading, each through `caption_many` as a folder is captioned. Clips of MSVD say in their names how long
-they last: those nearest to ten seconds are taken. Without such a folder, clips of the built-in world are drawn. ResNet-152 has random weights,
-and its features are cut to the size that the model reads: the time is the same, the words are nonsense. Long rows use fewer clips.
+Whole files, decoding included, after loading, each through `caption_many` as a folder is captioned.
+Clips of MSVD say in their names how long they last: those nearest to ten seconds are taken. Without
+such a folder, clips of the built-in world are drawn. ResNet-152 has random weights, and its
+features are cut to the size that the model reads: the time is the same, the words are nonsense.
+Long rows use fewer clips.
 """
 from __future__ import annotations
 
@@ -25,10 +29,13 @@ from picknet_nb.workers import usable_cores
 
 
 def nearest_to_ten_seconds(folder: Path, count: int) -> list[Path]:
-    "The clips of a folder whose names say that they last about ten seconds; all alike where no name does."
+    """The clips of a folder whose names say that they last about ten seconds; all alike where no
+    name does."""
+
     def off(path: Path) -> int:
         named = re.search(r"_(\d+)_(\d+)$", path.stem)
         return abs(int(named[2]) - int(named[1]) - 10) if named else 0
+
     return sorted(find_videos([folder]), key=lambda path: (off(path), path.name))[:count]
 
 
@@ -48,30 +55,60 @@ def rate(captioner: VideoCaptioner, paths: list[Path]) -> dict:
     started = time.perf_counter()
     found = list(captioner.caption_many(paths, running=False))
     seconds = time.perf_counter() - started
-    parts = {part: round(sum(each.timings[part] for each in found) / len(found), 4) for part in found[0].timings}
-    return {"clips": len(found), "clips_per_second": round(len(found) / seconds, 3), "seconds_per_clip": round(seconds / len(found), 4),
-            "frames": round(sum(len(each.picked) for each in found) / len(found), 2), "seconds_of_parts": parts}
+    parts = {
+        part: round(sum(each.timings[part] for each in found) / len(found), 4)
+        for part in found[0].timings
+    }
+    return {
+        "clips": len(found),
+        "clips_per_second": round(len(found) / seconds, 3),
+        "seconds_per_clip": round(seconds / len(found), 4),
+        "frames": round(sum(len(each.picked) for each in found) / len(found), 2),
+        "seconds_of_parts": parts,
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--videos", type=Path, default=ROOT/"data"/"msvd"/"clips300")
     parser.add_argument("--clips", type=int, default=100)
-    parser.add_argument("--out", type=Path, default=ROOT/"data"/"results"/"benchmark_everyday.json")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT/"data"/"results"/"benchmark_everyday.json"
+    )
     given = parser.parse_args()
     torch.set_num_threads(usable_cores())
     with tempfile.TemporaryDirectory() as folder:
         if not given.videos.is_dir():
             write_examples(Path(folder), given.clips)
-        paths = nearest_to_ten_seconds(given.videos if given.videos.is_dir() else Path(folder), given.clips)
+        paths = nearest_to_ten_seconds(
+            given.videos if given.videos.is_dir() else Path(folder), given.clips
+        )
         model = load_captioner(device="cpu")
         everything = replace(model, eye=replace(model.eye, picker=make_picker("all")))
-        deep = replace(model, eye=replace(model.eye, cnn=Cut(load_cnn("resnet152", "random"), model.eye.cnn.dims)))
-        rows = {"picked frames": rate(model, paths), "all thirty": rate(everything, paths[::4]), "picked frames, ResNet-152": rate(deep, paths[::10])}
-    ratios = {name: round(rows["picked frames"]["clips_per_second"] / row["clips_per_second"], 2) for name, row in rows.items()}
-    result = {"kind": "benchmark", **origin("cpu"), "source": "MSVD" if given.videos.is_dir() else "built-in world",
-              "clips_per_second": rows["picked frames"]["clips_per_second"], "seconds_per_clip": rows["picked frames"]["seconds_per_clip"],
-              "times_as_fast": ratios, "rows": rows}
+        deep = replace(
+            model,
+            eye=replace(model.eye, cnn=Cut(load_cnn("resnet152", "random"), model.eye.cnn.dims)),
+        )
+        rows = {
+            "picked frames": rate(model, paths),
+            "all thirty": rate(everything, paths[::4]),
+            "picked frames, ResNet-152": rate(deep, paths[::10]),
+        }
+    ratios = {
+        name: round(rows["picked frames"]["clips_per_second"] / row["clips_per_second"], 2)
+        for name, row in rows.items()
+    }
+    result = {
+        "kind": "benchmark",
+        **origin("cpu"),
+        "source": "MSVD" if given.videos.is_dir() else "built-in world",
+        "clips_per_second": rows["picked frames"]["clips_per_second"],
+        "seconds_per_clip": rows["picked frames"]["seconds_per_clip"],
+        "times_as_fast": ratios,
+        "rows": rows,
+    }
     result["command"] = "python benchmarks/everyday.py"
     write_result(given.out, result)
     print(f"{'':28}{'clips/s':>10}{'frames':>8}")

@@ -1,10 +1,12 @@
 """What `prepare`, `train` and `reproduce` say that they will take, beside what they took, on a CPU.
 
-python benchmarks/forecasts.py [--videos FOLDER --captions captions.json] [--clips 40] [--no-scores] [--out data/results/forecasts.json]     (needs PyAV; CPU)
+python benchmarks/forecasts.py [--videos FOLDER --captions captions.json] [--clips 40] [--no-scores]
+    [--out data/results/forecasts.json]     (needs PyAV; CPU)
 
-Each command is typed as a user would; the clock runs from the line with its forecast to its end. Without a folder of videos, films of the
-built-in world are drawn. Few epochs, so that all of it takes minutes; a factor of 2 means that it took half of what was said. Where there is no
-Java, --no-scores leaves the scoring out of `reproduce`, whose forecast counts some seconds for it.
+Each command is typed as a user would; the clock runs from the line with its forecast to its end.
+Without a folder of videos, films of the built-in world are drawn. Few epochs, so that all of it
+takes minutes; a factor of 2 means that it took half of what was said. Where there is no Java,
+--no-scores leaves the scoring out of `reproduce`, whose forecast counts some seconds for it.
 """
 from __future__ import annotations
 
@@ -33,27 +35,47 @@ def seconds_said(line: str) -> float | None:
 
 
 def timed_command(*words: str, folder: Path) -> dict:
-    "A command of picknet as it is typed: what it foretold, what it took from then on, what it took in all, and what it printed."
+    """A command of picknet as it is typed: what it foretold, what it took from then on, what it
+    took in all, and what it printed."""
     started, said, line_of_it, told = time.perf_counter(), None, "", []
-    around = os.environ | {"PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1", "CUDA_VISIBLE_DEVICES": ""}
-    with subprocess.Popen([sys.executable, "-m", "picknet_nb.cli", *words], cwd=folder, env=around, text=True,
-                          stdout=(written := tempfile.TemporaryFile("w+")), stderr=subprocess.PIPE) as process:
+    around = os.environ | {
+        "PYTHONPATH": str(ROOT),
+        "PYTHONUNBUFFERED": "1",
+        "CUDA_VISIBLE_DEVICES": "",
+    }
+    with subprocess.Popen(
+        [sys.executable, "-m", "picknet_nb.cli", *words],
+        cwd=folder,
+        env=around,
+        text=True,
+        stdout=(written := tempfile.TemporaryFile("w+")),
+        stderr=subprocess.PIPE,
+    ) as process:
         for line in process.stderr:
             told.append(line)
             if said is None and (said := seconds_said(line)) is not None:
                 line_of_it, begun = line.strip(), time.perf_counter()
     ended = time.perf_counter()
     if process.returncode:
-        sys.exit(f"picknet {' '.join(words)} ended with {process.returncode}:\n{''.join(told[-20:])}")
+        sys.exit(
+            f"picknet {' '.join(words)} ended with {process.returncode}:\n{''.join(told[-20:])}"
+        )
     written.seek(0)
     found = {"seconds": round(ended - started, 1), "printed": written.read()}
     if said is not None:
         took = ended - begun
-        found |= {"forecast": line_of_it, "foretold": said, "took": round(took, 1), "factor": round(said / took, 2)}
+        found |= {
+            "forecast": line_of_it,
+            "foretold": said,
+            "took": round(took, 1),
+            "factor": round(said / took, 2),
+        }
     return found
 
 
-def some_videos(videos: Path | None, captions: Path | None, clips: int, folder: Path) -> tuple[Path, Path]:
+def some_videos(
+    videos: Path | None, captions: Path | None, clips: int, folder: Path
+) -> tuple[Path, Path]:
     "A folder with so many clips, and a file with what people said of them."
     if videos is None:
         write_examples(folder/"clips", clips)
@@ -61,13 +83,18 @@ def some_videos(videos: Path | None, captions: Path | None, clips: int, folder: 
     known = json.loads(captions.read_text())
     chosen = [path for path in find_videos([videos]) if path.stem in known][:clips]
     (folder/"clips").mkdir()
-    for path in chosen: (folder/"clips"/path.name).symlink_to(path.resolve())
-    (folder/"captions.json").write_text(json.dumps({path.stem: known[path.stem] for path in chosen}))
+    for path in chosen:
+        (folder/"clips" / path.name).symlink_to(path.resolve())
+    (folder/"captions.json").write_text(
+        json.dumps({path.stem: known[path.stem] for path in chosen})
+    )
     return folder/"clips", folder/"captions.json"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--videos", type=Path)
     parser.add_argument("--captions", type=Path)
     parser.add_argument("--clips", type=int, default=40)
@@ -78,18 +105,56 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         videos, captions = some_videos(given.videos, given.captions, given.clips, Path(folder))
         commands = {
-            "prepare": ("prepare", "videos", "--videos", str(videos), "--captions", str(captions), "--cnn", "efficientnet-lite0", "--out", "corpus"),
+            "prepare": (
+                "prepare",
+                "videos",
+                "--videos",
+                str(videos),
+                "--captions",
+                str(captions),
+                "--cnn",
+                "efficientnet-lite0",
+                "--out",
+                "corpus",
+            ),
             "train": ("train", "run", "--data", "corpus", "--scale", "laptop", *changes),
-            "reproduce": ("reproduce", "--data", "corpus", "--scale", "laptop", "--row", "Baseline", "--row", "Uniform", "--row", "PickNet (V+L)",
-                          "--folder", "table", *changes, *["--no-scores"] * given.no_scores)}
-        rows = {name: {"command": " ".join(("picknet", *words)).replace(folder, "…"), **timed_command(*words, folder=Path(folder))}
-                for name, words in commands.items()}
+            "reproduce": (
+                "reproduce",
+                "--data",
+                "corpus",
+                "--scale",
+                "laptop",
+                "--row",
+                "Baseline",
+                "--row",
+                "Uniform",
+                "--row",
+                "PickNet (V+L)",
+                "--folder",
+                "table",
+                *changes,
+                *["--no-scores"] * given.no_scores,
+            ),
+        }
+        rows = {
+            name: {
+                "command": " ".join(("picknet", *words)).replace(folder, "…"),
+                **timed_command(*words, folder=Path(folder)),
+            }
+            for name, words in commands.items()
+        }
     for name, row in rows.items():
         row.pop("printed")
-        if "factor" not in row: sys.exit(f"picknet {name} foretold nothing")
-    write_result(given.out, {"kind": "benchmark", **origin("cpu"), "clips": given.clips, "rows": rows})
+        if "factor" not in row:
+            sys.exit(f"picknet {name} foretold nothing")
+    write_result(
+        given.out, {"kind": "benchmark", **origin("cpu"), "clips": given.clips, "rows": rows}
+    )
     for name, row in rows.items():
-        print(f"{name:10} said {row['foretold']:6.0f} s, took {row['took']:6.0f} s: a factor of {row['factor']}")
+        print(
+            f"{name:10} said {row['foretold']:6.0f} s, took {row['took']:6.0f} s: a factor of "
+            f"{row['factor']}"
+        )
 
 
 if __name__ == "__main__":

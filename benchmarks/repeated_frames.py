@@ -1,8 +1,11 @@
-"""What a policy learns from clips that repeat their frames, with a clock and without: six pictures of every clip of the built-in world, five times each.
+"""What a policy learns from clips that repeat their frames, with a clock and without: six pictures
+of every clip of the built-in world, five times each.
 
-python benchmarks/repeated_frames.py data/runs/shapes-small/seed-0/supervision [--seeds 3] [--out data/results/repeated_frames.json]
+python benchmarks/repeated_frames.py data/runs/shapes-small/seed-0/supervision [--seeds 3] [--out
+    data/results/repeated_frames.json]
 
-The captioner is the one that `make reproduce` has taught on all frames; only the policy learns, for language and diversity.
+The captioner is the one that `make reproduce` has taught on all frames; only the policy learns, for
+language and diversity.
 """
 from __future__ import annotations
 
@@ -26,18 +29,39 @@ def repeated(corpus: Corpus, pictures: int = 6) -> Corpus:
     "The same clips, but of each only so many frames, every one as often as it takes."
     each = corpus.glances.shape[1] // pictures
     order = torch.arange(0, pictures * each, each).repeat_interleave(each)
-    return dataclasses.replace(corpus, features=corpus.features[:, order].contiguous(), glances=corpus.glances[:, order].contiguous())
+    return dataclasses.replace(
+        corpus,
+        features=corpus.features[:, order].contiguous(),
+        glances=corpus.glances[:, order].contiguous(),
+    )
 
 
 def learned(corpus: Corpus, captioner: Path, seed: int, clock: bool) -> dict:
-    "The last epoch of stage two: frames, and the share of clips within the limits, by chance and by the greedy choice."
+    """The last epoch of stage two: frames, and the share of clips within the limits, by chance
+    and by the greedy choice."""
     config = preset("small", seed=seed, clock=clock, adaptation_epochs=1)
     with tempfile.TemporaryDirectory() as folder:
-        train(Path(folder)/"run", corpus, config, recipes()[LEADER], start=captioner/"weights.safetensors")
-        lines = [json.loads(line) for line in (Path(folder)/"run"/"log.jsonl").read_text().splitlines()]
+        train(
+            Path(folder)/"run",
+            corpus,
+            config,
+            recipes()[LEADER],
+            start=captioner/"weights.safetensors",
+        )
+        lines = [
+            json.loads(line)
+            for line in (Path(folder)/"run"/"log.jsonl").read_text().splitlines()
+        ]
     last = [line for line in lines if line["stage"] == "reinforcement"][-1]
-    return {"seed": seed, "clock": clock, "epochs": last["epoch"] + 1,
-            **{how: {"picks": round(line["picks"], 2), "inside": round(line["inside"], 3)} for how, line in (("by chance", last), ("greedy", last["validation"]))}}
+    return {
+        "seed": seed,
+        "clock": clock,
+        "epochs": last["epoch"] + 1,
+        **{
+            how: {"picks": round(line["picks"], 2), "inside": round(line["inside"], 3)}
+            for how, line in (("by chance", last), ("greedy", last["validation"]))
+        },
+    }
 
 
 def main() -> None:

@@ -1,6 +1,8 @@
-"""What makes `make reproduce` quick on a CPU: each quick form against the plain one, in one run, on the built-in world.
+"""What makes `make reproduce` quick on a CPU: each quick form against the plain one, in one run, on
+the built-in world.
 
-python benchmarks/reproduction.py [--out data/results/benchmark_reproduction.json] [--scale small] [--epochs 12]
+python benchmarks/reproduction.py [--out data/results/benchmark_reproduction.json] [--scale small]
+    [--epochs 12]
 """
 from __future__ import annotations
 
@@ -29,44 +31,93 @@ from picknet_nb.workers import rank_and_world
 
 
 def reinforced(corpus: Corpus, config, quick: bool, epochs: int) -> tuple[float, int, torch.Tensor]:
-    "Stage two with a captioner that has learned a little: seconds, captions that were made, and the weights that come out."
+    """Stage two with a captioner that has learned a little: seconds, captions that were made,
+    and the weights that come out."""
     torch.manual_seed(0)
     model = Model.for_corpus(config, corpus)
-    teach = Step(Supervision(model, corpus, config, frame_choice(make_picker("all"), corpus)), [model.captioner], config.training.supervision_rate, config)
-    for batch in epoch_order(corpus.pairs("train"), config.training.batch_size, 0, (0, 1), corpus.caption_video, config.training.captions_together):
+    teach = Step(
+        Supervision(model, corpus, config, frame_choice(make_picker("all"), corpus)),
+        [model.captioner],
+        config.training.supervision_rate,
+        config,
+    )
+    for batch in epoch_order(
+        corpus.pairs("train"),
+        config.training.batch_size,
+        0,
+        (0, 1),
+        corpus.caption_video,
+        config.training.captions_together,
+    ):
         teach(batch)
     wanted = (config.policy.min_picks + config.policy.first_max_picks) / 2
-    model.policy.calibrate(corpus.glances[corpus.splits["train"][:256]], wanted=wanted, start=config.policy.policy_start)
+    model.policy.calibrate(
+        corpus.glances[corpus.splits["train"][:256]],
+        wanted=wanted,
+        start=config.policy.policy_start,
+    )
     stage, made = Reinforcement(model, corpus, config, reward_for(config.policy, corpus)), []
     plain = stage.environment.plain
-    stage.environment.plain = lambda picks, videos, limit: made.append(len(picks)) or plain(picks, videos, limit)
-    if not quick: stage.environment.quick = stage.environment.plain
-    step, started = Step(stage, [model.policy], config.training.reinforcement_rate, config), time.perf_counter()
+    stage.environment.plain = lambda picks, videos, limit: (
+        made.append(len(picks)) or plain(picks, videos, limit)
+    )
+    if not quick:
+        stage.environment.quick = stage.environment.plain
+    step, started = (
+        Step(stage, [model.policy], config.training.reinforcement_rate, config),
+        time.perf_counter(),
+    )
     for epoch in range(epochs):
         stage.start_epoch(epoch)
         for batch in epoch_order(corpus.splits["train"], config.training.batch_size, epoch):
             step(batch)
-    return time.perf_counter() - started, sum(made), torch.cat([weight.detach().flatten() for weight in model.policy.parameters()])
+    return (
+        time.perf_counter() - started,
+        sum(made),
+        torch.cat([weight.detach().flatten() for weight in model.policy.parameters()]),
+    )
 
 
 def rewards(corpus: Corpus, config, epochs: int) -> dict:
     "Stage two with every pick captioned, and with those that are new and within the limits."
-    (slow, all_of_them, before), (fast, some, after) = (reinforced(corpus, config, quick, epochs) for quick in (False, True))
+    (slow, all_of_them, before), (fast, some, after) = (
+        reinforced(corpus, config, quick, epochs) for quick in (False, True)
+    )
     assert torch.equal(before, after)
-    return {"epochs": epochs, "plain_seconds": slow, "quick_seconds": fast, "ratio": slow / fast, "captioned_share": some / all_of_them,
-            "same_weights": True}
+    return {
+        "epochs": epochs,
+        "plain_seconds": slow,
+        "quick_seconds": fast,
+        "ratio": slow / fast,
+        "captioned_share": some / all_of_them,
+        "same_weights": True,
+    }
 
 
 def small_forms(corpus: Corpus, config) -> dict:
     "What a step draws and subtracts, in milliseconds."
     like = torch.empty(config.clip.max_words, config.training.batch_size, config.captioner.hidden)
-    noise, drop = torch.empty(config.clip.max_words, config.training.batch_size, len(corpus.vocabulary)), config.captioner.dropout
+    noise, drop = (
+        torch.empty(config.clip.max_words, config.training.batch_size, len(corpus.vocabulary)),
+        config.captioner.dropout,
+    )
     glances = corpus.glances[corpus.splits["train"][: config.training.batch_size]]
-    forms = {"dropout": (lambda: F.dropout(torch.ones_like(like), drop), lambda: dropout_scale(like, drop)),
-             "noise": (noise.exponential_, lambda: noise.uniform_().log_().neg_()),
-             "glance differences": (lambda: (glances.short() - glances[:, :1].short()).float() / 255, lambda: glance_differences(glances, glances[:, :1]))}
+    forms = {
+        "dropout": (
+            lambda: F.dropout(torch.ones_like(like), drop),
+            lambda: dropout_scale(like, drop),
+        ),
+        "noise": (noise.exponential_, lambda: noise.uniform_().log_().neg_()),
+        "glance differences": (
+            lambda: (glances.short() - glances[:, :1].short()).float() / 255,
+            lambda: glance_differences(glances, glances[:, :1]),
+        ),
+    }
     times = {name: [median_ms(form, "cpu", 15) for form in both] for name, both in forms.items()}
-    return {name: {"plain_ms": plain, "quick_ms": quick, "ratio": plain / quick} for name, (plain, quick) in times.items()}
+    return {
+        name: {"plain_ms": plain, "quick_ms": quick, "ratio": plain / quick}
+        for name, (plain, quick) in times.items()
+    }
 
 
 def scoring(corpus: Corpus, rows: int = 3) -> dict:
@@ -77,14 +128,17 @@ def scoring(corpus: Corpus, rows: int = 3) -> dict:
     alone = [dict(score_many({0: said}, references))[0].values for _ in range(rows)]
     middle = time.perf_counter()
     with meteor_process() as meteor:
-        kept = [dict(score_many({0: said}, references, meteor=meteor))[0].values for _ in range(rows)]
+        kept = [
+            dict(score_many({0: said}, references, meteor=meteor))[0].values for _ in range(rows)
+        ]
     assert alone == kept
     plain, quick = middle - started, time.perf_counter() - middle
     return {"rows": rows, "plain_seconds": plain, "quick_seconds": quick, "ratio": plain / quick}
 
 
 def step_of_stage_one(scale: str, threads: int, steps: int) -> None:
-    "Milliseconds of a supervised step, alone or as one of several that joined; the first one prints them."
+    """Milliseconds of a supervised step, alone or as one of several that joined; the first one
+    prints them."""
     torch.set_num_threads(threads)
     with joined():
         corpus, config = open_data("shapes", scale, bars=False), preset(scale)
@@ -94,10 +148,18 @@ def step_of_stage_one(scale: str, threads: int, steps: int) -> None:
         stage.start_epoch(config.training.supervision_epochs)  # with as much feedback as it gets
         step = Step(stage, [model.captioner], config.training.supervision_rate, config)
         share, together = rank_and_world(), config.training.captions_together
-        order = epoch_order(corpus.pairs("train"), config.training.batch_size, 0, share, corpus.caption_video, together)
+        order = epoch_order(
+            corpus.pairs("train"),
+            config.training.batch_size,
+            0,
+            share,
+            corpus.caption_video,
+            together,
+        )
         batches = iter(order.repeat(1 + (steps + 10) // len(order), 1))
         if share[0]:
-            for _ in range(steps + 5): step(next(batches))
+            for _ in range(steps + 5):
+                step(next(batches))
         else:
             print(median_ms(lambda: step(next(batches)), "cpu", steps))
 
@@ -106,15 +168,25 @@ def stage_one(scale: str, steps: int) -> dict:
     "The ways to use a second core in stage one."
     here = [str(Path(__file__).resolve()), "--scale", scale, "--steps", str(steps)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    calls = {"one process": [sys.executable, *here, "--threads", "1"], "two threads": [sys.executable, *here, "--threads", "2"],
-             "two processes": [*torchrun, *here, "--threads", "1"]}
-    return {name: float(subprocess.run(call, check=True, capture_output=True, text=True).stdout.split()[-1]) for name, call in calls.items()}
+    calls = {
+        "one process": [sys.executable, *here, "--threads", "1"],
+        "two threads": [sys.executable, *here, "--threads", "2"],
+        "two processes": [*torchrun, *here, "--threads", "1"],
+    }
+    return {
+        name: float(
+            subprocess.run(call, check=True, capture_output=True, text=True).stdout.split()[-1]
+        )
+        for name, call in calls.items()
+    }
 
 
 def main() -> None:
     "Measure everything, or, called by itself, the steps of one process."
     parser = argparse.ArgumentParser()
-    parser.add_argument("--out", type=Path, default=ROOT/"data"/"results"/"benchmark_reproduction.json")
+    parser.add_argument(
+        "--out", type=Path, default=ROOT/"data"/"results"/"benchmark_reproduction.json"
+    )
     parser.add_argument("--scale", default="small")
     parser.add_argument("--epochs", type=int, default=12, help="of stage two")
     parser.add_argument("--steps", type=int, default=40, help="of stage one")
@@ -123,12 +195,27 @@ def main() -> None:
     if options.threads:
         return step_of_stage_one(options.scale, options.threads, options.steps)
     torch.set_num_threads(1)
-    corpus, config = open_data("shapes", options.scale), recipes()["PickNet (V+L)"].settings(preset(options.scale))
-    result = {"kind": "benchmark", "what": "reproduction on a CPU", **origin("cpu"), "scale": options.scale,
-              "rewards": rewards(corpus, config, options.epochs), "forms": small_forms(corpus, config), "scoring": scoring(corpus),
-              "stage_one_step_ms": stage_one(options.scale, options.steps)}
+    corpus, config = (
+        open_data("shapes", options.scale),
+        recipes()["PickNet (V+L)"].settings(preset(options.scale)),
+    )
+    result = {
+        "kind": "benchmark",
+        "what": "reproduction on a CPU",
+        **origin("cpu"),
+        "scale": options.scale,
+        "rewards": rewards(corpus, config, options.epochs),
+        "forms": small_forms(corpus, config),
+        "scoring": scoring(corpus),
+        "stage_one_step_ms": stage_one(options.scale, options.steps),
+    }
     write_result(options.out, result)
-    print(json.dumps({name: result[name] for name in ("rewards", "forms", "scoring", "stage_one_step_ms")}, indent=1))
+    print(
+        json.dumps(
+            {name: result[name] for name in ("rewards", "forms", "scoring", "stage_one_step_ms")},
+            indent=1,
+        )
+    )
 
 
 if __name__ == "__main__":

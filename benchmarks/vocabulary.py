@@ -1,6 +1,8 @@
-"""How many words MSVD and MSR-VTT have, counted over all official captions and over those of the training split.
+"""How many words MSVD and MSR-VTT have, counted over all official captions and over those of the
+training split.
 
-    python benchmarks/vocabulary.py --msvd captions.json youtube_mapping.txt --msrvtt train_val_annotation.zip test_videodatainfo.json.zip
+python benchmarks/vocabulary.py --msvd captions.json youtube_mapping.txt --msrvtt
+    train_val_annotation.zip test_videodatainfo.json.zip
 """
 from __future__ import annotations
 
@@ -18,14 +20,21 @@ TRAINING = 1200  # of MSVD's clips, by number
 
 
 def count_words(captions: dict[str, list[str]], training: set[str]) -> dict:
-    "Videos, captions, and the words that occur often enough, over all captions and over those of the training split."
+    """Videos, captions, and the words that occur often enough, over all captions and over those
+    of the training split."""
     everywhere, taught = Counter(), Counter()
     for video, said in captions.items():
         words = Counter(word for caption in said for word in tokenize(caption))
         everywhere.update(words)
-        if video in training: taught.update(words)
+        if video in training:
+            taught.update(words)
     common = lambda counts: sum(count >= LEAST for count in counts.values())
-    return {"videos": len(captions), "captions": sum(map(len, captions.values())), "all": common(everywhere), "training": common(taught)}
+    return {
+        "videos": len(captions),
+        "captions": sum(map(len, captions.values())),
+        "all": common(everywhere),
+        "training": common(taught),
+    }
 
 
 def main() -> None:
@@ -36,8 +45,15 @@ def main() -> None:
     options = parser.parse_args()
     numbers = read_mapping(options.msvd[1])
     captions, splits = read_msrvtt(*options.msrvtt)
-    counts = {"msvd": count_words(read_captions(options.msvd[0]), {name for name, number in numbers.items() if number <= TRAINING}),
-              "msrvtt": count_words(captions, {name for name, split in splits.items() if split == "train"})}
+    counts = {
+        "msvd": count_words(
+            read_captions(options.msvd[0]),
+            {name for name, number in numbers.items() if number <= TRAINING},
+        ),
+        "msrvtt": count_words(
+            captions, {name for name, split in splits.items() if split == "train"}
+        ),
+    }
     result = {"kind": "vocabulary", **origin("cpu"), "least": LEAST, "counts": counts}
     write_result(options.out, result)
     print(json.dumps(result, indent=1))

@@ -3,7 +3,8 @@ __all__ = ["caption", "load", "prepare", "train", "reproduce"]
 
 
 def __getattr__(name: str):
-    "The functions of `picknet_nb.api`, and every module (`picknet_nb.pickers` …), imported when they are first asked for."
+    """The functions of `picknet_nb.api` and every module (`picknet_nb.pickers` …), imported when
+    they are first asked for."""
     from importlib import import_module
     if name in __all__:
         return getattr(import_module(".api", __name__), name)

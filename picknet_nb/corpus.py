@@ -24,7 +24,9 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .config import ClipSettings, ConfigError
 from .extraction import part_path, read_part
-from .files import FileError, PickNetError, first_few, limit, locked, open_regular, read_json, replacing, write_whole
+from picknet_nb.files import (
+    FileError, PickNetError, first_few, limit, locked, open_regular, read_json, replacing,
+    write_whole)
 from .text import Vocabulary, _kept, _row, tokenize
 
 # %% auto #0
@@ -49,21 +51,32 @@ def _counted_videos(ids: list[str], train: list[int], settings: ClipSettings) ->
     return list(range(len(ids))) if settings.vocabulary_from == "all" else train
 
 
-def _count_words(sentences: list[list[str]], videos: Iterable[int], min_word_count: int) -> Vocabulary:
+def _count_words(
+    sentences: list[list[str]], videos: Iterable[int], min_word_count: int
+) -> Vocabulary:
     "The words of these videos that are common enough."
-    counts = Counter(word for video in videos for sentence in sentences[video] for word in sentence.split())
+    counts = Counter(
+        word for video in videos for sentence in sentences[video] for word in sentence.split()
+    )
     return Vocabulary(_kept(counts, min_word_count))
 
 
-def _to_ids(sentences: list[list[str]], vocabulary: Vocabulary, max_words: int) -> Tensor:  # int64 (captions, max_words)
+# int64 (captions, max_words)
+def _to_ids(sentences: list[list[str]], vocabulary: Vocabulary, max_words: int) -> Tensor:
     "The ids of each caption: words, `<eos>`, zeros."
-    rows = [_row(sentence.split(), vocabulary.ids, max_words) for video in sentences for sentence in video]
+    rows = [
+        _row(sentence.split(), vocabulary.ids, max_words)
+        for video in sentences
+        for sentence in video
+    ]
     return torch.tensor(rows, dtype=torch.int64).view(len(rows), max_words)
 
 # %% ../nbs/06_corpus.ipynb #496a9ee6
 def _finite(features: Tensor) -> list[bool]:
-    "Whether all numbers of each video are finite in half precision: a sum is, if and only if all its terms are."
-    sums = [some.half().flatten(1).sum(1, dtype=torch.float64) for some in features.split(64)]  # a slice at a time, for mapped files
+    """Whether all numbers of each video are finite in half precision: a sum is, if and only if
+    all its terms are."""
+    # a slice at a time, for mapped files
+    sums = [some.half().flatten(1).sum(1, dtype=torch.float64) for some in features.split(64)]
     return torch.cat(sums).isfinite().tolist() if sums else []
 
 # %% ../nbs/06_corpus.ipynb #e6d9a565
@@ -73,15 +86,27 @@ def check_videos(where, ids: list[str], features: Tensor, glances: Tensor | None
     if twice:
         raise CorpusError(where, f"the same video twice: {first_few(twice)}")
     if features.dim() != 3 or not features.is_floating_point():
-        raise CorpusError(where, f"features must be numbers (videos, frames, dims), not {features.dtype} {tuple(features.shape)}")
+        raise CorpusError(
+            where,
+            f"features must be numbers (videos, frames, dims), not {features.dtype} "
+            f"{tuple(features.shape)}",
+        )
     if len(features) != len(ids):
         raise CorpusError(where, f"features of {len(features)} videos, but {len(ids)} ids")
     if glances is not None and (glances.dim() != 3 or glances.shape[:2] != features.shape[:2]):
-        raise CorpusError(where, f"glances {tuple(glances.shape)} do not fit features {tuple(features.shape)}")
+        raise CorpusError(
+            where, f"glances {tuple(glances.shape)} do not fit features {tuple(features.shape)}"
+        )
     if glances is not None and glances is not features and glances.dtype != torch.uint8:
-        raise CorpusError(where, f"glances are {glances.dtype}: grey glances must be uint8, 0 to 255")
+        raise CorpusError(
+            where, f"glances are {glances.dtype}: grey glances must be uint8, 0 to 255"
+        )
     if bad := [name for name, fine in zip(ids, _finite(features)) if not fine]:
-        raise CorpusError(where, f"features that are not finite numbers (NaN, infinite, or too large for half precision): {first_few(bad)}")
+        raise CorpusError(
+            where,
+            f"features that are not finite numbers (NaN, infinite, or too large for half "
+            f"precision): {first_few(bad)}",
+        )
 
 # %% ../nbs/06_corpus.ipynb #9ce3d579
 def _is_text(lines) -> bool:
@@ -103,7 +128,10 @@ def check_captions(where, ids: list[str], captions: dict[str, list[str]]) -> Non
         if not _is_text(lines):
             raise CorpusError(where, f"captions of {name} must be a list of texts")
         if lines and len(max(lines, key=len)) > most:
-            raise CorpusError(where, f"{name} has a caption of more than {most:,} letters (PICKNET_CAPTION_LETTERS)")
+            raise CorpusError(
+                where,
+                f"{name} has a caption of more than {most:,} letters (PICKNET_CAPTION_LETTERS)",
+            )
     known = set(ids)
     if strangers := [name for name in captions if name not in known]:
         raise CorpusError(where, f"captions without a video: {first_few(strangers)}")
@@ -117,7 +145,9 @@ def check_splits(where, count: int, splits: dict[str, Tensor]) -> None:
         raise CorpusError(where, f"splits must be {', '.join(SPLITS)}, not {', '.join(splits)}")
     videos = torch.cat([splits[name].cpu() for name in SPLITS])
     if len(videos) and (videos.min() < 0 or videos.max() >= count):
-        raise CorpusError(where, f"a split names video {int(videos.max())}, but there are only {count}")
+        raise CorpusError(
+            where, f"a split names video {int(videos.max())}, but there are only {count}"
+        )
     if len(videos.unique()) != len(videos):
         raise CorpusError(where, "a video stands in two splits, or twice in one")
 
@@ -137,7 +167,11 @@ def _header(tensors: dict[str, Rows]) -> bytes:
     header, end = {}, 0
     for name, (dtype, shape, _) in tensors.items():
         size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
-        header[name] = {"dtype": _TYPES[dtype], "shape": list(shape), "data_offsets": [end, end + size]}
+        header[name] = {
+            "dtype": _TYPES[dtype],
+            "shape": list(shape),
+            "data_offsets": [end, end + size],
+        }
         end += size
     head = json.dumps(header).encode()
     head += b" " * (-len(head) % 8)  # the numbers begin at a multiple of eight bytes
@@ -160,7 +194,8 @@ def write_tensors(
     tensors: dict[str, Rows],
     stale=None,  # a file that describes what stood here before, and goes with it
 ) -> Path:
-    "Write a safetensors file piece by piece: memory does not grow with the data set, and a kill leaves no half file."
+    """Write a safetensors file piece by piece: memory does not grow with the data set, and a
+    kill leaves no half file."""
     with replacing(path, stale) as file:
         _write_pieces(file, Path(path), tensors)
     return Path(path)
@@ -183,28 +218,53 @@ def _digest(content) -> str:
 def _counted_with(ids: list[str], splits: dict[str, Tensor], settings: ClipSettings) -> dict:
     "Everything that a vocabulary depends on besides the sentences."
     videos = _counted_videos(ids, splits["train"].tolist(), settings)
-    return {"min_word_count": settings.min_word_count, "videos": _digest([ids[video] for video in videos])}
+    return {
+        "min_word_count": settings.min_word_count,
+        "videos": _digest([ids[video] for video in videos]),
+    }
 
 # %% ../nbs/06_corpus.ipynb #4e4b29c0
 def _write_texts(path: Path, corpus: Corpus) -> None:
     "The JSON files of a corpus folder, `corpus.json` last."
     content = json.dumps(dict(zip(corpus.ids, corpus.captions)), ensure_ascii=False, indent=0)
     write_whole(path/"captions.json", content)
-    words = {"captions": hashlib.sha256(content.encode()).hexdigest(), "ids": _digest(corpus.ids),
-             "counted_with": _counted_with(corpus.ids, corpus.splits, corpus.settings),
-             "vocabulary": corpus.vocabulary.to_list(), "sentences": corpus.sentences}
-    write_whole(path/"words.json", json.dumps({"checksum": _digest(words)} | words, ensure_ascii=False, indent=0))
-    splits = {split: [corpus.ids[video] for video in videos.tolist()] for split, videos in corpus.splits.items()}
-    write_whole(path/"corpus.json", json.dumps({
-        "name": corpus.name, "settings": asdict(corpus.settings), "details": corpus.details, "ids": corpus.ids, "splits": splits,
-    }, ensure_ascii=False, indent=1))
+    words = {
+        "captions": hashlib.sha256(content.encode()).hexdigest(),
+        "ids": _digest(corpus.ids),
+        "counted_with": _counted_with(corpus.ids, corpus.splits, corpus.settings),
+        "vocabulary": corpus.vocabulary.to_list(),
+        "sentences": corpus.sentences,
+    }
+    write_whole(
+        path/"words.json",
+        json.dumps({"checksum": _digest(words)} | words, ensure_ascii=False, indent=0),
+    )
+    splits = {
+        split: [corpus.ids[video] for video in videos.tolist()]
+        for split, videos in corpus.splits.items()
+    }
+    write_whole(
+        path/"corpus.json",
+        json.dumps(
+            {
+                "name": corpus.name,
+                "settings": asdict(corpus.settings),
+                "details": corpus.details,
+                "ids": corpus.ids,
+                "splits": splits,
+            },
+            ensure_ascii=False,
+            indent=1,
+        ),
+    )
 
 # %% ../nbs/06_corpus.ipynb #9a62f205
 _OF_A_CLIP = tuple(each.name for each in fields(ClipSettings))
 
 
 def _stored_settings(path: Path, about: dict) -> ClipSettings:
-    "The settings a corpus was built with; folders of the first edition keep them among the details, from which they are taken."
+    """The settings a corpus was built with; folders of the first edition keep them among the
+    details, from which they are taken."""
     details = about["details"]
     former = {name: details.pop(name) for name in _OF_A_CLIP if name in details}
     try:
@@ -216,7 +276,10 @@ def _stored_settings(path: Path, about: dict) -> ClipSettings:
 def _read_about(path: Path) -> dict:
     "The content of `corpus.json`, or what is wrong with it."
     if not path.exists():
-        raise CorpusError(path.parent, "is not a prepared data set, or its preparation has not finished (no corpus.json)")
+        raise CorpusError(
+            path.parent,
+            "is not a prepared data set, or its preparation has not finished (no corpus.json)",
+        )
     about = read_json(path, CorpusError)
     for key, kind in {"name": str, "details": dict, "ids": list, "splits": dict}.items():
         if not isinstance(about, dict) or not isinstance(about.get(key), kind):
@@ -226,19 +289,24 @@ def _read_about(path: Path) -> dict:
     place = {name: number for number, name in enumerate(about["ids"])}
     for split, names in about["splits"].items():
         if strangers := [name for name in names if name not in place]:
-            raise CorpusError(path, f"split {split} names videos that do not exist: {first_few(strangers)}")
+            raise CorpusError(
+                path, f"split {split} names videos that do not exist: {first_few(strangers)}"
+            )
         about["splits"][split] = torch.tensor([place[name] for name in names], dtype=torch.int64)
     about["settings"] = _stored_settings(path, about)
     return about
 
 # %% ../nbs/06_corpus.ipynb #5bf30264
 def _in_memory(path: Path, mapped: dict[str, Tensor]) -> dict[str, Tensor]:
-    "The same tensors in memory of their own. They are read, not copied page by page: a file that is cut short now is an error."
+    """The same tensors in memory of their own. They are read, not copied page by page: a file
+    that is cut short now is an error."""
     with open_regular(path, CorpusError) as file:
         start = 8 + int.from_bytes(file.read(8), "little")
         header, tensors = json.loads(file.read(start - 8)), {}
     for name, tensor in mapped.items():
-        content = np.fromfile(path, np.uint8, tensor.nbytes, offset=start + header[name]["data_offsets"][0])
+        content = np.fromfile(
+            path, np.uint8, tensor.nbytes, offset=start + header[name]["data_offsets"][0]
+        )
         if len(content) != tensor.nbytes:
             raise CorpusError(path, "was cut short while it was read")
         tensors[name] = torch.from_numpy(content).view(tensor.dtype).view(tensor.shape)
@@ -246,7 +314,8 @@ def _in_memory(path: Path, mapped: dict[str, Tensor]) -> dict[str, Tensor]:
 
 # %% ../nbs/06_corpus.ipynb #bb2da6e2
 def _read_videos(path: Path) -> tuple[Tensor, Tensor | None]:
-    "Features and, if there are any, glances: in memory, or mapped if they are larger than the limit."
+    """Features and, if there are any, glances: in memory, or mapped if they are larger than the
+    limit."""
     try:
         with open_regular(path, CorpusError) as file:  # mapping a pipe would wait for its writer
             small = file.seek(0, 2) <= limit("PICKNET_MEMORY_BYTES")
@@ -256,33 +325,52 @@ def _read_videos(path: Path) -> tuple[Tensor, Tensor | None]:
     except (OSError, KeyError, ValueError, safetensors.SafetensorError) as reason:
         raise CorpusError(path, f"cannot be read, or holds no features: {reason}") from reason
     if features.dim() != 3:
-        raise CorpusError(path, f"features must be (videos, frames, dims), not {tuple(features.shape)}")
+        raise CorpusError(
+            path, f"features must be (videos, frames, dims), not {tuple(features.shape)}"
+        )
     return features, glances
 
 # %% ../nbs/06_corpus.ipynb #73b12378
 def _read_words(path: Path, about: dict, settings: ClipSettings, captions: list[list[str]]) -> dict:
-    "What still holds of `words.json`: the captions cut into words, and the vocabulary if it would be counted the same today."
+    """What still holds of `words.json`: the captions cut into words, and the vocabulary if it
+    would be counted the same today."""
     ids = about["ids"]
     try:
         stored = read_json(path/"words.json")
-        made_from = {"captions": hashlib.sha256((path/"captions.json").read_bytes()).hexdigest(), "ids": _digest(ids)}
-        if stored.pop("checksum") != _digest(stored) or any(stored[name] != value for name, value in made_from.items()):
+        made_from = {
+            "captions": hashlib.sha256((path/"captions.json").read_bytes()).hexdigest(),
+            "ids": _digest(ids),
+        }
+        if stored.pop("checksum") != _digest(stored) or any(
+            stored[name] != value for name, value in made_from.items()
+        ):
             return {}
-        if not all(map(_is_text, stored["sentences"])) or list(map(len, stored["sentences"])) != list(map(len, captions)):
+        if not all(map(_is_text, stored["sentences"])) or list(
+            map(len, stored["sentences"])
+        ) != list(map(len, captions)):
             return {}
         same = stored["counted_with"] == _counted_with(ids, about["splits"], settings)
-        return {"sentences": stored["sentences"]} | ({"vocabulary": Vocabulary(tuple(stored["vocabulary"]))} if same else {})
+        return {"sentences": stored["sentences"]} | (
+            {"vocabulary": Vocabulary(tuple(stored["vocabulary"]))} if same else {}
+        )
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError, PickNetError):
         return {}  # it is only a short cut
 
 # %% ../nbs/06_corpus.ipynb #0e783bd5
-def _true_settings(where, settings: ClipSettings, features: Tensor, glances: Tensor | None) -> ClipSettings:
-    "The settings with what the tensors themselves say: frames, the side of a glance, and whether there are grey glances at all."
+def _true_settings(
+    where, settings: ClipSettings, features: Tensor, glances: Tensor | None
+) -> ClipSettings:
+    """The settings with what the tensors themselves say: frames, the side of a glance, and
+    whether there are grey glances at all."""
     grey = glances is not None and glances is not features and settings.glance == "grey"
     side = isqrt(glances.shape[2]) if grey else 0
     try:
-        return replace(settings, frames=features.shape[1], glance="grey" if grey else "feature",
-                       glance_size=side if grey and side * side == glances.shape[2] else settings.glance_size)
+        return replace(
+            settings,
+            frames=features.shape[1],
+            glance="grey" if grey else "feature",
+            glance_size=side if grey and side * side == glances.shape[2] else settings.glance_size,
+        )
     except ConfigError as reason:
         raise CorpusError(where, str(reason)) from reason
 
@@ -290,20 +378,24 @@ def _true_settings(where, settings: ClipSettings, features: Tensor, glances: Ten
 def build_corpus(
     name: str,
     ids: list[str],
-    features: Tensor,              # (videos, frames, dims)
-    glances: Tensor | None,        # uint8 (videos, frames, glance dims); None, or the features: the policy compares features
-    captions: list[list[str]],     # of each video
-    splits: dict[str, Tensor],     # train, validation, test: indices of videos
+    features: Tensor,  # (videos, frames, dims)
+    glances: Tensor
+    # uint8 (videos, frames, glance dims); None, or the features: the policy compares features
+    | None,
+    captions: list[list[str]],  # of each video
+    splits: dict[str, Tensor],  # train, validation, test: indices of videos
     settings: ClipSettings = ClipSettings(),
-    details: dict | None = None,   # whatever else should be remembered: source, weights …
-    where=None,                    # the file to name in errors
+    details: dict | None = None,  # whatever else should be remembered: source, weights …
+    where=None,  # the file to name in errors
     sentences: list[list[str]] | None = None,  # captions that are already cut into words
-    vocabulary: Vocabulary | None = None,      # and the words that were counted in them
+    vocabulary: Vocabulary | None = None,  # and the words that were counted in them
 ) -> Corpus:
     "Put a data set together from its raw parts."
     where, ids, details = where or name, list(ids), details or {}
     if misplaced := [each for each in _OF_A_CLIP if each in details]:
-        raise CorpusError(where, f"{first_few(misplaced)}: say so in the settings, not in the details")
+        raise CorpusError(
+            where, f"{first_few(misplaced)}: say so in the settings, not in the details"
+        )
     if len(captions) != len(ids):
         raise CorpusError(where, f"captions of {len(captions)} videos, but {len(ids)} ids")
     splits = {split: torch.as_tensor(videos, dtype=torch.int64) for split, videos in splits.items()}
@@ -311,21 +403,48 @@ def build_corpus(
     check_splits(where, len(ids), splits)
     check_videos(where, ids, features, glances)
     settings = _true_settings(where, settings, features, glances)
-    if (size := 8 * settings.max_words * sum(map(len, captions))) > (most := limit("PICKNET_UNPACKED_BYTES")):
-        raise CorpusError(where, f"max_words={settings.max_words} would make {size:,} bytes of words, at most {most:,} (PICKNET_UNPACKED_BYTES)")
+    if (size := 8 * settings.max_words * sum(map(len, captions))) > (
+        most := limit("PICKNET_UNPACKED_BYTES")
+    ):
+        raise CorpusError(
+            where,
+            f"max_words={settings.max_words} would make {size:,} bytes of words, at most {most:,} "
+            f"(PICKNET_UNPACKED_BYTES)",
+        )
     sentences = sentences or cut_captions(captions)
-    vocabulary = vocabulary or _count_words(sentences, _counted_videos(ids, splits["train"].tolist(), settings), settings.min_word_count)
-    owner = torch.arange(len(ids)).repeat_interleave(torch.tensor([len(video) for video in captions]))
+    vocabulary = vocabulary or _count_words(
+        sentences, _counted_videos(ids, splits["train"].tolist(), settings), settings.min_word_count
+    )
+    owner = torch.arange(len(ids)).repeat_interleave(
+        torch.tensor([len(video) for video in captions])
+    )
     features = features.half()
-    return Corpus(name, ids, features, features if settings.glance == "feature" else glances, captions, splits, vocabulary,
-                  _to_ids(sentences, vocabulary, settings.max_words), owner, settings, details, sentences).to(features.device)
+    return Corpus(
+        name,
+        ids,
+        features,
+        features if settings.glance == "feature" else glances,
+        captions,
+        splits,
+        vocabulary,
+        _to_ids(sentences, vocabulary, settings.max_words),
+        owner,
+        settings,
+        details,
+        sentences,
+    ).to(features.device)
 
 # %% ../nbs/06_corpus.ipynb #071711ce
 def save_corpus(corpus: Corpus, path) -> Path:
     "Write the corpus as a folder."
     path = Path(path)
-    own = {"features": corpus.features} | ({} if corpus.glances is corpus.features else {"glances": corpus.glances})
-    tensors = {name: Rows(tensor.dtype, tuple(tensor.shape), tensor.split(64)) for name, tensor in own.items()}
+    own = {"features": corpus.features} | (
+        {} if corpus.glances is corpus.features else {"glances": corpus.glances}
+    )
+    tensors = {
+        name: Rows(tensor.dtype, tuple(tensor.shape), tensor.split(64))
+        for name, tensor in own.items()
+    }
     with _own_folder(path):
         write_tensors(path/"videos.safetensors", tensors, stale=path/"corpus.json")
         _write_texts(path, corpus)
@@ -333,36 +452,57 @@ def save_corpus(corpus: Corpus, path) -> Path:
 
 # %% ../nbs/06_corpus.ipynb #c0034d60
 def load_corpus(
-    path,                                  # a folder
+    path,  # a folder
     device="cpu",
     settings: ClipSettings | None = None,  # None: as the corpus was built
 ) -> Corpus:
     "Read and check a corpus folder, and put it on a device."
     path, videos = Path(path), Path(path)/"videos.safetensors"
-    about, captions = _read_about(path/"corpus.json"), read_json(path/"captions.json", CorpusError)
+    about, captions = (
+        _read_about(path/"corpus.json"),
+        read_json(path/"captions.json", CorpusError),
+    )
     features, glances = _read_videos(videos)
     built, ids = about["settings"], about["ids"]
     settings = replace(settings or built, cnn=built.cnn, glance_size=built.glance_size)
     check_captions(path/"captions.json", ids, captions)
     if settings.frames != features.shape[1]:
-        raise CorpusError(videos, f"has {features.shape[1]} frames for each video, the settings ask for {settings.frames}")
+        raise CorpusError(
+            videos,
+            f"has {features.shape[1]} frames for each video, the settings ask for "
+            f"{settings.frames}",
+        )
     if settings.glance == "grey" and glances is None:
-        raise CorpusError(videos, 'has no grey glances: set glance="feature" to let the policy compare features')
+        raise CorpusError(
+            videos, 'has no grey glances: set glance="feature" to let the policy compare features'
+        )
     said = [captions[name] for name in ids]
-    return build_corpus(about["name"], ids, features.to(device), None if glances is None else glances.to(device), said, about["splits"],
-                        settings, about["details"], path, **_read_words(path, about, settings, said))
+    return build_corpus(
+        about["name"],
+        ids,
+        features.to(device),
+        None if glances is None else glances.to(device),
+        said,
+        about["splits"],
+        settings,
+        about["details"],
+        path,
+        **_read_words(path, about, settings, said),
+    )
 
 # %% ../nbs/06_corpus.ipynb #2696c4cc
 def in_batches(
-    indices: Tensor,       # int64
+    indices: Tensor,  # int64
     batch_size: int,
     shuffle: bool = True,  # with the random state of the indices' device
-    whole: bool = False,   # leave out a last batch that is not full
-) -> Iterator[Tensor]:     # int64 (batch_size,)
+    whole: bool = False,  # leave out a last batch that is not full
+) -> Iterator[Tensor]:  # int64 (batch_size,)
     "Go once over indices, in batches."
     if shuffle:
         indices = indices[torch.randperm(len(indices), device=indices.device)]
-    return iter(indices[:len(indices) // batch_size * batch_size if whole else None].split(batch_size))
+    return iter(
+        indices[: len(indices) // batch_size * batch_size if whole else None].split(batch_size)
+    )
 
 # %% ../nbs/06_corpus.ipynb #0874387c
 def _in_one_line(corpus: Corpus) -> str:
@@ -370,8 +510,11 @@ def _in_one_line(corpus: Corpus) -> str:
     splits = ", ".join(f"{len(videos):,} {split}" for split, videos in corpus.splits.items())
     frames, dims = corpus.features.shape[1:]
     of = corpus.settings.cnn or "an unnamed CNN"
-    return (f"Corpus({corpus.name!r}: {len(corpus.ids):,} clips ({splits}), {frames} frames, {dims} features of {of}, "
-            f"{len(corpus.words):,} captions, {len(corpus.vocabulary):,} words, on {corpus.device})")
+    return (
+        f"Corpus({corpus.name!r}: {len(corpus.ids):,} clips ({splits}), {frames} frames, {dims} "
+        f"features of {of}, "
+        f"{len(corpus.words):,} captions, {len(corpus.vocabulary):,} words, on {corpus.device})"
+    )
 
 # %% ../nbs/06_corpus.ipynb #a604125a
 @dataclass(repr=False)
@@ -387,8 +530,10 @@ class Corpus:
     words: Tensor                # int64 (captions, time)
     caption_video: Tensor        # int64 (captions,)
     settings: ClipSettings = ClipSettings()                   # what a clip and a caption are here
-    details: dict = field(default_factory=dict)               # whatever else is remembered: source, weights …
-    sentences: list[list[str]] = field(default_factory=list)  # of each video: captions cut into words, joined by blanks
+    # whatever else is remembered: source, weights …
+    details: dict = field(default_factory=dict)
+    # of each video: captions cut into words, joined by blanks
+    sentences: list[list[str]] = field(default_factory=list)
 
     build, load, save = staticmethod(build_corpus), staticmethod(load_corpus), save_corpus
     __repr__ = _in_one_line
@@ -409,16 +554,38 @@ class Corpus:
         "Indices of the captions of a split, each of which is a pair of a video and a caption."
         return torch.isin(self.caption_video, self.splits[split]).nonzero().squeeze(1)
 
-    def batches(self, split: str, batch_size: int, of: str = "captions", shuffle: bool = True, whole: bool = False) -> Iterator[Tensor]:
+    def batches(
+        self,
+        split: str,
+        batch_size: int,
+        of: str = "captions",
+        shuffle: bool = True,
+        whole: bool = False,
+    ) -> Iterator[Tensor]:
         "Go once over the captions (or the `of=\"videos\"`) of a split, in batches of indices."
-        return in_batches({"captions": self.pairs, "videos": self.splits.__getitem__}[of](split), batch_size, shuffle, whole)
+        return in_batches(
+            {"captions": self.pairs, "videos": self.splits.__getitem__}[of](split),
+            batch_size,
+            shuffle,
+            whole,
+        )
 
     def to(self, device) -> Corpus:
         "The same corpus with every tensor on `device`."
-        features, (words, owner) = self.features.to(device), (each.to(device) for each in (self.words, self.caption_video))
+        features, (words, owner) = (
+            self.features.to(device),
+            (each.to(device) for each in (self.words, self.caption_video)),
+        )
         glances = features if self.glances is self.features else self.glances.to(device)
         splits = {split: videos.to(device) for split, videos in self.splits.items()}
-        return replace(self, features=features, glances=glances, words=words, caption_video=owner, splits=splits)
+        return replace(
+            self,
+            features=features,
+            glances=glances,
+            words=words,
+            caption_video=owner,
+            splits=splits,
+        )
 
 # %% ../nbs/06_corpus.ipynb #b5fe9261
 def _checked_parts(out: Path, ids: list[str], key: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
@@ -426,20 +593,30 @@ def _checked_parts(out: Path, ids: list[str], key: str, shape: tuple[int, ...]) 
     for name in ids:
         part = read_part(out, name).get(key, torch.empty(0))
         if tuple(part.shape) != shape:
-            raise CorpusError(part_path(out, name), f"{key} are {tuple(part.shape)}, those of other videos {shape}")
+            raise CorpusError(
+                part_path(out, name),
+                f"{key} are {tuple(part.shape)}, those of other videos {shape}",
+            )
         if key == "glances" and part.dtype != torch.uint8:
-            raise CorpusError(part_path(out, name), f"its glances are {part.dtype}: grey glances must be uint8, 0 to 255")
+            raise CorpusError(
+                part_path(out, name),
+                f"its glances are {part.dtype}: grey glances must be uint8, 0 to 255",
+            )
         if part.is_floating_point() and not part.half().isfinite().all():
-            raise CorpusError(part_path(out, name), f"{key} that are not finite numbers (NaN, infinite, or too large for half precision)")
+            raise CorpusError(
+                part_path(out, name),
+                f"{key} that are not finite numbers (NaN, infinite, or too large for half "
+                f"precision)",
+            )
         yield part
 
 # %% ../nbs/06_corpus.ipynb #975ba3ee
 def write_corpus(
-    out,                             # the folder of the corpus
+    out,  # the folder of the corpus
     name: str,
     captions: dict[str, list[str]],  # of the videos, in the order of the tensors
-    tensors: dict[str, Rows],        # features, and glances if there are any
-    splits: dict[str, Tensor],       # indices into that order
+    tensors: dict[str, Rows],  # features, and glances if there are any
+    splits: dict[str, Tensor],  # indices into that order
     settings: ClipSettings,
     details: dict,
 ) -> Corpus:
@@ -447,16 +624,25 @@ def write_corpus(
     out, ids = Path(out), list(captions)
     with _own_folder(out):
         write_tensors(out/"videos.safetensors", tensors, stale=out/"corpus.json")
-        corpus = build_corpus(name, ids, *_read_videos(out/"videos.safetensors"), list(captions.values()), splits, settings, details, out)
+        corpus = build_corpus(
+            name,
+            ids,
+            *_read_videos(out/"videos.safetensors"),
+            list(captions.values()),
+            splits,
+            settings,
+            details,
+            out,
+        )
         _write_texts(out, corpus)
     return corpus
 
 # %% ../nbs/06_corpus.ipynb #d4c3ddd1
 def assemble(
-    out,                             # a folder with the parts of `extract_folder`; the corpus goes there too
+    out,  # a folder with the parts of `extract_folder`; the corpus goes there too
     name: str,
     captions: dict[str, list[str]],  # of the videos that the corpus should hold, in their order
-    splits: dict[str, Tensor],       # indices into that order
+    splits: dict[str, Tensor],  # indices into that order
     settings: ClipSettings = ClipSettings(),
     details: dict | None = None,
 ) -> Corpus:
@@ -469,11 +655,17 @@ def assemble(
         if key in first:
             shape = tuple(first[key].shape)
             tensors[key] = Rows(kind, (len(ids), *shape), _checked_parts(out, ids, key, shape))
-    made_with = read_json(out/"parts"/"made_with.json") if (out/"parts"/"made_with.json").exists() else {}
+    made_with = (
+        read_json(out/"parts"/"made_with.json")
+        if (out/"parts"/"made_with.json").exists()
+        else {}
+    )
     if not isinstance(made_with, dict):
         raise CorpusError(out/"parts"/"made_with.json", "must be a JSON object")
     settings = replace(settings, cnn=made_with.get("cnn", settings.cnn))
-    remembered = {key: value for key, value in made_with.items() if key not in _OF_A_CLIP} | (details or {})
+    remembered = {key: value for key, value in made_with.items() if key not in _OF_A_CLIP} | (
+        details or {}
+    )
     return write_corpus(out, name, captions, tensors, splits, settings, remembered)
 
 # %% ../nbs/06_corpus.ipynb #beb745da
@@ -481,7 +673,8 @@ _BLOCK = 1 << 26  # bytes that are copied from a GPU at a time
 _KNOWN = WeakTensorKeyDictionary()  # a tensor: its version when it was read, and its letters
 
 
-def digest(tensor: Tensor, again: bool = False) -> str:  # again: read it though nobody has written to it, since its file may have changed
+# again: read it though nobody has written to it, since its file may have changed
+def digest(tensor: Tensor, again: bool = False) -> str:
     "Twelve letters that change when any byte of a tensor, its type or its shape does."
     if again or _KNOWN.get(tensor, (None,))[0] != tensor._version:
         letters = hashlib.sha256(f"{tensor.dtype} {tuple(tensor.shape)}".encode())

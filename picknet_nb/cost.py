@@ -68,37 +68,62 @@ class Cell(NamedTuple):
 
 # %% ../nbs/32_cost.ipynb #0b75fc91
 def recompute_cost(data: str, paper: dict | None = None) -> dict[str, dict[str, Cell]]:
-    "Every cell of a time table of the supplement, and the time column of the score table, recomputed from the words."
+    """Every cell of a time table of the supplement, and the time column of the score table,
+    recomputed from the words."""
     paper = paper or load_paper()
     cost, scores = paper["cost"], paper_scores(data, paper)
     table = {}
     for row in cost[data]["rows"]:
-        frames = expected_frames(row["sampling"], cost[data]["picks"], cost["seconds"], cost["frame_rate"])
+        frames = expected_frames(
+            row["sampling"], cost[data]["picks"], cost["seconds"], cost["frame_rate"]
+        )
         ratio = frames / cost[data]["picks"]
         motion = 2.0 if row["motion"] else 1.0
         total = float(row["appearance_cost"].rstrip("x")) * motion * ratio
         table[row["row"]] = {
-            "motion": Cell(row["motion_cost"] or "1x", motion), "frames": Cell(row["frames"], frames),
-            "ratio": Cell(row["frames_cost"], ratio), "time": Cell(row["time"], total),
+            "motion": Cell(row["motion_cost"] or "1x", motion),
+            "frames": Cell(row["frames"], frames),
+            "ratio": Cell(row["frames_cost"], ratio),
+            "time": Cell(row["time"], total),
             "time in 5.1": Cell(scores[row["row"]]["time"], total),
         }
     return table
 
 # %% ../nbs/32_cost.ipynb #3a87c4bf
 def cost_table(data: str, paper: dict | None = None) -> str:  # Markdown
-    "A time table of the supplement with every cell that does not follow marked by ✗ and the value that would."
+    """A time table of the supplement with every cell that does not follow marked by ✗ and the
+    value that would."""
     paper = paper or load_paper()
     given = {row["row"]: row for row in paper["cost"][data]["rows"]}
-    lines = [[name, f"{given[name]['appearance']} {given[name]['appearance_cost']}", given[name]["motion"] or "none",
-              given[name]["sampling"], *map(str, cells.values())] for name, cells in recompute_cost(data, paper).items()]
-    header = ["model", "appearance", "motion", "sampling", "× motion", "frames", "× frames", "time", "time in 5.1"]
+    lines = [
+        [
+            name,
+            f"{given[name]['appearance']} {given[name]['appearance_cost']}",
+            given[name]["motion"] or "none",
+            given[name]["sampling"],
+            *map(str, cells.values()),
+        ]
+        for name, cells in recompute_cost(data, paper).items()
+    ]
+    header = [
+        "model",
+        "appearance",
+        "motion",
+        "sampling",
+        "× motion",
+        "frames",
+        "× frames",
+        "time",
+        "time in 5.1",
+    ]
     return f"{markdown_table(header, lines)}\n\n{paper['cost'][data]['source']}"
 
 # %% ../nbs/32_cost.ipynb #6863caa8
 def median_seconds(
     call: Callable[[], Any],
     repeats: int = 5,
-    device: torch.device | str = "cpu",  # waited for before and after, so that a GPU's queue does not hide the work
+    device: torch.device
+    | str = "cpu",  # waited for before and after, so that a GPU's queue does not hide the work
 ) -> float:
     "Median wall-clock time of a call after one call to warm up."
     wait = torch.cuda.synchronize if torch.device(device).type == "cuda" else lambda: None
@@ -116,65 +141,101 @@ def median_seconds(
 PARTS = ("decode", "picker", "CNN", "encoder", "decoder")
 
 
-def _captioning_seconds(images: Tensor, cnn, captioner, max_words: int, timed: Callable) -> dict[str, float]:
+def _captioning_seconds(
+    images: Tensor, cnn, captioner, max_words: int, timed: Callable
+) -> dict[str, float]:
     "Seconds from frames uint8 (frames, 3, height, width) to words, in three parts."
     features = cnn(images).to(images.device)[None]  # (1, frames, dims)
     every = torch.ones(features.shape[:2], dtype=torch.bool, device=images.device)
     encode = lambda: captioner.encode(pick_frames(features, every))
     memory = encode()
-    return {"CNN": timed(lambda: cnn(images)), "encoder": timed(encode), "decoder": timed(lambda: greedy(captioner, memory, max_words))}
+    return {
+        "CNN": timed(lambda: cnn(images)),
+        "encoder": timed(encode),
+        "decoder": timed(lambda: greedy(captioner, memory, max_words)),
+    }
 
 # %% ../nbs/32_cost.ipynb #115a1b20
 def _picking(images: Tensor, cnn, picker) -> Callable[[], Tensor]:
-    "A call that picks frames of a clip, bool (frames,), and does all the work that this picker needs for it."
+    """A call that picks frames of a clip, bool (frames,), and does all the work that this picker
+    needs for it."""
     nothing = torch.zeros(1, len(images), 1, device=images.device)
-    seen = {"features": lambda: (cnn(images).to(images.device)[None], nothing), "glances": lambda: (nothing, glance(images)[None])}
+    seen = {
+        "features": lambda: (cnn(images).to(images.device)[None], nothing),
+        "glances": lambda: (nothing, glance(images)[None]),
+    }
     look = seen.get(picker.looks_at, lambda: (nothing, nothing))
     return lambda: picker(Clips(*look()))[0]
 
 # %% ../nbs/32_cost.ipynb #98e65396
 @torch.no_grad()
 def measure_cost(
-    clip,                          # path of a video, or its frames: uint8 (frames, 3, height, width)
-    cnn,                           # of `load_cnn`
-    picker,                        # of `make_picker`
-    captioner,                     # of `make_captioner`, in eval mode
-    picks: Tensor | None = None,   # bool (frames,): keep these instead of what the picker picks
+    clip,  # path of a video, or its frames: uint8 (frames, 3, height, width)
+    cnn,  # of `load_cnn`
+    picker,  # of `make_picker`
+    captioner,  # of `make_captioner`, in eval mode
+    picks: Tensor | None = None,  # bool (frames,): keep these instead of what the picker picks
     frames: int = 30,
     max_words: int = 20,
     repeats: int = 5,
 ) -> dict[str, dict[str, float]]:  # {"all": seconds by part, "picked": ..., "frames": how many}
-    "Seconds to caption one clip on this machine, with all frames and with picked frames only, part by part."
+    """Seconds to caption one clip on this machine, with all frames and with picked frames only,
+    part by part."""
     device = next(captioner.parameters()).device
     timed = lambda call: median_seconds(call, repeats, device)
-    read = lambda: clip if isinstance(clip, Tensor) else read_clip(clip, frames, cnn.image_size).frames
+    read = lambda: (
+        clip if isinstance(clip, Tensor) else read_clip(clip, frames, cnn.image_size).frames
+    )
     images = read().to(device)  # sent once, for both
     decode = 0.0 if isinstance(clip, Tensor) else timed(read)
     pick = _picking(images, cnn, picker)
     kept = images[(pick() if picks is None else picks).to(device)]
     rest = lambda some: _captioning_seconds(some, cnn, captioner, max_words, timed)
-    return {"frames": {"all": len(images), "picked": len(kept)}, "all": {"decode": decode, "picker": 0.0} | rest(images),
-            "picked": {"decode": decode, "picker": timed(pick)} | rest(kept)}
+    return {
+        "frames": {"all": len(images), "picked": len(kept)},
+        "all": {"decode": decode, "picker": 0.0} | rest(images),
+        "picked": {"decode": decode, "picker": timed(pick)} | rest(kept),
+    }
 
 # %% ../nbs/32_cost.ipynb #c13080e2
 def speed_up(cost: dict) -> tuple[float, float]:
-    "How many times faster a caption from picked frames is: as the paper counts (CNN alone), and in all."
-    return cost["all"]["CNN"] / cost["picked"]["CNN"], sum(cost["all"].values()) / sum(cost["picked"].values())
+    """How many times faster a caption from picked frames is: as the paper counts (CNN alone),
+    and in all."""
+    return cost["all"]["CNN"] / cost["picked"]["CNN"], sum(cost["all"].values()) / sum(
+        cost["picked"].values()
+    )
 
 # %% ../nbs/32_cost.ipynb #dc46674c
 def draw_cost(costs: dict[str, dict]):  # title -> what `measure_cost` gave
     "Time to a caption, all frames above picked ones, one panel for each measurement, parts apart."
-    figure, axes = import_pyplot().subplots(1, len(costs), figsize=(4.2 * len(costs), 1.9), squeeze=False, dpi=80, layout="constrained")
+    figure, axes = import_pyplot().subplots(
+        1, len(costs), figsize=(4.2 * len(costs), 1.9), squeeze=False, dpi=80, layout="constrained"
+    )
     shades, hatches = ("0.35", "tab:green", "0.8", "0.6", "0.95"), ("", "", "//", "..", "")
     for axis, (title, cost) in zip(axes[0], costs.items()):
         left = np.zeros(2)
         for part, shade, hatch in zip(PARTS, shades, hatches):
             width = 1000 * np.array([cost["all"][part], cost["picked"][part]])
-            axis.barh([1, 0], width, left=left, color=shade, hatch=hatch, edgecolor="0.2", linewidth=.5, label=part)
+            axis.barh(
+                [1, 0],
+                width,
+                left=left,
+                color=shade,
+                hatch=hatch,
+                edgecolor="0.2",
+                linewidth=0.5,
+                label=part,
+            )
             left += width
-        axis.set(xlabel="milliseconds a clip", title=f"{title}: {speed_up(cost)[1]:.1f}x faster",
-                 yticks=[1, 0], yticklabels=[f"all {cost['frames']['all']}", f"{cost['frames']['picked']} picked"])
+        axis.set(
+            xlabel="milliseconds a clip",
+            title=f"{title}: {speed_up(cost)[1]:.1f}x faster",
+            yticks=[1, 0],
+            yticklabels=[f"all {cost['frames']['all']}", f"{cost['frames']['picked']} picked"],
+        )
         axis.title.set_fontsize(9)
-    figure.legend(*axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7)
+    figure.legend(
+        *axes[0][0].get_legend_handles_labels(), loc="outside lower center", ncols=5, fontsize=7
+    )
     import_pyplot().close(figure)
     return figure

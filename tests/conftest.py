@@ -1,5 +1,6 @@
 """A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter.
-A process to be killed that has nothing to import. A METEOR that starts quickly. And a web server that fails as it is told."""
+A process to be killed that has nothing to import. A METEOR that starts quickly. And a web server
+that fails as it is told."""
 import gzip
 import http.server
 import itertools
@@ -15,7 +16,8 @@ import time
 import traceback
 from pathlib import Path
 
-os.environ["OMP_NUM_THREADS"] = "1"  # before torch is there: some tests fork, and a fork does not survive torch's threads
+# before torch is there: some tests fork, and a fork does not survive torch's threads
+os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
@@ -23,18 +25,35 @@ import torch
 from picknet_nb.config import preset
 from picknet_nb.corpus import Corpus
 
-WORDS = "a the red blue green ball square star rolls jumps spins left right fast slow big small".split()
+WORDS = (
+    "a the red blue green ball square star rolls jumps spins left right fast slow big small".split()
+)
 
 
 def noise_corpus(videos: int = 40, captions: int = 5, seed: int = 0, frames: int = 30) -> Corpus:
     "Random features and glances with random captions, split 60/20/20."
     draw, generator = random.Random(seed), torch.Generator().manual_seed(seed)
-    said = [[" ".join(draw.choices(WORDS, k=draw.randint(4, 8))) for _ in range(captions)] for _ in range(videos)]
+    said = [
+        [" ".join(draw.choices(WORDS, k=draw.randint(4, 8))) for _ in range(captions)]
+        for _ in range(videos)
+    ]
     features = torch.randn(videos, frames, 32, generator=generator).half()
     glances = torch.randint(0, 256, (videos, frames, 196), generator=generator, dtype=torch.uint8)
     borders = int(videos * 0.6), int(videos * 0.8)
-    splits = {"train": range(borders[0]), "validation": range(*borders), "test": range(borders[1], videos)}
-    return Corpus.build("noise", [f"video{number}" for number in range(videos)], features, glances, said, splits, preset("smoke").clip)
+    splits = {
+        "train": range(borders[0]),
+        "validation": range(*borders),
+        "test": range(borders[1], videos),
+    }
+    return Corpus.build(
+        "noise",
+        [f"video{number}" for number in range(videos)],
+        features,
+        glances,
+        said,
+        splits,
+        preset("smoke").clip,
+    )
 
 
 @pytest.fixture
@@ -43,10 +62,13 @@ def corpus() -> Corpus:
 
 
 class Forked:
-    "A call in a process, session and group of its own, with everything imported already; otherwise like a `subprocess.Popen`."
+    """A call in a process, session and group of its own, with everything imported already;
+    otherwise like a `subprocess.Popen`."""
 
     def __init__(self, do, *arguments):
-        import torch._dynamo  # noqa: F401 (every optimiser does: once here, or a second in each process)
+        # every optimiser imports it: once here, or a second in each process
+        import torch._dynamo  # noqa: F401
+
         self.printed, self.returncode = tempfile.TemporaryFile("w+"), None
         self.pid = os.fork()
         if not self.pid:
@@ -58,7 +80,8 @@ class Forked:
         try:
             os.setsid()
             for stream in (1, 2): os.dup2(self.printed.fileno(), stream)
-            sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)  # pytest's own are not for this process
+            # pytest's own are not for this process
+            sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             do(*arguments)
             status = 0
@@ -101,14 +124,20 @@ def free_port() -> int:
 
 
 class Ranks:
-    "A call in several forked processes that know of each other as those of torchrun do; as under torchrun, none outlives the first that fails."
+    """A call in several forked processes that know of each other as those of torchrun do; as
+    under torchrun, none outlives the first that fails."""
 
     def __init__(self, do, *arguments, world: int = 2):
-        meet = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+        meet = {
+            "WORLD_SIZE": str(world),
+            "MASTER_ADDR": "127.0.0.1",
+            "MASTER_PORT": str(free_port()),
+        }
 
         def as_one_of_them(rank: str) -> None:
             os.environ.update(meet, RANK=rank, LOCAL_RANK=rank)
             do(*arguments)
+
         self.processes = [Forked(as_one_of_them, str(rank)) for rank in range(world)]
 
     def poll(self) -> int | None:
@@ -131,13 +160,17 @@ class Ranks:
 
 
 def few_paraphrases(part: Path, *more: tuple[str, str]) -> Path:
-    "METEOR's program in a folder, beside the first thousand of its five million paraphrases and some of one's own."
+    """METEOR's program in a folder, beside the first thousand of its five million paraphrases
+    and some of one's own."""
     from pycocoevalcap.meteor import meteor as module
 
     whole = Path(module.__file__).parent
-    shutil.copy(whole/module.METEOR_JAR, part)  # a link would lead Java to the whole table
+    shutil.copy(whole / module.METEOR_JAR, part)  # a link would lead Java to the whole table
     (part/"data").mkdir()
-    with gzip.open(whole/"data"/"paraphrase-en.gz", "rt") as table, gzip.open(part/"data"/"paraphrase-en.gz", "wt") as beginning:
+    with (
+        gzip.open(whole/"data"/"paraphrase-en.gz", "rt") as table,
+        gzip.open(part/"data"/"paraphrase-en.gz", "wt") as beginning,
+    ):
         beginning.writelines(itertools.islice(table, 3000))  # three lines for each
         beginning.writelines(f"0.5\n{phrase}\n{other}\n" for phrase, other in more)
     return part
@@ -151,7 +184,8 @@ def small_table(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def quick_meteor(monkeypatch, small_table) -> None:
-    "METEOR as it is, but with few paraphrases: whoever starts one waits a second for it, not twelve."
+    """METEOR as it is, but with few paraphrases: whoever starts one waits a second for it, not
+    twelve."""
     monkeypatch.setattr("pycocoevalcap.meteor.meteor.__file__", str(small_table/"meteor.py"))
 
 
@@ -160,21 +194,26 @@ CONTENT = random.Random(0).randbytes(500_000)
 
 @pytest.fixture
 def server():
-    "The address of a file, and a handler that can be told to serve another one, to break off, to know no ranges, or to be out of order."
+    """The address of a file, and a handler that can be told to serve another one, to break off,
+    to know no ranges, or to be out of order."""
+
     class Handler(http.server.BaseHTTPRequestHandler):
         content, ranges, give, status, asked = CONTENT, True, None, None, []
 
         def do_GET(self):
-            start = int(self.headers["Range"][6:-1]) if self.headers["Range"] and Handler.ranges else 0
+            start = (
+                int(self.headers["Range"][6:-1]) if self.headers["Range"] and Handler.ranges else 0
+            )
             Handler.asked.append(start)
             if Handler.status or start >= len(Handler.content):
                 return self.send_error(Handler.status or 416)
             self.send_response(206 if start else 200)
             self.send_header("Content-Length", str(len(Handler.content) - start))
             self.end_headers()
-            self.wfile.write(Handler.content[start:Handler.give])
+            self.wfile.write(Handler.content[start : Handler.give])
 
-        def log_message(self, *_): pass
+        def log_message(self, *_):
+            pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
         threading.Thread(target=running.serve_forever, daemon=True).start()

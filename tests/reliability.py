@@ -1,7 +1,10 @@
-"""What the fuzzing and fault tests share: damage, children that may crash, and a tally. And the longer runs by hand:
+"""What the fuzzing and fault tests share: damage, children that may crash, and a tally. And the
+longer runs by hand:
 
-    python tests/reliability.py --inputs 5000    # so many hostile inputs through the commands, into data/results/reliability_inputs.json
-    python tests/reliability.py --kills 40       # so many kills of training on one process and on two, into data/results/reliability_kills.json
+python tests/reliability.py --inputs 5000    # so many hostile inputs through the commands, into
+    data/results/reliability_inputs.json
+python tests/reliability.py --kills 40       # so many kills of training on one process and on two,
+    into data/results/reliability_kills.json
 """
 import argparse
 import json
@@ -26,12 +29,16 @@ sys.path.append(str(ROOT))  # a checkout needs no installation
 
 from picknet_nb.files import PickNetError, write_whole
 
-SCALE = int(os.environ.get("PICKNET_FUZZ", "1"))  # so many times as many inputs, for a longer run by hand
+# so many times as many inputs, for a longer run by hand
+SCALE = int(os.environ.get("PICKNET_FUZZ", "1"))
 SEED = os.environ.get("PICKNET_SEED", "")         # other damage than that of the suite
 INPUTS = 1400  # that the commands are given in `make test`, or a few more
 READ, REFUSED = "read", "refused"
-MOST_MEMORY = 2 * 10**9  # bytes that a process may hold while it tries inputs; a bomb of a few kB would like more
-ROOM = 4 << 30           # bytes of address space that a child may take beyond its parent's, so that a bomb ends the child and not the machine
+# bytes that a process may hold while it tries inputs; a bomb of a few kB would like more
+MOST_MEMORY = 2 * 10**9
+# bytes of address space that a child may take beyond its parent's, so that a bomb ends the child
+# and not the machine
+ROOM = 4 << 30
 
 
 def tally(what: str, kind: str, outcomes: Counter | str) -> None:
@@ -43,15 +50,21 @@ def tally(what: str, kind: str, outcomes: Counter | str) -> None:
 
 
 def outcome_of(job: Callable, path) -> str:
-    "`read`, `refused` by a typed error that names the file, or what else happened: that is a failure."
+    """`read`, `refused` by a typed error that names the file, or what else happened: that is a
+    failure."""
     try:
         job(path)
         return READ
     except PickNetError as error:
-        return REFUSED if str(path) in str(error) else f"does not name the file: {type(error).__name__}: {error}"
+        return (
+            REFUSED
+            if str(path) in str(error)
+            else f"does not name the file: {type(error).__name__}: {error}"
+        )
     except Exception as error:
         last = traceback.extract_tb(error.__traceback__)[-3:]
-        return f"{type(error).__name__}: {error} ({' > '.join(f'{Path(each.filename).name}:{each.lineno}' for each in last)})"
+        return (f"{type(error).__name__}: {error} "
+                f"({' > '.join(f'{Path(each.filename).name}:{each.lineno}' for each in last)})")
 
 
 class Outcomes(dict):
@@ -62,7 +75,15 @@ class Outcomes(dict):
 def sort_of(outcome: str) -> str:
     "What an outcome is counted as: read and refused are right, the others are failures."
     first = outcome.split(":")[0]
-    return outcome if outcome in (READ, REFUSED) else first if first in ("hang", "crash") else "memory" if "emory" in outcome else "traceback"
+    return (
+        outcome
+        if outcome in (READ, REFUSED)
+        else first
+        if first in ("hang", "crash")
+        else "memory"
+        if "emory" in outcome
+        else "traceback"
+    )
 
 
 def settle(kind: str, outcomes: dict) -> Counter:
@@ -71,7 +92,11 @@ def settle(kind: str, outcomes: dict) -> Counter:
     tally("inputs", kind, counts)
     if peak := getattr(outcomes, "peak", 0):
         tally("peak", kind, Counter(bytes=peak))
-    bad = [f"{getattr(name, 'name', name)!r}: {outcome[:400]}" for name, outcome in outcomes.items() if sort_of(outcome) not in (READ, REFUSED)]
+    bad = [
+        f"{getattr(name, 'name', name)!r}: {outcome[:400]}"
+        for name, outcome in outcomes.items()
+        if sort_of(outcome) not in (READ, REFUSED)
+    ]
     assert not bad, "\n".join([f"{len(bad)} of {len(outcomes)} inputs:", *bad[:12]])
     assert peak < MOST_MEMORY, f"a process held {peak / 1e9:.1f} GB"
     return counts
@@ -83,34 +108,49 @@ def damage(content: bytes, seed) -> bytes:
     place = lambda: draw.randrange(max(1, len(content)))
     way = draw.randrange(7)
     if way == 0:  # single bits
-        for _ in range(draw.choice((1, 3, 20))): content[place()] ^= 1 << draw.randrange(8)
+        for _ in range(draw.choice((1, 3, 20))):
+            content[place()] ^= 1 << draw.randrange(8)
     elif way == 1:  # near the front, where the headers are
-        for _ in range(draw.choice((1, 4))): content[min(place(), draw.randrange(256))] = draw.randrange(256)
+        for _ in range(draw.choice((1, 4))):
+            content[min(place(), draw.randrange(256))] = draw.randrange(256)
     elif way == 2:  # cut
-        del content[place():]
+        del content[place() :]
     elif way == 3:  # a hole
-        start = place(); del content[start:start + draw.choice((1, 7, 300))]
+        start = place()
+        del content[start : start + draw.choice((1, 7, 300))]
     elif way == 4:  # a part twice
-        start = place(); content[start:start] = content[start:start + draw.choice((1, 64, 1000))]
+        start = place()
+        content[start:start] = content[start : start + draw.choice((1, 64, 1000))]
     elif way == 5:  # a large number somewhere
-        start = place(); content[start:start + 4] = draw.choice((b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0"))
+        start = place()
+        content[start : start + 4] = draw.choice(
+            (b"\xff\xff\xff\xff", b"\x7f\xff\xff\xff", b"\0\0\0\0", b"\x80\0\0\0")
+        )
     else:  # noise
-        start = place(); content[start:start + 200] = draw.randbytes(200)
+        start = place()
+        content[start : start + 200] = draw.randbytes(200)
     return bytes(content)
 
 
 def _peak() -> int:
-    "The most memory that this process, or one that it started and that has ended, has held, in bytes."
-    return 1024 * max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    """The most memory that this process, or one that it started and that has ended, has held, in
+    bytes."""
+    return 1024 * max(
+        resource.getrusage(who).ru_maxrss
+        for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    )
 
 
 def _serve(line, job: Callable, items: Sequence, room: int | None, parent: bool) -> None:
     import torch
+
     torch.set_num_threads(1)  # the parent's threads are not there after a fork
     multiprocessing.current_process()._config["daemon"] = not parent
     if room and os.path.exists("/proc/self/statm"):
         taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (taken + room, resource.getrlimit(resource.RLIMIT_AS)[1]))
+        resource.setrlimit(
+            resource.RLIMIT_AS, (taken + room, resource.getrlimit(resource.RLIMIT_AS)[1])
+        )
     for place in iter(line.recv, None):
         line.send((outcome_of(job, items[place]), _peak()))
 
@@ -132,16 +172,22 @@ class _Child:
     def end(self) -> str:
         self.process.kill()
         self.process.join()
-        return signal.Signals(-self.process.exitcode).name if self.process.exitcode < 0 else str(self.process.exitcode)
+        return (
+            signal.Signals(-self.process.exitcode).name
+            if self.process.exitcode < 0
+            else str(self.process.exitcode)
+        )
 
 
 def in_children(
     job: Callable,
     items: Sequence,
-    seconds: float = 20.0,        # that an input may take
+    seconds: float = 20.0,  # that an input may take
     workers: int = 2,
     room: int | None = ROOM,
-    parent: bool = False,         # whether a job may start processes of its own; without, a decoder works in the child itself, as it does in a pool
+    # whether a job may start processes of its own; without, a decoder works in the child itself, as
+    # it does in a pool
+    parent: bool = False,
 ) -> Outcomes:
     "The outcome of each input, tried where a crash, a hang or a bomb is a result and not the end."
     how, todo, found, busy = (job, items, room, parent), iter(range(len(items))), Outcomes(), []
@@ -180,45 +226,99 @@ def leftovers(folder: Path) -> Iterator[Path]:
     return (path for path in Path(folder).rglob(".*") if path.name not in (".lock", ".locked_by"))
 
 
-# runs by hand --------------------------------------------------------------------------------------------------------
+# runs by hand
+# --------------------------------------------------------------------------------------------------
 
 
 def tallied(fuzz: int = 1, **environment) -> tuple[list[dict], float, int]:
-    "What some tests have counted, how many seconds they took and how they ended; `tests` names them."
+    """What some tests have counted, how many seconds they took and how they ended; `tests` names
+    them."""
     with tempfile.TemporaryDirectory() as folder:
         (counts := Path(folder)/"counts.jsonl").touch()
         tests, started = environment.pop("tests"), time.monotonic()
-        done = subprocess.run([sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *tests], cwd=ROOT, env={
-            **os.environ, "OMP_NUM_THREADS": "1", "PICKNET_RELIABILITY": str(counts), "PICKNET_FUZZ": str(fuzz), **environment})
-        return [json.loads(line) for line in counts.read_text().splitlines()], round(time.monotonic() - started), done.returncode
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *tests],
+            cwd=ROOT,
+            env={
+                **os.environ,
+                "OMP_NUM_THREADS": "1",
+                "PICKNET_RELIABILITY": str(counts),
+                "PICKNET_FUZZ": str(fuzz),
+                **environment,
+            },
+        )
+        return (
+            [json.loads(line) for line in counts.read_text().splitlines()],
+            round(time.monotonic() - started),
+            done.returncode,
+        )
 
 
 def try_inputs(least: int) -> dict:
-    "Hostile inputs through every command, counted for each of them; there must be this many at least."
+    """Hostile inputs through every command, counted for each of them; there must be this many at
+    least."""
     fuzz = -(-least // INPUTS)
-    lines, seconds, status = tallied(fuzz, PICKNET_SEED="by hand ", tests=["tests/test_fuzzing_commands.py"])
+    lines, seconds, status = tallied(
+        fuzz, PICKNET_SEED="by hand ", tests=["tests/test_fuzzing_commands.py"]
+    )
     found = {}
     for line in lines:
-        entry = found.setdefault(line["kind"].split(",")[0], {"inputs": 0, READ: 0, REFUSED: 0, "tracebacks": 0, "hangs": 0, "crashes": 0, "peak_bytes": 0})
+        entry = found.setdefault(
+            line["kind"].split(",")[0],
+            {
+                "inputs": 0,
+                READ: 0,
+                REFUSED: 0,
+                "tracebacks": 0,
+                "hangs": 0,
+                "crashes": 0,
+                "peak_bytes": 0,
+            },
+        )
         for outcome, count in line["outcomes"].items():
             if line["what"] == "peak":
                 entry["peak_bytes"] = max(entry["peak_bytes"], count)
             else:
                 entry["inputs"] += count
-                entry[outcome if outcome in (READ, REFUSED) else {"hang": "hangs", "crash": "crashes"}.get(outcome, "tracebacks")] += count
+                entry[
+                    outcome
+                    if outcome in (READ, REFUSED)
+                    else {"hang": "hangs", "crash": "crashes"}.get(outcome, "tracebacks")
+                ] += count
     add = lambda name: sum(entry[name] for entry in found.values())
-    total = {name: add(name) for name in ("inputs", READ, REFUSED, "tracebacks", "hangs", "crashes")}
+    total = {
+        name: add(name) for name in ("inputs", READ, REFUSED, "tracebacks", "hangs", "crashes")
+    }
     total["peak_bytes"] = max(entry["peak_bytes"] for entry in found.values())
-    return {**total, "seconds": seconds, "times_the_suite": fuzz, "entry_points": dict(sorted(found.items())), "passed": status == 0 and total["inputs"] >= least}
+    return {
+        **total,
+        "seconds": seconds,
+        "times_the_suite": fuzz,
+        "entry_points": dict(sorted(found.items())),
+        "passed": status == 0 and total["inputs"] >= least,
+    }
 
 
 def try_kills(least: int) -> dict:
-    "Kills at random moments and in the middle of a write, on one process and on two; each run must end with the bits of one that was left alone."
-    lines, seconds, status = tallied(PICKNET_KILLS=str(-(-least // 2)), tests=["tests/test_training.py", "-k", "same_bits and (random or together or middle)"])
+    """Kills at random moments and in the middle of a write, on one process and on two; each run
+    must end with the bits of one that was left alone."""
+    lines, seconds, status = tallied(
+        PICKNET_KILLS=str(-(-least // 2)),
+        tests=["tests/test_training.py", "-k", "same_bits and (random or together or middle)"],
+    )
     found = {}
     for line in lines:
         processes, _, kill = line["kind"].partition(", ")
-        entry = found.setdefault(processes, {"kills": 0, "in_a_write": 0, "runs_with_the_same_bits": 0, "signals": Counter(), "stages": Counter()})
+        entry = found.setdefault(
+            processes,
+            {
+                "kills": 0,
+                "in_a_write": 0,
+                "runs_with_the_same_bits": 0,
+                "signals": Counter(),
+                "stages": Counter(),
+            },
+        )
         if line["what"] == "runs":
             entry["runs_with_the_same_bits"] += line["outcomes"]["same_bits"]
         for struck, count in line["outcomes"].items() if line["what"] == "kills" else ():
@@ -228,22 +328,40 @@ def try_kills(least: int) -> dict:
             entry["signals"][kill] += count
             entry["stages"][stage] += count
     stages = {"supervision", "reinforcement", "adaptation"}
-    enough = all(entry["kills"] >= least and entry["in_a_write"] and stages <= entry["stages"].keys() for entry in found.values())
-    return {"seconds": seconds, "processes": found, "passed": status == 0 and enough and set(found) == {"1", "2"}}
+    enough = all(
+        entry["kills"] >= least and entry["in_a_write"] and stages <= entry["stages"].keys()
+        for entry in found.values()
+    )
+    return {
+        "seconds": seconds,
+        "processes": found,
+        "passed": status == 0 and enough and set(found) == {"1", "2"},
+    }
 
 
 def main() -> None:
     from picknet_nb.reproduction import circumstances
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--inputs", type=int)
     parser.add_argument("--kills", type=int)
     options = parser.parse_args()
     for name, run in (("inputs", try_inputs), ("kills", try_kills)):
         if number := getattr(options, name):
-            result = {"command": shlex.join(["python", "tests/reliability.py", *sys.argv[1:]]), **run(number), **circumstances()}
-            path = write_whole(ROOT/"data"/"results"/f"reliability_{name}.json", json.dumps(result, indent=1) + "\n")
+            result = {
+                "command": shlex.join(["python", "tests/reliability.py", *sys.argv[1:]]),
+                **run(number),
+                **circumstances(),
+            }
+            path = write_whole(
+                ROOT/"data"/"results"/f"reliability_{name}.json",
+                json.dumps(result, indent=1) + "\n",
+            )
             print(f"{path}\n{json.dumps(result, indent=1)}")
-            if not result["passed"]: sys.exit(f"{name}: not as promised")
+            if not result["passed"]:
+                sys.exit(f"{name}: not as promised")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"What the notebooks of encoder, decoder and capture do not tell: odd shapes, many random cases, and the traps of autocast."
+"""What the notebooks of encoder, decoder and capture do not tell: odd shapes, many random cases,
+and the traps of autocast."""
 import copy
 import pickle
 import warnings
@@ -9,8 +10,9 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
-from picknet_nb.captioner import (CAPTIONERS, PaperCaptioner, Seen, beam, caption, generate, greedy, growing, make_captioner, repeated, sample, teach,
-                                  teach_by_step)
+from picknet_nb.captioner import (
+    CAPTIONERS, PaperCaptioner, Seen, beam, caption, generate, greedy, growing, make_captioner,
+    repeated, sample, teach, teach_by_step)
 from picknet_nb.config import preset
 from picknet_nb.decoder import NEVER, Decoder, caption_loss, draw_chances, plain_logits
 from picknet_nb.encoder import Encoder, compact, pick_frames
@@ -21,14 +23,20 @@ from picknet_nb.text import BOS, EOS, PAD
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
-def small_captioner(words: int = 30, dims: int = 12, output_gate: str = "sigmoid", **changes) -> PaperCaptioner:
+def small_captioner(
+    words: int = 30, dims: int = 12, output_gate: str = "sigmoid", **changes
+) -> PaperCaptioner:
     torch.manual_seed(0)
     return PaperCaptioner(preset("smoke", **changes).captioner, dims, words, output_gate)
 
 
 def speaker(words: int, size: int) -> PaperCaptioner:
     "A captioner whose memories are vectors of this size, with opinions about words."
-    captioner = make_captioner(preset("smoke", hidden=size, word_embedding=size, feature_embedding=size).captioner, 3, words).eval()
+    captioner = make_captioner(
+        preset("smoke", hidden=size, word_embedding=size, feature_embedding=size).captioner,
+        3,
+        words,
+    ).eval()
     captioner.decoder.output.weight.data *= 4
     return captioner
 
@@ -48,7 +56,10 @@ def some_clips(batch: int = 5, dims: int = 12, device="cpu"):
 
 
 @settings(max_examples=50, deadline=None)
-@given(st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=4), st.integers(1, 7))
+@given(
+    st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=1, max_size=4),
+    st.integers(1, 7),
+)
 def test_compact_keeps_the_first_picks_in_order(rows, most):
     source, taken = compact(torch.tensor(rows), most)
     for row, places, filled in zip(rows, source, taken):
@@ -61,11 +72,13 @@ def test_compact_keeps_the_first_picks_in_order(rows, most):
 def test_stream_equals_batch(gate, vector, kind):
     features, picks, _ = some_clips()
     encoder = Encoder(12, 8, 6, output_gate=gate, video_vector=vector).eval()
-    if kind == torch.float64: encoder.double()
+    if kind == torch.float64:
+        encoder.double()
     video = encoder(pick_frames(features.to(kind), picks))
     for clip in range(len(features)):
         state = encoder.start()
-        for feature in features[clip, picks[clip]]: state = encoder.step(state, feature[None].to(kind))
+        for feature in features[clip, picks[clip]]:
+            state = encoder.step(state, feature[None].to(kind))
         assert_close(encoder.read(state)[0], video[clip])
 
 
@@ -73,13 +86,18 @@ def test_fewer_places_than_picks_read_the_first_ones():
     features, _, _ = some_clips()
     encoder = Encoder(12, 8, 6).eval()
     first_three = (torch.arange(30) < 3).expand(len(features), 30)
-    assert_close(encoder(pick_frames(features, torch.ones_like(first_three), most=3)), encoder(pick_frames(features, first_three)))
+    assert_close(
+        encoder(pick_frames(features, torch.ones_like(first_three), most=3)),
+        encoder(pick_frames(features, first_three)),
+    )
 
 
 def test_input_dropout_acts_in_training_only():
     features, picks, _ = some_clips()
     encoder = Encoder(12, 8, 6, dropout=0.0, input_dropout=0.5)
-    assert not torch.equal(encoder(pick_frames(features, picks)), encoder(pick_frames(features, picks)))
+    assert not torch.equal(
+        encoder(pick_frames(features, picks)), encoder(pick_frames(features, picks))
+    )
     encoder.eval()
     assert torch.equal(encoder(pick_frames(features, picks)), encoder(pick_frames(features, picks)))
 
@@ -111,19 +129,25 @@ def test_half_precision_is_close_in_logits_and_gradients():
 
 
 def test_captions_made_before_a_step_do_not_cut_its_gradients():
-    "Autocast keeps casted weights; those cast without gradients must not be found by the training pass after it."
+    """Autocast keeps casted weights; those cast without gradients must not be found by the
+    training pass after it."""
     captioner = small_captioner()
     features, picks, words = some_clips()
     with torch.autocast("cpu", torch.bfloat16):
         caption(captioner, features, picks, 9)
         loss = caption_loss(taught(captioner, features, picks, words, 0.5), words)
     loss.backward()
-    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in captioner.parameters())
+    assert all(
+        weight.grad is not None and weight.grad.abs().sum() > 0 for weight in captioner.parameters()
+    )
 
 
 def test_a_zero_feedback_tensor_is_no_feedback():
     decoder = Decoder(15, 5, 6, 7)
-    assert draw_chances(decoder, 2, 3, torch.tensor(0.0)).own is None and draw_chances(decoder, 2, 3, torch.tensor(0.5)).own is not None
+    assert (
+        draw_chances(decoder, 2, 3, torch.tensor(0.0)).own is None
+        and draw_chances(decoder, 2, 3, torch.tensor(0.5)).own is not None
+    )
 
 
 def test_own_words_are_drawn_from_the_softmax():
@@ -146,13 +170,25 @@ def test_words_say_the_same_from_the_table_as_through_the_matrix():
 @pytest.mark.parametrize("words", [1023, 1024])
 def test_only_a_small_vocabulary_gets_a_table_on_a_cpu_and_captions_are_the_same(words):
     torch.manual_seed(0)
-    captioner, memory = speaker(words, 8), Seen(3*torch.randn(20, 8))
+    captioner, memory = speaker(words, 8), Seen(3 * torch.randn(20, 8))
     ready = captioner.eval().ready(memory)
     assert ready.weights.word is not None  # where gradients are wanted, there is none either
-    with torch.no_grad(): assert (captioner.ready(memory).weights.word is None) == (words < 1024)
+    with torch.no_grad():
+        assert (captioner.ready(memory).weights.word is None) == (words < 1024)
     plain = torch.full((20, 1), BOS)
-    for _ in range(6): plain = torch.cat([plain, (plain_logits(captioner.decoder, memory.video, F.pad(plain[:, 1:], (0, 1)))
-                                                  [:, -1:] + captioner.decoder.never).argmax(-1)], 1)
+    for _ in range(6):
+        plain = torch.cat(
+            [
+                plain,
+                (
+                    plain_logits(captioner.decoder, memory.video, F.pad(plain[:, 1:], (0, 1)))[
+                        :, -1:
+                    ]
+                    + captioner.decoder.never
+                ).argmax(-1),
+            ],
+            1,
+        )
     ended = (plain[:, 1:] == EOS).cumsum(1).cumsum(1) > 1
     assert torch.equal(greedy(captioner, memory, 6), plain[:, 1:].masked_fill(ended, PAD))
 
@@ -198,18 +234,23 @@ def test_bad_input_is_refused_in_a_sentence():
     features, picks, words = some_clips()
     cases = {
         "no picked frame": lambda: taught(captioner, features, picks & False, words),
-        "not finite": lambda: taught(captioner, features*torch.inf, picks, words),
+        "not finite": lambda: taught(captioner, features * torch.inf, picks, words),
         "features must have": lambda: taught(captioner, features[..., :5], picks, words),
         "picks must be": lambda: taught(captioner, features, picks[:, :7], words),
         "another vocabulary": lambda: taught(captioner, features, picks, words + 100),
         "words must be": lambda: taught(captioner, features, picks, words[:, :0]),
         "another corpus": lambda: captioner.load_state_dict(small_captioner(words=31).state_dict()),
-        "feature dimensions": lambda: captioner.load_state_dict(small_captioner(dims=13).state_dict()),
+        "feature dimensions": lambda: captioner.load_state_dict(
+            small_captioner(dims=13).state_dict()
+        ),
         "best must lie": lambda: beam(captioner, Seen(torch.randn(2, 64)), 2, 5, best=3),
-        "no captioner 'papper': did you mean paper": lambda: make_captioner(preset("smoke", architecture="papper").captioner, 12, 30),
+        "no captioner 'papper': did you mean paper": lambda: make_captioner(
+            preset("smoke", architecture="papper").captioner, 12, 30
+        ),
     }
     for sentence, action in cases.items():
-        with pytest.raises(PickNetError, match=sentence): action()
+        with pytest.raises(PickNetError, match=sentence):
+            action()
 
 
 def test_fused_falls_back_with_one_warning(monkeypatch):
@@ -244,23 +285,27 @@ def train_a_little(captured: bool, device: str) -> tuple[list[float], torch.Tens
 
     def step(clips):
         adam.zero_grad(set_to_none=True)
-        loss = caption_loss(taught(captioner, features[clips], picks[clips], words[clips], feedback), words[clips])
+        loss = caption_loss(
+            taught(captioner, features[clips], picks[clips], words[clips], feedback), words[clips]
+        )
         loss.backward()
         torch.nn.utils.clip_grad_norm_(captioner.parameters(), 5.0)
         adam.step()
         return loss.detach()
+
     clips = torch.arange(4, device=device)
     run = Captured(step, clips, keep=(captioner, adam)) if captured else step
     torch.manual_seed(5)
     losses = []
     for number in range(6):
-        feedback.fill_(0.2*number)
+        feedback.fill_(0.2 * number)
         losses.append(run(clips if number != 3 else clips[:2]).item())  # a smaller batch in between
     return losses, captioner.decoder.output.weight.detach().clone()
 
 
 def test_captured_on_a_cpu_is_the_step_itself():
-    for one, other in zip(train_a_little(True, "cpu"), train_a_little(False, "cpu")): assert_close(one, other)
+    for one, other in zip(train_a_little(True, "cpu"), train_a_little(False, "cpu")):
+        assert_close(one, other)
 
 
 @cuda
@@ -278,17 +323,33 @@ def test_gpu_equals_cpu(gate):
     for device in ("cpu", "cuda"):
         features, picks, words = some_clips(device=device)
         logits = taught(captioner.to(device), features, picks, words)
-        results.append([each.cpu() for each in (logits, *torch.autograd.grad(caption_loss(logits, words), captioner.parameters()))])
-    for one, other in zip(*results): assert_close(one, other, rtol=1e-5, atol=1e-5)
+        results.append(
+            [
+                each.cpu()
+                for each in (
+                    logits,
+                    *torch.autograd.grad(caption_loss(logits, words), captioner.parameters()),
+                )
+            ]
+        )
+    for one, other in zip(*results):
+        assert_close(one, other, rtol=1e-5, atol=1e-5)
 
 
 class Attentive(torch.nn.Module):
-    "A captioner that nobody in the package has heard of: a vector for each frame, a state in a dictionary, no optional function."
+    """A captioner that nobody in the package has heard of: a vector for each frame, a state in a
+    dictionary, no optional function."""
 
     def __init__(self, settings, feature_dims, vocabulary_size):
         super().__init__()
-        self.see, self.words = torch.nn.Linear(feature_dims, settings.hidden), torch.nn.Embedding(vocabulary_size, settings.hidden)
-        self.cell, self.output = torch.nn.GRUCell(2*settings.hidden, settings.hidden), torch.nn.Linear(settings.hidden, vocabulary_size)
+        self.see, self.words = (
+            torch.nn.Linear(feature_dims, settings.hidden),
+            torch.nn.Embedding(vocabulary_size, settings.hidden),
+        )
+        self.cell, self.output = (
+            torch.nn.GRUCell(2 * settings.hidden, settings.hidden),
+            torch.nn.Linear(settings.hidden, vocabulary_size),
+        )
 
     def encode(self, picked):
         return {"frames": self.see(picked.features.float()), "mask": picked.mask}
@@ -297,8 +358,10 @@ class Attentive(torch.nn.Module):
         return {"state": torch.zeros_like(memory["frames"][:, 0])}
 
     def step(self, word, state, memory):
-        scores = (memory["frames"] @ state["state"][..., None])[..., 0].masked_fill(~memory["mask"], -torch.inf)
-        seen = (scores.softmax(1)[..., None]*memory["frames"]).sum(1)
+        scores = (memory["frames"] @ state["state"][..., None])[..., 0].masked_fill(
+            ~memory["mask"], -torch.inf
+        )
+        seen = (scores.softmax(1)[..., None] * memory["frames"]).sum(1)
         state = self.cell(torch.cat([self.words(word), seen], 1), state["state"])
         return {"state": state}, self.output(state)
 
@@ -307,18 +370,32 @@ class Attentive(torch.nn.Module):
 def test_every_way_to_make_words_agrees_for_every_captioner(name, monkeypatch):
     monkeypatch.setitem(CAPTIONERS, "attentive", Attentive)
     torch.manual_seed(0)
-    captioner = make_captioner(preset("smoke", architecture=name, dropout=0.0).captioner, 12, 30).eval()
+    captioner = make_captioner(
+        preset("smoke", architecture=name, dropout=0.0).captioner, 12, 30
+    ).eval()
     features, picks, words = some_clips()
     memory = captioner.encode(pick_frames(features, picks))
     logits = teach(captioner, memory, words)
     assert_close(logits, teach_by_step(captioner, memory, words))
     said, total = generate(captioner, memory, 9)
-    assert torch.equal(said, greedy(captioner, memory, 9)) and torch.equal(said, beam(captioner, memory, 1, 9)[0][:, 0])
-    scores = teach(captioner, memory, said).index_fill(-1, torch.tensor(NEVER), -torch.inf).log_softmax(-1)
+    assert torch.equal(said, greedy(captioner, memory, 9)) and torch.equal(
+        said, beam(captioner, memory, 1, 9)[0][:, 0]
+    )
+    scores = (
+        teach(captioner, memory, said)
+        .index_fill(-1, torch.tensor(NEVER), -torch.inf)
+        .log_softmax(-1)
+    )
     assert_close(total, scores.gather(-1, said[..., None])[..., 0].where(said != PAD, 0).sum(1))
     twice = greedy(captioner, repeated(memory, 2), 9)
     assert torch.equal(twice[::2], said) and torch.equal(twice[1::2], said)
-    assert beam(captioner, memory, 4, 9)[1][:, 0].ge(beam(captioner, memory, 1, 9)[1][:, 0] - 1e-5).float().mean() > 0.5
+    assert (
+        beam(captioner, memory, 4, 9)[1][:, 0]
+        .ge(beam(captioner, memory, 1, 9)[1][:, 0] - 1e-5)
+        .float()
+        .mean()
+        > 0.5
+    )
 
 
 @pytest.mark.parametrize("name", ["paper", "attentive"])
@@ -330,11 +407,15 @@ def test_growing_memories_are_those_of_fewer_frames(name, monkeypatch):
     rows = greedy(captioner, growing(captioner, picked), 9)
     for count in range(1, picked.mask.sum() + 1):
         few = picks[1:2] & (picks[1:2].cumsum(1) <= count)
-        assert torch.equal(greedy(captioner, captioner.encode(pick_frames(features[1:2], few)), 9)[0], rows[count - 1])
+        assert torch.equal(
+            greedy(captioner, captioner.encode(pick_frames(features[1:2], few)), 9)[0],
+            rows[count - 1],
+        )
 
 
 def test_feedback_feeds_the_models_own_words_step_by_step():
-    "Scheduled sampling must do something: with a feedback of one, the true words are never fed after the first step."
+    """Scheduled sampling must do something: with a feedback of one, the true words are never fed
+    after the first step."""
     torch.manual_seed(0)
     captioner = Attentive(preset("smoke").captioner, 12, 30)
     features, picks, words = some_clips()
@@ -350,22 +431,35 @@ def test_feedback_feeds_the_models_own_words_step_by_step():
 @pytest.mark.parametrize("size", [1, 4])
 def test_no_pair_of_words_is_said_twice_where_that_is_asked_for(size):
     torch.manual_seed(2)
-    captioner, memory = speaker(9, 8), Seen(3*torch.randn(60, 8))
-    plain, fresh = (beam(captioner, memory, size, 14, no_repeats=asked)[0][:, 0] for asked in (False, True))
-    pairs = lambda caption: [pair for pair in zip(caption.tolist(), caption.tolist()[1:]) if PAD not in pair]
+    captioner, memory = speaker(9, 8), Seen(3 * torch.randn(60, 8))
+    plain, fresh = (
+        beam(captioner, memory, size, 14, no_repeats=asked)[0][:, 0] for asked in (False, True)
+    )
+    pairs = lambda caption: [
+        pair for pair in zip(caption.tolist(), caption.tolist()[1:]) if PAD not in pair
+    ]
     twice = lambda captions: sum(len(pairs(each)) != len(set(pairs(each))) for each in captions)
     assert twice(plain) > 0 and twice(fresh) == 0
-    if size == 1: assert torch.equal(fresh, greedy(captioner, memory, 14, no_repeats=True))
+    if size == 1:
+        assert torch.equal(fresh, greedy(captioner, memory, 14, no_repeats=True))
     same = [not pairs(each) or len(pairs(each)) == len(set(pairs(each))) for each in plain]
-    if size == 1: assert torch.equal(plain[torch.tensor(same)], fresh[torch.tensor(same)])  # who repeats nothing says the same as before
+    # who repeats nothing says the same as before
+    if size == 1:
+        assert torch.equal(plain[torch.tensor(same)], fresh[torch.tensor(same)])
 
 
 def test_the_scores_of_a_beam_are_those_of_its_words():
     "Whoever continues a caption goes on from that caption's own state."
     torch.manual_seed(0)
-    captioner, memory = speaker(14, 8), Seen(3*torch.randn(20, 8))
+    captioner, memory = speaker(14, 8), Seen(3 * torch.randn(20, 8))
     words, scores = beam(captioner, memory, 4, 9, length_penalty=0.0, best=4)
     for place in range(4):
         said = words[:, place]
-        told = teach(captioner, memory, said).index_fill(-1, torch.tensor(NEVER), -torch.inf).log_softmax(-1)
-        assert_close(scores[:, place], told.gather(-1, said[..., None])[..., 0].where(said != PAD, 0).sum(1))
+        told = (
+            teach(captioner, memory, said)
+            .index_fill(-1, torch.tensor(NEVER), -torch.inf)
+            .log_softmax(-1)
+        )
+        assert_close(
+            scores[:, place], told.gather(-1, said[..., None])[..., 0].where(said != PAD, 0).sum(1)
+        )

@@ -1,4 +1,5 @@
-"""Captions of files that people really have, from runs with parts of one's own, and from runs of the first edition. One toy run serves all tests."""
+"""Captions of files that people really have, from runs with parts of one's own, and from runs of
+the first edition. One toy run serves all tests."""
 import json
 import os
 import shutil
@@ -17,8 +18,9 @@ from toys import Looker, brightest, colours, examples_corpus, film, store_run, u
 
 from picknet_nb import captioning
 from picknet_nb.captioner import CAPTIONERS, caption as caption_frames
-from picknet_nb.captioning import (Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
-                                   load_captioner, look_closely, look_over)
+from picknet_nb.captioning import (
+    Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
+    load_captioner, look_closely, look_over)
 from picknet_nb.cnn import CNN, CNNS
 from picknet_nb.config import load_config
 from picknet_nb.files import FileError, PickNetError
@@ -43,9 +45,19 @@ def captioner(toy):
     return load_captioner(toy/"run", device="cpu")
 
 
-@pytest.mark.parametrize("name", ["a film with spaces.mp4", "кино 映画 فيلم.mp4", "-dash.mp4", "100%.mp4", "a:b?.mp4", "'quoted\".mp4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a film with spaces.mp4",
+        "кино 映画 فيلم.mp4",
+        "-dash.mp4",
+        "100%.mp4",
+        "a:b?.mp4",
+        "'quoted\".mp4",
+    ],
+)
 def test_odd_names(captioner, toy, tmp_path, name):
-    path = tmp_path/name
+    path = tmp_path / name
     shutil.copy(toy/"videos"/"example.mp4", path)
     caption = captioner.caption(path)
     assert caption.text == captioner.caption(toy/"videos"/"example.mp4").text
@@ -55,10 +67,15 @@ def test_odd_names(captioner, toy, tmp_path, name):
 def test_what_is_no_video_is_refused_in_one_line(captioner, tmp_path):
     (tmp_path/"text.mp4").write_text("some words")
     (tmp_path/"empty.mp4").touch()
-    wrong = {"text.mp4": "not a video", "empty.mp4": "is empty", "": "is a folder", "missing.mp4": "no such file"}
+    wrong = {
+        "text.mp4": "not a video",
+        "empty.mp4": "is empty",
+        "": "is a folder",
+        "missing.mp4": "no such file",
+    }
     for name, reason in wrong.items():
         with pytest.raises(VideoError, match=reason) as refused:
-            captioner.caption(tmp_path/name)
+            captioner.caption(tmp_path / name)
         assert "\n" not in str(refused.value)
     with pytest.raises(VideoError, match="picknet stream"):
         captioner.caption("https://example.org/film.mp4")
@@ -76,13 +93,15 @@ def test_run_folders_that_cannot_be_used(toy, tmp_path):
     with pytest.raises(RunError, match="holds no trained run"):
         load_captioner(tmp_path)
     for name in ("weights.safetensors", "config.json", "vocabulary.json"):
-        broken = shutil.copytree(toy/"run", tmp_path/name)
-        (broken/name).unlink()
+        broken = shutil.copytree(toy/"run", tmp_path / name)
+        (broken / name).unlink()
         with pytest.raises(FileError, match=name.split(".")[0]):
             load_captioner(broken)
     other = shutil.copytree(toy/"run", tmp_path/"other")
     details = json.loads((other/"run.json").read_text())
-    (other/"run.json").write_text(json.dumps(details | {"details": details["details"] | {"cnn": "resnet18"}}))
+    (other/"run.json").write_text(
+        json.dumps(details | {"details": details["details"] | {"cnn": "resnet18"}})
+    )
     with pytest.raises(RunError, match="resnet18 makes 512"):
         load_captioner(other, weights="random")
 
@@ -92,7 +111,9 @@ def copy_run(run: Path, to: Path, age: int, row: str | None = None) -> Path:
     shutil.copytree(run, to)
     os.utime(to/"weights.safetensors", (10**9 - age,) * 2)
     about = json.loads((to/"run.json").read_text())
-    (to/"run.json").write_text(json.dumps(about | ({"recipe": asdict(recipes()[row])} if row else {})))
+    (to/"run.json").write_text(
+        json.dumps(about | ({"recipe": asdict(recipes()[row])} if row else {}))
+    )
     return to
 
 
@@ -118,26 +139,39 @@ def test_without_a_name_it_is_the_model_in_the_box_whatever_lies_about(toy, tmp_
 def test_hidden_files_are_no_videos_and_links_to_nothing_are_left_out(captioner, toy, tmp_path):
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
     for hidden in ("._a.mp4", ".trash/b.mp4"):
-        (tmp_path/hidden).parent.mkdir(exist_ok=True)
-        (tmp_path/hidden).write_bytes(b"no film")
+        (tmp_path / hidden).parent.mkdir(exist_ok=True)
+        (tmp_path / hidden).write_bytes(b"no film")
     (tmp_path/"gone.mp4").symlink_to(tmp_path/"nowhere.mp4")
     caption, failure = captioner.caption_many(find_videos([tmp_path]))
-    assert caption.source == str(tmp_path/"a.mp4") and failure == Failure(str(tmp_path/"gone.mp4"), "no such file")
+    assert caption.source == str(tmp_path/"a.mp4") and failure == Failure(
+        str(tmp_path/"gone.mp4"), "no such file"
+    )
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_many_files_get_the_captions_that_each_gets_alone(captioner, toy, tmp_path, monkeypatch, threads):
+def test_many_files_get_the_captions_that_each_gets_alone(
+    captioner, toy, tmp_path, monkeypatch, threads
+):
     monkeypatch.setattr(captioning, "threads_to_use", lambda: threads)
     paths = find_videos([toy/"videos"])
     (tmp_path/"broken.mp4").write_bytes(b"no film")
-    many = list(captioner.caption_many([paths[0], tmp_path/"broken.mp4", *paths[1:]], best=2, beam=3))
+    many = list(
+        captioner.caption_many([paths[0], tmp_path/"broken.mp4", *paths[1:]], best=2, beam=3)
+    )
     assert isinstance(many.pop(1), Failure)
     for one, path in zip(many, paths, strict=True):
         alone = captioner.caption(path, best=2, beam=3)
-        assert (one.source, one.n_best, one.picked, one.times) == (str(path), alone.n_best, alone.picked, alone.times)
+        assert (one.source, one.n_best, one.picked, one.times) == (
+            str(path),
+            alone.n_best,
+            alone.picked,
+            alone.times,
+        )
 
 
-def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(captioner, toy, monkeypatch):
+def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(
+    captioner, toy, monkeypatch
+):
     "Two clips wait for each other: one after the other would wait for ever."
     usual, both, seen = captioning.caption_clip, threading.Barrier(2, timeout=60), []
 
@@ -145,6 +179,7 @@ def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(cap
         both.wait()
         seen.append((threading.current_thread(), torch.get_num_threads()))
         return usual(*arguments, **options)
+
     monkeypatch.setattr(captioning, "caption_clip", together)
     monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
     captioner.voice.captioner.train()  # dropout on, unless somebody switches it off for all threads
@@ -154,12 +189,19 @@ def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(cap
         assert captioner.voice.captioner.training
     finally:
         captioner.voice.captioner.eval()
-    assert (one, two) == (three, four) and len({thread for thread, _ in seen}) == 2 and {count for _, count in seen} == {1}
+    assert (
+        (one, two) == (three, four)
+        and len({thread for thread, _ in seen}) == 2
+        and {count for _, count in seen} == {1}
+    )
 
 
 def test_whoever_draws_at_random_draws_in_order(captioner, toy, monkeypatch):
     monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
-    by_chance, paths = replace(captioner, eye=replace(captioner.eye, picker=make_picker("random", 5))), find_videos([toy/"videos"])
+    by_chance, paths = (
+        replace(captioner, eye=replace(captioner.eye, picker=make_picker("random", 5))),
+        find_videos([toy/"videos"]),
+    )
     picked = []
     for way in (by_chance.caption_many, by_chance.caption_in_turn):
         torch.manual_seed(0)
@@ -176,10 +218,19 @@ def test_whoever_stops_asking_ends_the_threads(captioner, toy, monkeypatch):
 
 
 def test_a_folder_is_captioned_with_as_many_threads_as_people_have(toy, tmp_path):
-    around = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}  # the suite runs with one
-    said = subprocess.run([sys.executable, "-m", "picknet_nb.cli", "caption", str(toy/"videos")], cwd=tmp_path, env=around | {"PYTHONPATH": str(Path(__file__).parents[1])},
-                          capture_output=True, text=True, timeout=180)
-    assert said.returncode == 0 and len(said.stdout.splitlines()) >= len(find_videos([toy/"videos"])), said.stderr
+    # the suite runs with one
+    around = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+    said = subprocess.run(
+        [sys.executable, "-m", "picknet_nb.cli", "caption", str(toy/"videos")],
+        cwd=tmp_path,
+        env=around | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        capture_output=True,
+        text=True,
+        timeout=180,
+    )
+    assert said.returncode == 0 and len(said.stdout.splitlines()) >= len(
+        find_videos([toy/"videos"])
+    ), said.stderr
 
 
 def test_whoever_asks_for_what_cannot_be_hears_of_it_from_any_process(captioner, toy):
@@ -192,11 +243,17 @@ def test_whoever_asks_for_what_cannot_be_hears_of_it_from_any_process(captioner,
 
 def test_a_folder_of_fifty_goes_on_past_a_broken_file(captioner, toy, tmp_path):
     for number in range(50):
-        os.link(toy/"videos"/"example.mp4", tmp_path/f"{number:02d}.mp4") if number != 17 else (tmp_path/"17.mp4").write_bytes(b"broken")
+        os.link(
+            toy/"videos"/"example.mp4", tmp_path/f"{number:02d}.mp4"
+        ) if number != 17 else (tmp_path/"17.mp4").write_bytes(b"broken")
     results = list(captioner.caption_many(find_videos([tmp_path]), running=False))
-    assert [Path(result.source).stem for result in results] == [f"{number:02d}" for number in range(50)]
+    assert [Path(result.source).stem for result in results] == [
+        f"{number:02d}" for number in range(50)
+    ]
     failures = [result for result in results if isinstance(result, Failure)]
-    assert [Path(failure.source).stem for failure in failures] == ["17"] and failures[0].to_dict()["error"] == failures[0].reason
+    assert [Path(failure.source).stem for failure in failures] == ["17"] and failures[0].to_dict()[
+        "error"
+    ] == failures[0].reason
     said = {result.text for result in results if isinstance(result, Caption)}
     assert said == {captioner.caption(toy/"videos"/"example.mp4").text}
 
@@ -205,7 +262,9 @@ def test_a_caption_from_the_file_is_the_one_from_the_corpus(captioner, toy):
     model, config, vocabulary, details = load_run(toy/"run")
     corpus = examples_corpus(toy/"videos", config.clip, vocabulary)
     picker = Recipe.read(details["recipe"]).make_picker(model.policy, config.policy.threshold)
-    words, picks = caption_videos(model, corpus, corpus.splits["train"], frame_choice(picker, corpus))
+    words, picks = caption_videos(
+        model, corpus, corpus.splits["train"], frame_choice(picker, corpus)
+    )
     for name, text, chosen in zip(corpus.ids, vocabulary.decode(words), picks):
         caption = captioner.caption(toy/"videos"/f"{name}.mp4")
         assert caption.text == text and caption.picked == chosen.nonzero().flatten().tolist()
@@ -213,14 +272,25 @@ def test_a_caption_from_the_file_is_the_one_from_the_corpus(captioner, toy):
 
 def test_other_pickers_and_feature_glances(captioner, toy):
     clip, _ = captioner.read(toy/"videos"/"example.mp4")
-    for picker, count in {make_picker("uniform", 6): 6, make_picker("kmeans", 4): 4, make_picker("all"): 30}.items():
-        assert len(caption_clip(clip, replace(captioner.eye, picker=picker), captioner.voice).picked) == count
+    for picker, count in {
+        make_picker("uniform", 6): 6,
+        make_picker("kmeans", 4): 4,
+        make_picker("all"): 30,
+    }.items():
+        assert (
+            len(caption_clip(clip, replace(captioner.eye, picker=picker), captioner.voice).picked)
+            == count
+        )
     torch.manual_seed(0)
     policy = Policy(captioner.eye.cnn.dims, 16)
     eye = replace(captioner.eye, picker=make_picker("learned", policy=policy), glance_size=0)
     caption, watcher = caption_clip(clip, eye, captioner.voice), Watcher(eye, captioner.voice)
-    remarks = [remark for number, frame in enumerate(clip.frames) if (remark := watcher.see(number, frame))]
-    assert [remark.frame for remark in remarks] == caption.picked and [remark.text for remark in remarks] == caption.captions
+    remarks = [
+        remark for number, frame in enumerate(clip.frames) if (remark := watcher.see(number, frame))
+    ]
+    assert [remark.frame for remark in remarks] == caption.picked and [
+        remark.text for remark in remarks
+    ] == caption.captions
 
 
 class Counting(CNN):
@@ -232,11 +302,25 @@ class Counting(CNN):
         return super().forward(frames)
 
 
-@pytest.mark.parametrize("name, number, grey, seen", [
-    ("uniform", 6, True, 6), ("all", None, True, 30), ("random", 5, True, 5), ("kmeans", 6, True, 30), ("learned", None, True, None), ("learned", None, False, 30)])
-def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(captioner, toy, name, number, grey, seen):
+@pytest.mark.parametrize(
+    "name, number, grey, seen",
+    [
+        ("uniform", 6, True, 6),
+        ("all", None, True, 30),
+        ("random", 5, True, 5),
+        ("kmeans", 6, True, 30),
+        ("learned", None, True, None),
+        ("learned", None, False, 30),
+    ],
+)
+def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(
+    captioner, toy, name, number, grey, seen
+):
     clip, _ = captioner.read(toy/"videos"/"example.mp4")
-    cnn, policy = captioner.eye.cnn, captioner.eye.picker.policy if grey else Policy(captioner.eye.cnn.dims, 16)
+    cnn, policy = (
+        captioner.eye.cnn,
+        captioner.eye.picker.policy if grey else Policy(captioner.eye.cnn.dims, 16),
+    )
     counting = Counting(cnn.name, cnn.body, cnn.dims, cnn.image_size)
     picker = make_picker(name, number, policy if name == "learned" else None)
     eye = replace(captioner.eye, cnn=counting, picker=picker, glance_size=56 if grey else 0)
@@ -244,15 +328,24 @@ def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(captioner, t
     assert counting.seen == (seen or len(caption.picked))
     clips = look_over(eye, clip.frames)
     picks, probabilities = decide(eye, clips)
-    torch.testing.assert_close(look_closely(eye, clip.frames, clips, picks), cnn(clip.frames).half()[picks])
+    torch.testing.assert_close(
+        look_closely(eye, clip.frames, clips, picks), cnn(clip.frames).half()[picks]
+    )
     assert len(probabilities) == 30
 
 
 def test_a_threshold_is_for_policies(captioner, toy, tmp_path):
-    path, unsure = toy/"videos"/"example.mp4", load_captioner(undecided(shutil.copytree(toy/"run", tmp_path/"run")), device="cpu")
-    assert len(unsure.caption(path, threshold=0.01).picked) > len(unsure.caption(path, threshold=0.99).picked)
+    path, unsure = (
+        toy/"videos"/"example.mp4",
+        load_captioner(undecided(shutil.copytree(toy/"run", tmp_path/"run")), device="cpu"),
+    )
+    assert len(unsure.caption(path, threshold=0.01).picked) > len(
+        unsure.caption(path, threshold=0.99).picked
+    )
     blind = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 6)))
-    with pytest.raises(PickNetError, match="uniform-6 picks without a policy: there is no threshold"):
+    with pytest.raises(
+        PickNetError, match="uniform-6 picks without a policy: there is no threshold"
+    ):
         blind.caption(path, threshold=0.3)
 
 
@@ -261,17 +354,28 @@ def test_dropout_stays_off_whatever_the_mode(toy, tmp_path):
     mine = load_captioner(run, device="cpu")
     said = mine.caption(toy/"videos"/"example.mp4").scores
     mine.voice.captioner.train()
-    assert mine.caption(toy/"videos"/"example.mp4").scores == said and mine.voice.captioner.training
-    assert [each.text for each in mine.stream(toy/"videos"/"example.mp4")] == [each.text for each in mine.stream(toy/"videos"/"example.mp4")]
+    assert (
+        mine.caption(toy/"videos"/"example.mp4").scores == said
+        and mine.voice.captioner.training
+    )
+    assert [each.text for each in mine.stream(toy/"videos"/"example.mp4")] == [
+        each.text for each in mine.stream(toy/"videos"/"example.mp4")
+    ]
 
 
-def test_a_run_on_weights_of_ones_own_asks_for_them_instead_of_fetching_others(toy, tmp_path, monkeypatch):
+def test_a_run_on_weights_of_ones_own_asks_for_them_instead_of_fetching_others(
+    toy, tmp_path, monkeypatch
+):
     run = shutil.copytree(toy/"run", tmp_path/"run")
     about = json.loads((run/"run.json").read_text())
     about["details"] |= {"cnn": "resnet18", "weights": "my net.pth 0123456789ab"}
     (run/"run.json").write_text(json.dumps(about))
-    monkeypatch.setattr("picknet_nb.cnn._download_weights", lambda name: pytest.fail("nothing should be fetched"))
-    with pytest.raises(RunError, match=r"made with my net.pth \(0123456789ab\): give that file by --weights"):
+    monkeypatch.setattr(
+        "picknet_nb.cnn._download_weights", lambda name: pytest.fail("nothing should be fetched")
+    )
+    with pytest.raises(
+        RunError, match=r"made with my net.pth \(0123456789ab\): give that file by --weights"
+    ):
         load_captioner(run, device="cpu")
 
 
@@ -283,11 +387,20 @@ def test_a_captioner_of_ones_own_captions_files(toy, tmp_path, monkeypatch):
     assert len(caption.n_best) == 2 and len(caption.captions) == len(caption.picked) > 2
     clip, _ = mine.read(toy/"videos"/"example.mp4")
     picks = torch.isin(torch.arange(30), torch.tensor(caption.picked))[None]
-    words = caption_frames(mine.voice.captioner, mine.eye.features(clip.frames)[None], picks, mine.voice.max_words, beam_size=2)
-    assert mine.voice.vocabulary.decode(words) == [caption.text]  # times and all, the same as in training
+    words = caption_frames(
+        mine.voice.captioner,
+        mine.eye.features(clip.frames)[None],
+        picks,
+        mine.voice.max_words,
+        beam_size=2,
+    )
+    # times and all, the same as in training
+    assert mine.voice.vocabulary.decode(words) == [caption.text]
     assert mine.caption(toy/"videos"/"example.mp4", beam=2, running=False).text == caption.text
     monkeypatch.delitem(CAPTIONERS, "looker")
-    with pytest.raises(RunError, match="config.json: no captioner 'looker'.*registered first.*--use MODULE"):
+    with pytest.raises(
+        RunError, match="config.json: no captioner 'looker'.*registered first.*--use MODULE"
+    ):
         load_captioner(run, device="cpu")
 
 
@@ -297,7 +410,11 @@ def test_a_picker_of_ones_own_picks_frames_of_files(toy, tmp_path, monkeypatch):
     run = store_run(tmp_path/"run", toy/"videos", Recipe("brightest", 4))
     mine = load_captioner(run, device="cpu")
     caption = mine.caption(toy/"videos"/"example.mp4")
-    assert mine.eye.picker.label == "brightest-4" and 4 <= len(caption.picked) <= 5 and set(caption.probabilities) == {0.0, 1.0}
+    assert (
+        mine.eye.picker.label == "brightest-4"
+        and 4 <= len(caption.picked) <= 5
+        and set(caption.probabilities) == {0.0, 1.0}
+    )
     with pytest.raises(PickNetError, match="brightest-4 cannot choose"):
         next(mine.stream(toy/"videos"/"example.mp4"))
     monkeypatch.delitem(PICKERS, "brightest")
@@ -309,45 +426,90 @@ def test_a_cnn_of_ones_own_is_found_again(toy, tmp_path, monkeypatch):
     monkeypatch.setitem(CNNS, "colours", colours)
     run = store_run(tmp_path/"run", toy/"videos", cnn="colours")
     mine = load_captioner(run, device="cpu")
-    assert mine.eye.cnn.name == "colours" and mine.eye.cnn.image_size == 64 and mine.caption(toy/"videos"/"example.mp4").text
+    assert (
+        mine.eye.cnn.name == "colours"
+        and mine.eye.cnn.image_size == 64
+        and mine.caption(toy/"videos"/"example.mp4").text
+    )
     monkeypatch.delitem(CNNS, "colours")
     with pytest.raises(RunError, match="run.json: no CNN 'colours'.*--use MODULE"):
         load_captioner(run, device="cpu")
 
 
 def as_first_edition(run: Path, to: Path, picker: str) -> Path:
-    "The same run with files as the first edition wrote them: flat settings, and name and number of the picker in one."
+    """The same run with files as the first edition wrote them: flat settings, and name and
+    number of the picker in one."""
     shutil.copytree(run, to)
     about, config = json.loads((to/"run.json").read_text()), load_config(to/"config.json")
-    recipe = {name: about["recipe"][name] for name in ("adapted", "language", "diversity")} | {"picker": picker}
-    clip = {name: getattr(config.clip, name) for name in ("frames", "cnn", "glance", "min_word_count", "vocabulary_from", "max_words")}
-    (to/"run.json").write_text(json.dumps(about | {"recipe": recipe, "details": {"dims": 256, **clip}}))
+    recipe = {name: about["recipe"][name] for name in ("adapted", "language", "diversity")} | {
+        "picker": picker
+    }
+    clip = {
+        name: getattr(config.clip, name)
+        for name in ("frames", "cnn", "glance", "min_word_count", "vocabulary_from", "max_words")
+    }
+    (to/"run.json").write_text(
+        json.dumps(about | {"recipe": recipe, "details": {"dims": 256, **clip}})
+    )
     flat = {name: value for name, value in config.flat().items() if name != "architecture"}
     (to/"config.json").write_text(json.dumps(flat | {"output_gate": "sigmoid"}))
     return to
 
 
-@pytest.mark.parametrize("label, name, number", [("learned", "learned", None), ("uniform-6", "uniform", 6), ("kmeans-5", "kmeans", 5), ("all", "all", None)])
-def test_runs_of_the_first_edition_say_what_they_said(captioner, toy, tmp_path, label, name, number):
+@pytest.mark.parametrize(
+    "label, name, number",
+    [
+        ("learned", "learned", None),
+        ("uniform-6", "uniform", 6),
+        ("kmeans-5", "kmeans", 5),
+        ("all", "all", None),
+    ],
+)
+def test_runs_of_the_first_edition_say_what_they_said(
+    captioner, toy, tmp_path, label, name, number
+):
     former = load_captioner(as_first_edition(toy/"run", tmp_path/"former", label), device="cpu")
     assert former.eye.picker.label == label and former.config.clip == captioner.config.clip
     policy = captioner.eye.picker.policy if name == "learned" else None
     same = replace(captioner, eye=replace(captioner.eye, picker=make_picker(name, number, policy)))
     for path in find_videos([toy/"videos"]):
         one, two = (each.caption(path, beam=2, best=2) for each in (former, same))
-        assert (one.picked, one.captions, one.n_best, one.scores) == (two.picked, two.captions, two.n_best, two.scores)
+        assert (one.picked, one.captions, one.n_best, one.scores) == (
+            two.picked,
+            two.captions,
+            two.n_best,
+            two.scores,
+        )
 
 
 def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
     run = as_first_edition(toy/"run", tmp_path/"former", "learned")
-    (run/"run.json").write_text(json.dumps(json.loads((run/"run.json").read_text()) | {"recipe": {"picker": "learned", "adapted": True}}))
+    (run/"run.json").write_text(
+        json.dumps(
+            json.loads((run/"run.json").read_text())
+            | {"recipe": {"picker": "learned", "adapted": True}}
+        )
+    )
     assert not captioning.has_both_rewards(run)
     about = json.loads((run/"run.json").read_text())
-    (run/"run.json").write_text(json.dumps(about | {"recipe": {"picker": "learned", "adapted": True, "language": 1.0, "diversity": 1.0}}))
+    (run/"run.json").write_text(
+        json.dumps(
+            about
+            | {"recipe": {"picker": "learned", "adapted": True, "language": 1.0, "diversity": 1.0}}
+        )
+    )
     assert captioning.has_both_rewards(run)
 
 
-@pytest.mark.parametrize("recipe", [{"picker": 7}, {"picker": "uniform"}, {"picker": "learned", "colour": "red"}, {"picker": "nothing-6"}])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        {"picker": 7},
+        {"picker": "uniform"},
+        {"picker": "learned", "colour": "red"},
+        {"picker": "nothing-6"},
+    ],
+)
 def test_a_garbled_recipe_is_refused_with_its_file(toy, tmp_path, recipe):
     run = shutil.copytree(toy/"run", tmp_path/"run")
     about = json.loads((run/"run.json").read_text())

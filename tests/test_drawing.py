@@ -28,15 +28,32 @@ def captioner(toy):
     return load_captioner(toy/"run", device="cpu")
 
 
-@pytest.mark.parametrize("shape", [dict(width=96, height=240), dict(width=320, height=96), dict(width=3840, height=2160, total=3),
-                                   dict(total=2), dict(total=1)],
-                         ids=["vertical", "wide", "4K", "two frames", "one frame"])
+@pytest.mark.parametrize(
+    "shape",
+    [
+        dict(width=96, height=240),
+        dict(width=320, height=96),
+        dict(width=3840, height=2160, total=3),
+        dict(total=2),
+        dict(total=1),
+    ],
+    ids=["vertical", "wide", "4K", "two frames", "one frame"],
+)
 def test_every_shape_of_video_gets_a_caption_a_strip_and_a_rendering(captioner, tmp_path, shape):
     caption = captioner.caption(film(tmp_path/"film.mp4", **shape), beam=2, best=2)
-    assert caption.text and len(caption.n_best) == 2 and caption.picked[0] == 0 and len(caption.probabilities) == 30
+    assert (
+        caption.text
+        and len(caption.n_best) == 2
+        and caption.picked[0] == 0
+        and len(caption.probabilities) == 30
+    )
     images = caption_strip(caption).axes[0].images
     left, right, bottom, top = images[0].get_extent()
-    assert len(images) == 30 and abs((right - left) / (bottom - top) - shape.get("width", 96) / shape.get("height", 96)) < 0.02
+    assert (
+        len(images) == 30
+        and abs((right - left) / (bottom - top) - shape.get("width", 96) / shape.get("height", 96))
+        < 0.02
+    )
     for kind in ("gif", "mp4"):
         made = render(caption, tmp_path/f"out.{kind}", rate=4)
         with av.open(str(made)) as container:
@@ -45,9 +62,19 @@ def test_every_shape_of_video_gets_a_caption_a_strip_and_a_rendering(captioner, 
         assert asked * 0.5 < width / height <= asked and width <= 720  # the caption stands beneath
 
 
-@pytest.mark.parametrize("name", ["a film with spaces.mp4", "кино 映画 فيلم.mp4", "-dash.mp4", "100%.mp4", "a:b?.mp4", "'quoted\".mp4"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "a film with spaces.mp4",
+        "кино 映画 فيلم.mp4",
+        "-dash.mp4",
+        "100%.mp4",
+        "a:b?.mp4",
+        "'quoted\".mp4",
+    ],
+)
 def test_odd_names_are_drawn(captioner, toy, tmp_path, name):
-    path = tmp_path/name
+    path = tmp_path / name
     shutil.copy(toy/"videos"/"example.mp4", path)
     assert render(captioner.caption(path), tmp_path/f"{name}.gif", rate=2, largest=64).exists()
 

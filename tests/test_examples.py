@@ -1,4 +1,5 @@
-"Every line that the front page or a `--help` shows is typed here, as it stands, at a size that takes seconds."
+"""Every line that the front page or a `--help` shows is typed here, as it stands, at a size that
+takes seconds."""
 import csv
 import json
 import re
@@ -16,12 +17,25 @@ pytest.importorskip("pycocoevalcap")
 from test_packaging import ROOT
 from toys import film, invoked
 
-from picknet_nb import analysis, captioning, cli, cnn, compared, config, datasets, explorer, frontier, metrics, reproduction, stages, streaming, world
+from picknet_nb import (
+    analysis, captioning, cli, cnn, compared, config, datasets, explorer, frontier, metrics,
+    reproduction, stages, streaming, world)
 from picknet_nb.files import PickNetError
 from picknet_nb.video import read_clip
 
-QUICK = dict(start_from="", feature_embedding=16, word_embedding=16, hidden=32, policy_hidden=16, batch_size=16, captions_together=4, supervision_epochs=1,
-             reinforcement_epochs=1, adaptation_epochs=1, shrink_epochs=1)
+QUICK = dict(
+    start_from="",
+    feature_embedding=16,
+    word_embedding=16,
+    hidden=32,
+    policy_hidden=16,
+    batch_size=16,
+    captions_together=4,
+    supervision_epochs=1,
+    reinforcement_epochs=1,
+    adaptation_epochs=1,
+    shrink_epochs=1,
+)
 MINE = """
 import torch
 from torch import nn
@@ -31,9 +45,11 @@ from picknet_nb.captioner import CAPTIONERS
 class Mine(nn.Module):
     def __init__(self, settings, feature_dims, vocabulary_size):
         super().__init__()
-        self.see, self.words = nn.Linear(feature_dims, settings.hidden), nn.Embedding(vocabulary_size, settings.hidden)
-        self.cell, self.output = nn.GRUCell(settings.hidden, settings.hidden), nn.Linear(settings.hidden, vocabulary_size)
-    def encode(self, picked): return self.see(picked.features.float().sum(1) / picked.mask.sum(1, keepdim=True))
+        size = settings.hidden
+        self.see, self.words = nn.Linear(feature_dims, size), nn.Embedding(vocabulary_size, size)
+        self.cell, self.output = nn.GRUCell(size, size), nn.Linear(size, vocabulary_size)
+    def encode(self, picked):
+        return self.see(picked.features.float().sum(1) / picked.mask.sum(1, keepdim=True))
     def start(self, memory): return memory
     def step(self, word, state, memory):
         state = self.cell(self.words(word), state)
@@ -49,25 +65,40 @@ def help_lines() -> list[str]:
     texts = [cli.app.registered_callback.epilog, *(command.epilog for command in commands)]
     assert all(text.startswith("Example: ") and "Exit status" in text for text in texts)
     shown = [text.removeprefix("Example: ").partition("\n")[0] for text in texts]
-    return [part[part.index("picknet "):].partition(", with ")[0] for text in shown for part in text.split("; ")]
+    return [
+        part[part.index("picknet ") :].partition(", with ")[0]
+        for text in shown
+        for part in text.split("; ")
+    ]
 
 
 def front_page() -> list[str]:
-    "The lines of the front page, in its blocks and in its prose; what stands in tables was typed elsewhere."
+    """The lines of the front page, in its blocks and in its prose; what stands in tables was
+    typed elsewhere."""
     page = (ROOT/"README.md").read_text(encoding="utf-8").partition("## Results")[0]
     page = "\n".join(line for line in page.splitlines() if not line.startswith("|"))
-    return [found[found.index("picknet "):] for found in re.findall(r"(?<=`)[^`\n]*\bpicknet [^`\n]+(?=`)|^picknet .+", page, re.M) if "pip install" not in found]
+    return [
+        found[found.index("picknet ") :]
+        for found in re.findall(r"(?<=`)[^`\n]*\bpicknet [^`\n]+(?=`)|^picknet .+", page, re.M)
+        if "pip install" not in found
+    ]
 
 
 def msvd(desk: Path, names: list[str]) -> None:
-    "Clips, captions and numbers as MSVD has them; the numbers also hold for the films of one's own."
+    """Clips, captions and numbers as MSVD has them; the numbers also hold for the films of one's
+    own."""
     (desk/"YouTubeClips").mkdir()
     rows, numbers = [], dict(zip(names, (1, 2, 3, 4, 5, 1201, 1202, 1301, 1302)))
     for place, number in enumerate((11, 12, 13, 1211, 1212, 1311)):
         shutil.copy(desk/"holiday.mp4", desk/"YouTubeClips"/f"tube{place}_0_9.mp4")
-        rows += [[f"tube{place}", "0", "9", "English", f"a dog runs {words}"] for words in ("fast", "far", "away", "home")]
+        rows += [
+            [f"tube{place}", "0", "9", "English", f"a dog runs {words}"]
+            for words in ("fast", "far", "away", "home")
+        ]
         numbers[f"tube{place}_0_9"] = number
-    (desk/"youtube_mapping.txt").write_text("".join(f"{name} vid{number}\n" for name, number in numbers.items()))
+    (desk/"youtube_mapping.txt").write_text(
+        "".join(f"{name} vid{number}\n" for name, number in numbers.items())
+    )
     with open(desk/"video_corpus.csv", "w", newline="") as file:
         csv.writer(file).writerows([["VideoID", "Start", "End", "Language", "Description"], *rows])
 
@@ -75,26 +106,54 @@ def msvd(desk: Path, names: list[str]) -> None:
 def msrvtt(desk: Path) -> None:
     "The same for MSR-VTT."
     (desk/"videos").mkdir()
-    for file, places in {"train_val_videodatainfo.json": range(6), "test_videodatainfo.json": range(6, 8)}.items():
-        videos = [{"video_id": f"video{each}", "split": ("train", "validate", "test")[min(each // 4, 1) + each // 6]} for each in places]
-        sentences = [{"video_id": each["video_id"], "caption": f"a cat {word}"} for each in videos for word in ("runs", "sleeps", "eats", "runs home")]
-        (desk/file).write_text(json.dumps({"videos": videos, "sentences": sentences}))
-        for each in videos: shutil.copy(desk/"holiday.mp4", desk/"videos"/f"{each['video_id']}.mp4")
+    for file, places in {
+        "train_val_videodatainfo.json": range(6),
+        "test_videodatainfo.json": range(6, 8),
+    }.items():
+        videos = [
+            {
+                "video_id": f"video{each}",
+                "split": ("train", "validate", "test")[min(each // 4, 1) + each // 6],
+            }
+            for each in places
+        ]
+        sentences = [
+            {"video_id": each["video_id"], "caption": f"a cat {word}"}
+            for each in videos
+            for word in ("runs", "sleeps", "eats", "runs home")
+        ]
+        (desk / file).write_text(json.dumps({"videos": videos, "sentences": sentences}))
+        for each in videos:
+            shutil.copy(desk/"holiday.mp4", desk/"videos"/f"{each['video_id']}.mp4")
 
 
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory) -> Path:
     "A folder in which every file is there that an example names."
     desk = tmp_path_factory.mktemp("desk")
-    for name in ("holiday.mp4", "film.mp4"): film(desk/name)
+    for name in ("holiday.mp4", "film.mp4"):
+        film(desk / name)
     names = [f"film{number}" for number in range(9)]
     for folder in ("clips", "holiday"):
-        (desk/folder).mkdir()
-        for name in names[:9 if folder == "clips" else 2]: shutil.copy(desk/"holiday.mp4", desk/folder/f"{name}.mp4")
-    said = {name: [f"a bar {verb} {way}" for verb in ("goes", "wanders") for way in ("right", "along", "over")] for name in names}
-    for file in ("captions.json", "references.json"): (desk/file).write_text(json.dumps(said))
+        (desk / folder).mkdir()
+        for name in names[: 9 if folder == "clips" else 2]:
+            shutil.copy(desk/"holiday.mp4", desk / folder/f"{name}.mp4")
+    said = {
+        name: [
+            f"a bar {verb} {way}"
+            for verb in ("goes", "wanders")
+            for way in ("right", "along", "over")
+        ]
+        for name in names
+    }
+    for file in ("captions.json", "references.json"):
+        (desk / file).write_text(json.dumps(said))
     (desk/"said.json").write_text(json.dumps({name: each[0] for name, each in said.items()}))
-    for part in (0, 1): np.savez(desk/f"vgg16_part{part}.npz", **{name: np.random.rand(30, 8).astype("float32") for name in names[part::2]})
+    for part in (0, 1):
+        np.savez(
+            desk/f"vgg16_part{part}.npz",
+            **{name: np.random.rand(30, 8).astype("float32") for name in names[part::2]},
+        )
     msvd(desk, names)
     msrvtt(desk)
     (desk/"mine.py").write_text(MINE)
@@ -106,33 +165,61 @@ def quick(desk, monkeypatch):
     "Everything small, nothing from outside: no network, no camera, no server that stays."
     monkeypatch.chdir(desk)
     for name, usual in config.PRESETS.items():
-        monkeypatch.setitem(config.PRESETS, name, usual.changed(**QUICK, **({"word_epochs": 1} if usual.training.word_epochs else {})))
+        monkeypatch.setitem(
+            config.PRESETS,
+            name,
+            usual.changed(**QUICK, **({"word_epochs": 1} if usual.training.word_epochs else {})),
+        )
     monkeypatch.setattr(world, "SCALES", dict.fromkeys(world.SCALES, (8, 4, 4)))
-    for module in (analysis, captioning, compared, frontier, reproduction): monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
+    for module in (analysis, captioning, compared, frontier, reproduction):
+        monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
     kept = {name: stages.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
-    for name in set(stages.ROWS) - set(kept): monkeypatch.delitem(stages.ROWS, name)
+    for name in set(stages.ROWS) - set(kept):
+        monkeypatch.delitem(stages.ROWS, name)
     load, frames = cnn.load_cnn, read_clip("film.mp4", 8, 224)
     monkeypatch.setattr(cnn, "load_cnn", lambda name, *others: load("tiny"))
     monkeypatch.setattr(reproduction, "default_workers", lambda: 1)
-    monkeypatch.setattr(streaming, "lasting_frames", lambda *_, **__: zip(frames.times.tolist(), frames.frames))
+    monkeypatch.setattr(
+        streaming, "lasting_frames", lambda *_, **__: zip(frames.times.tolist(), frames.frames)
+    )
     monkeypatch.setattr(datasets, "download", lambda url, path, **_: path)
     monkeypatch.setattr(datasets, "unpack_clips", lambda archive, folder: [archive])
-    monkeypatch.setattr(metrics, "score_many", lambda systems, references, *_, **__: [
-        (name, metrics.Scores({"CIDEr": 0.5}, "quick", {"CIDEr": dict.fromkeys(references, 0.5)})) for name in systems])  # Java takes seconds
-    monkeypatch.setattr(explorer, "make_server", lambda: SimpleNamespace(launch_instance=lambda *_, **__: None))
-    monkeypatch.setattr("subprocess.run", lambda words, **_: SimpleNamespace(returncode=0, stdout="", words=words))
+    monkeypatch.setattr(
+        metrics,
+        "score_many",
+        lambda systems, references, *_, **__: [
+            (
+                name,
+                metrics.Scores({"CIDEr": 0.5}, "quick", {"CIDEr": dict.fromkeys(references, 0.5)}),
+            )
+            for name in systems
+        ],
+    )  # Java takes seconds
+    monkeypatch.setattr(
+        explorer, "make_server", lambda: SimpleNamespace(launch_instance=lambda *_, **__: None)
+    )
+    monkeypatch.setattr(
+        "subprocess.run", lambda words, **_: SimpleNamespace(returncode=0, stdout="", words=words)
+    )
 
 
 def type_in(line: str, desk: Path) -> None:
     "A line must succeed. A command that is only named is asked for its help."
     words = shlex.split(line.partition("#")[0])[1:]
     named = words[1:] if words[:1] == ["prepare"] else words
-    if len(named) <= 1 and words != ["models"] and "--help" not in words: words.append("--help")
-    if words[0] == "score": words[1] = "said.json"  # which is called captions.json there, as another file is elsewhere
-    if words[0] == "train" and "--resume" not in words: shutil.rmtree(desk/words[1], ignore_errors=True)
-    if words[0] == "export": shutil.rmtree(desk/words[2], ignore_errors=True)
+    if len(named) <= 1 and words != ["models"] and "--help" not in words:
+        words.append("--help")
+    # which is called captions.json there, as another file is elsewhere
+    if words[0] == "score":
+        words[1] = "said.json"
+    if words[0] == "train" and "--resume" not in words:
+        shutil.rmtree(desk / words[1], ignore_errors=True)
+    if words[0] == "export":
+        shutil.rmtree(desk / words[2], ignore_errors=True)
     found = invoked(*words)
-    assert found.exit_code in (0, 3) and not isinstance(found.exception, PickNetError), f"{line}: {found.output}{found.exception!r}"
+    assert found.exit_code in (0, 3) and not isinstance(found.exception, PickNetError), (
+        f"{line}: {found.output}{found.exception!r}"
+    )
 
 
 BEFORE = ("picknet prepare videos --captions captions.json --videos clips --out data/corpora/mine",
@@ -149,14 +236,23 @@ def test_the_examples_of_every_help(quick, desk):
 
 def test_the_lines_of_the_front_page(quick, desk):
     lines = front_page()
-    assert {"picknet caption holiday.mp4", "picknet evaluate runs/mine", "picknet --help", "picknet stream -"} <= set(lines)
+    assert {
+        "picknet caption holiday.mp4",
+        "picknet evaluate runs/mine",
+        "picknet --help",
+        "picknet stream -",
+    } <= set(lines)
     for line in [*BEFORE, *lines]:
         type_in(line, desk)
 
 
 def test_the_python_of_the_front_page(quick, desk, monkeypatch):
     monkeypatch.setattr("picknet_nb.api.load_cnn", lambda *_, **__: cnn.load_cnn("tiny"))
-    code, = re.findall(r"```python\n(import picknet_nb as pn.+?)```", (ROOT/"README.md").read_text(encoding="utf-8"), re.S)
+    (code,) = re.findall(
+        r"```python\n(import picknet_nb as pn.+?)```",
+        (ROOT/"README.md").read_text(encoding="utf-8"),
+        re.S,
+    )
     shutil.rmtree(desk/"runs"/"mine", ignore_errors=True)
     shutil.rmtree(desk/"data"/"corpora"/"mine", ignore_errors=True)
     left = {}
@@ -166,4 +262,9 @@ def test_the_python_of_the_front_page(quick, desk, monkeypatch):
 
 def test_the_make_commands_of_the_front_page():
     targets = re.findall(r"^([a-z-]+):", (ROOT/"Makefile").read_text(), re.M)
-    assert set(re.findall(r"\bmake ([a-z-]+)", (ROOT/"README.md").read_text(encoding="utf-8").partition("## Cite")[0])) - {"a", "s"} <= set(targets)
+    assert set(
+        re.findall(
+            r"\bmake ([a-z-]+)",
+            (ROOT/"README.md").read_text(encoding="utf-8").partition("## Cite")[0],
+        )
+    ) - {"a", "s"} <= set(targets)

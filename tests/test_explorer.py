@@ -1,4 +1,5 @@
-"""The explorer without a browser, and then in a real Chromium: JupyterLab's widgets as `picknet explore` serves them."""
+"""The explorer without a browser, and then in a real Chromium: JupyterLab's widgets as `picknet
+explore` serves them."""
 import importlib.util
 import json
 import os
@@ -81,8 +82,18 @@ def test_links_that_lead_out_of_the_folder_are_not_shown(toy, tmp_path):
 
 def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
     launched = []
-    monkeypatch.setattr(pytest.importorskip("voila.app").Voila, "launch_instance", lambda *_, **__: launched.append(os.environ[module._SOURCES]))
-    monkeypatch.setattr(module, "load_captioner", lambda run, device=None, weights=None: load_captioner(run, "cpu") if weights else pytest.fail("no weights"))
+    monkeypatch.setattr(
+        pytest.importorskip("voila.app").Voila,
+        "launch_instance",
+        lambda *_, **__: launched.append(os.environ[module._SOURCES]),
+    )
+    monkeypatch.setattr(
+        module,
+        "load_captioner",
+        lambda run, device=None, weights=None: (
+            load_captioner(run, "cpu") if weights else pytest.fail("no weights")
+        ),
+    )
     monkeypatch.setenv(module._SOURCES, "{}")
     module.serve(toy/"run", toy/"videos", browser=False, weights="mine.pth")
     assert json.loads(launched[0])["weights"] == str(Path("mine.pth").resolve())
@@ -91,7 +102,9 @@ def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
 
 def test_limits_are_kept_where_any_threshold_keeps_them(exploration):
     policy, glances = exploration.captioner.eye.picker.policy, exploration.viewing.glances
-    counts = set(threshold_sweep(policy, glances, torch.linspace(-8, 8, 161).sigmoid()).sum(1).tolist())
+    counts = set(
+        threshold_sweep(policy, glances, torch.linspace(-8, 8, 161).sigmoid()).sum(1).tolist()
+    )
     for low, high in ((1, 30), (1, 2), (4, 6), (20, 30), (30, 30)):
         threshold = limited_threshold(policy, glances, 0.5, low, high)
         count = threshold_sweep(policy, glances, torch.tensor([threshold])).sum().item()
@@ -108,16 +121,26 @@ def test_state_follows_every_control(exploration):
     assert exploration.outcome().picks.sum() <= 3
     exploration.picker, exploration.limits = make_picker("uniform", 6), None
     assert exploration.outcome().picks.sum() == 6
-    first, second = (exploration.outcome(make_picker("random", 5)).picks for _ in range(2) if exploration.outcomes.clear() is None)
+    first, second = (
+        exploration.outcome(make_picker("random", 5)).picks
+        for _ in range(2)
+        if exploration.outcomes.clear() is None
+    )
     assert first.equal(second)
     exploration.frame = 29
     moment = exploration.moment()
-    assert moment.n_picks == 6 and moment.caption == exploration.outcome().captions[-1] and moment.rewards["language"] >= 0
+    assert (
+        moment.n_picks == 6
+        and moment.caption == exploration.outcome().captions[-1]
+        and moment.rewards["language"] >= 0
+    )
 
 
 def test_a_captioner_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
     monkeypatch.setitem(CAPTIONERS, "looker", Looker)
-    mine = load_captioner(store_run(tmp_path/"run", toy/"videos", architecture="looker"), device="cpu")
+    mine = load_captioner(
+        store_run(tmp_path/"run", toy/"videos", architecture="looker"), device="cpu"
+    )
     exploration = Exploration(mine, Library(toy/"videos"))
     exploration.choose("example.mp4")
     assert exploration.outcome().captions == mine.caption(toy/"videos"/"example.mp4").captions
@@ -131,28 +154,57 @@ def test_a_picker_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
     run = store_run(tmp_path/"run", toy/"videos", Recipe("brightest", 4))
     explorer = Explorer(run, toy/"videos", device="cpu")
     names = [label for label, _ in explorer.controls["picker"].options]
-    assert names[0] == "brightest-4" and "PickNet" not in names and "picks by brightest-4" in explorer.head()
-    assert explorer.exploration.outcome().name == "brightest-4" and "dropped by brightest-4" in module.moment_html(
-        next(moment for explorer.exploration.frame in range(30) if not (moment := explorer.exploration.moment()).picked), explorer.exploration.outcome())
+    assert (
+        names[0] == "brightest-4"
+        and "PickNet" not in names
+        and "picks by brightest-4" in explorer.head()
+    )
+    assert (
+        explorer.exploration.outcome().name == "brightest-4"
+        and "dropped by brightest-4"
+        in module.moment_html(
+            next(
+                moment
+                for explorer.exploration.frame in range(30)
+                if not (moment := explorer.exploration.moment()).picked
+            ),
+            explorer.exploration.outcome(),
+        )
+    )
     rival = Exploration(load_captioner(toy/"run", device="cpu"), Library(toy/"videos")).rivals()
     assert "learned" == rival[0].label and any(each.name == "brightest" for each in rival)
     explorer.controls["picker"].value = explorer.controls["picker"].options[-1][1]
     assert not explorer.board.parts["message"].value
 
 
-def test_a_page_opens_when_the_picked_frames_have_been_looked_at_and_the_others_follow(toy, monkeypatch):
+def test_a_page_opens_when_the_picked_frames_have_been_looked_at_and_the_others_follow(
+    toy, monkeypatch
+):
     pytest.importorskip("ipywidgets")
     waiting, look_on = [], Exploration.look_on
-    monkeypatch.setattr(Exploration, "look_on", lambda self, then: waiting.append(lambda: look_on(self, then)))
+    monkeypatch.setattr(
+        Exploration, "look_on", lambda self, then: waiting.append(lambda: look_on(self, then))
+    )
     explorer = Explorer(toy/"run", toy/"videos", device="cpu")
     exploration, moment = explorer.exploration, explorer.board.parts["moment"]
-    assert sorted(exploration.viewing.looks.known) == exploration.outcome().picks.nonzero().flatten().tolist() and len(exploration.viewing.looks.left()) > 10
-    assert "The reward comes when" in moment.value and exploration.outcome().captions[0] in explorer.board.parts["captions"].value
+    assert (
+        sorted(exploration.viewing.looks.known)
+        == exploration.outcome().picks.nonzero().flatten().tolist()
+        and len(exploration.viewing.looks.left()) > 10
+    )
+    assert (
+        "The reward comes when" in moment.value
+        and exploration.outcome().captions[0] in explorer.board.parts["captions"].value
+    )
     waiting.pop()().join(60)
     assert not exploration.viewing.looks.left() and "reward so far" in moment.value
     explorer.controls["clip"].value = "example.mp4"
     waiting.pop()
-    explorer.controls["picker"].value = next(picker for label, picker in explorer.controls["picker"].options if label.startswith("kmeans"))
+    explorer.controls["picker"].value = next(
+        picker
+        for label, picker in explorer.controls["picker"].options
+        if label.startswith("kmeans")
+    )
     assert not exploration.viewing.looks.left()  # it compares features of every frame
 
 
@@ -161,14 +213,20 @@ def test_frames_of_a_clip_that_is_no_longer_shown_are_not_looked_at(exploration)
     other = exploration.viewing
     exploration.choose("example.mp4")
     looks, seen = exploration.viewing.looks, exploration.captioner.eye.cnn
-    exploration.captioner.eye.cnn = lambda frames: (setattr(exploration, "viewing", other), seen(frames))[1]
+    exploration.captioner.eye.cnn = lambda frames: (
+        setattr(exploration, "viewing", other),
+        seen(frames),
+    )[1]
     exploration.look_on(lambda: pytest.fail("drawn"), at_once=3).join(60)
     assert len(looks.known) == 3
 
 
 def test_an_uploaded_clip_is_shown_and_forgotten(exploration, toy):
     exploration.upload("../../mine.mp4", (toy/"videos"/"clip 1.mp4").read_bytes())
-    assert exploration.viewing.name == "../../mine.mp4" and exploration.moment().rewards["language"] is None
+    assert (
+        exploration.viewing.name == "../../mine.mp4"
+        and exploration.moment().rewards["language"] is None
+    )
     before = exploration.viewing
     with pytest.raises(VideoError, match="broken.mp4: not a video"):
         exploration.upload("broken.mp4", b"words")
@@ -177,36 +235,55 @@ def test_an_uploaded_clip_is_shown_and_forgotten(exploration, toy):
 
 def test_a_clip_that_is_too_large_is_not_uploaded(exploration, monkeypatch):
     monkeypatch.setenv("PICKNET_EXPLORE_UPLOAD_MB", "1")
-    with pytest.raises(VideoError, match="^big.mp4: is larger than 1 MB: .* PICKNET_EXPLORE_UPLOAD_MB$"):
+    with pytest.raises(
+        VideoError, match="^big.mp4: is larger than 1 MB: .* PICKNET_EXPLORE_UPLOAD_MB$"
+    ):
         exploration.upload("big.mp4", bytes(10**6 + 1))
     monkeypatch.setenv("PICKNET_EXPLORE_UPLOAD_MB", "many")
-    with pytest.raises(PickNetError, match="PICKNET_EXPLORE_UPLOAD_MB must be a whole number, not 'many'"):
+    with pytest.raises(
+        PickNetError, match="PICKNET_EXPLORE_UPLOAD_MB must be a whole number, not 'many'"
+    ):
         exploration.upload("small.mp4", b"")
 
 
 def test_a_folder_opens_with_the_first_clip_that_can_be_read(toy, tmp_path):
     pytest.importorskip("ipywidgets")
     for name in ("a.mp4", "b.mp4", "d.mp4"):
-        (tmp_path/name).write_text("no video")
+        (tmp_path / name).write_text("no video")
     for name in ("c.mp4", "e.mp4"):
-        shutil.copy(toy/"videos"/"example.mp4", tmp_path/name)
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path / name)
     explorer = Explorer(toy/"run", tmp_path, device="cpu")
     clips, message = explorer.controls["clip"], explorer.board.parts["message"]
     shown = lambda: [label for label, _ in clips.options]
-    assert explorer.exploration.viewing.name == clips.value == "c.mp4" and "(2 of them cannot be read)" in explorer.head()
-    assert shown() == ["a.mp4 (cannot be read)", "b.mp4 (cannot be read)", "c.mp4", "d.mp4", "e.mp4"]
+    assert (
+        explorer.exploration.viewing.name == clips.value == "c.mp4"
+        and "(2 of them cannot be read)" in explorer.head()
+    )
+    assert shown() == [
+        "a.mp4 (cannot be read)",
+        "b.mp4 (cannot be read)",
+        "c.mp4",
+        "d.mp4",
+        "e.mp4",
+    ]
     clips.value = "d.mp4"
     assert explorer.exploration.viewing.name == "c.mp4" and "d.mp4: not a video" in message.value
     assert clips.value == "d.mp4" and shown()[3] == "d.mp4 (cannot be read)"
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
     clips.value = "a.mp4"
-    assert explorer.exploration.viewing.name == clips.value == "a.mp4" and not message.value and shown()[0] == "a.mp4"
+    assert (
+        explorer.exploration.viewing.name == clips.value == "a.mp4"
+        and not message.value
+        and shown()[0] == "a.mp4"
+    )
 
 
 def test_broken_clips_are_named_when_the_page_is_served(toy, tmp_path, monkeypatch, capsys):
     (tmp_path/"a\x1b[31m.mp4").write_text("no video")
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"b.mp4")
-    monkeypatch.setattr(pytest.importorskip("voila.app").Voila, "launch_instance", lambda *_, **__: None)
+    monkeypatch.setattr(
+        pytest.importorskip("voila.app").Voila, "launch_instance", lambda *_, **__: None
+    )
     monkeypatch.setenv(module._SOURCES, "{}")
     module.serve(toy/"run", tmp_path, browser=False)
     assert r"cannot be read: 'a\x1b[31m.mp4'" in capsys.readouterr().err
@@ -214,14 +291,18 @@ def test_broken_clips_are_named_when_the_page_is_served(toy, tmp_path, monkeypat
 
 def test_a_folder_of_broken_clips_is_refused_in_one_sentence(toy, tmp_path):
     for name in ("a.mp4", "b.mp4"):
-        (tmp_path/name).write_text("no video")
-    with pytest.raises(VideoError, match="a.mp4: not a video.*; no other clip of the folder can be read either$"):
+        (tmp_path / name).write_text("no video")
+    with pytest.raises(
+        VideoError, match="a.mp4: not a video.*; no other clip of the folder can be read either$"
+    ):
         Exploration(load_captioner(toy/"run", device="cpu"), Library(tmp_path))
 
 
 def test_a_page_whose_videos_have_gone_says_so(toy, tmp_path, monkeypatch):
     pytest.importorskip("ipywidgets")
-    monkeypatch.setenv(module._SOURCES, json.dumps({"run": str(toy/"run"), "videos": str(tmp_path/"gone")}))
+    monkeypatch.setenv(
+        module._SOURCES, json.dumps({"run": str(toy/"run"), "videos": str(tmp_path/"gone")})
+    )
     assert "gone: no such folder" in module.page().value
 
 
@@ -238,26 +319,39 @@ def test_a_folder_without_captions_works(toy, tmp_path):
     assert "&lt;i&gt;" in parts["message"].value
 
 
-def test_without_run_or_videos_clips_are_written_once_and_the_model_that_knows_them_is_shown(tmp_path, monkeypatch):
+def test_without_run_or_videos_clips_are_written_once_and_the_model_that_knows_them_is_shown(
+    tmp_path, monkeypatch
+):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path/"cache"))
-    monkeypatch.setattr(module, "write_examples", lambda folder, clips, seed: write_examples(folder, 2, seed))
+    monkeypatch.setattr(
+        module, "write_examples", lambda folder, clips, seed: write_examples(folder, 2, seed)
+    )
     run, videos = choose_sources()
     written = (videos/"captions.json").stat().st_mtime_ns
-    assert choose_sources() == (run, videos) and (videos/"captions.json").stat().st_mtime_ns == written
+    assert (
+        choose_sources() == (run, videos)
+        and (videos/"captions.json").stat().st_mtime_ns == written
+    )
     assert run == find_model("shapes") and Library(videos).names
     assert choose_sources(videos=videos) == (find_model("everyday"), videos)
 
 
-@pytest.mark.parametrize("missing, words", [("ipywidgets", "needs ipywidgets"), ("voila.app", "needs Voilà")])
+@pytest.mark.parametrize(
+    "missing, words", [("ipywidgets", "needs ipywidgets"), ("voila.app", "needs Voilà")]
+)
 def test_what_is_missing_is_named_with_what_to_install(toy, monkeypatch, missing, words):
     monkeypatch.setitem(sys.modules, missing, None)
     with pytest.raises(PickNetError, match=words):
-        Explorer(toy/"run", toy/"videos", device="cpu") if missing == "ipywidgets" else module.serve(toy/"run", toy/"videos")
+        Explorer(
+            toy/"run", toy/"videos", device="cpu"
+        ) if missing == "ipywidgets" else module.serve(toy/"run", toy/"videos")
 
 
 def chromium_tool():
     "tools/chromium.py, which fetches a browser for `make test`."
-    about = importlib.util.spec_from_file_location("chromium_tool", Path(__file__).parents[1]/"tools"/"chromium.py")
+    about = importlib.util.spec_from_file_location(
+        "chromium_tool", Path(__file__).parents[1]/"tools"/"chromium.py"
+    )
     tool = importlib.util.module_from_spec(about)
     about.loader.exec_module(tool)
     return tool
@@ -269,13 +363,21 @@ def find_chromium() -> str:
     tool = chromium_tool()
     if found := tool.find_chromium():
         return found
-    pytest.skip(tool.NOTE.read_text().strip() if tool.NOTE.exists() else "no Chromium here: `make test` fetches one")
+    pytest.skip(
+        tool.NOTE.read_text().strip()
+        if tool.NOTE.exists()
+        else "no Chromium here: `make test` fetches one"
+    )
 
 
-def test_a_browser_is_fetched_where_that_works_and_missed_with_a_reason_where_not(tmp_path, monkeypatch):
+def test_a_browser_is_fetched_where_that_works_and_missed_with_a_reason_where_not(
+    tmp_path, monkeypatch
+):
     tool, asked = chromium_tool(), []
     monkeypatch.setattr(tool, "NOTE", tmp_path/"note")
-    monkeypatch.setattr(tool, "find_chromium", lambda: "/usr/bin/chromium" if "second" in asked else "")
+    monkeypatch.setattr(
+        tool, "find_chromium", lambda: "/usr/bin/chromium" if "second" in asked else ""
+    )
     monkeypatch.setattr(tool, "from_playwright", lambda: asked.append("first") or "no network")
     monkeypatch.setattr(tool, "from_distribution", lambda: asked.append("second") or "")
     tool.main()
@@ -284,7 +386,11 @@ def test_a_browser_is_fetched_where_that_works_and_missed_with_a_reason_where_no
     assert asked == ["first", "second"]  # there is one now
     monkeypatch.setattr(tool, "find_chromium", lambda: "")
     tool.main()
-    assert "Playwright's: no network; the distribution's: it does not run here" in tool.NOTE.read_text() and len(asked) == 4
+    assert (
+        "Playwright's: no network; the distribution's: it does not run here"
+        in tool.NOTE.read_text()
+        and len(asked) == 4
+    )
     tool.main()
     assert len(asked) == 4  # what could not be had is not tried at every call
 
@@ -292,8 +398,12 @@ def test_a_browser_is_fetched_where_that_works_and_missed_with_a_reason_where_no
 def test_a_download_that_hangs_is_given_up_with_all_that_it_has_started(tmp_path):
     child = "import subprocess, sys; subprocess.Popen(['sleep', '300']).wait()"
     assert chromium_tool().attempt(1, sys.executable, "-c", child) == "it took longer than 1 s"
-    assert "lost" in chromium_tool().attempt(60, "sh", "-c", "echo begun; echo 'Error: lost'; echo more; exit 3")
-    assert "No such file" in chromium_tool().attempt(60, str(tmp_path/"nothing")) and not chromium_tool().attempt(60, "true")
+    assert "lost" in chromium_tool().attempt(
+        60, "sh", "-c", "echo begun; echo 'Error: lost'; echo more; exit 3"
+    )
+    assert "No such file" in chromium_tool().attempt(
+        60, str(tmp_path/"nothing")
+    ) and not chromium_tool().attempt(60, "true")
 
 
 def started(command, log: Path, ready: str):
@@ -324,15 +434,31 @@ def address(toy, tmp_path_factory):
     pytest.importorskip("playwright")
     find_chromium()
     port = free_port()
-    command = [sys.executable, "-m", "picknet_nb.cli", "explore", "--run", toy/"run", "--videos", toy/"videos", "--port", str(port), "--no-browser"]
+    command = [
+        sys.executable,
+        "-m",
+        "picknet_nb.cli",
+        "explore",
+        "--run",
+        toy/"run",
+        "--videos",
+        toy/"videos",
+        "--port",
+        str(port),
+        "--no-browser",
+    ]
     log = tmp_path_factory.mktemp("log")/"server.log"
     with started(command, log, "?token="):
         yield re.search(r"http://\S+\?token=\w+", log.read_text())[0]
 
 
 def launch(playwright):
-    "A Chromium that knows no other machine: Voilà's page asks one for fonts, and where names are looked up for minutes, it waits."
-    return playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"])
+    """A Chromium that knows no other machine: Voilà's page asks one for fonts, and where names
+    are looked up for minutes, it waits."""
+    return playwright.chromium.launch(
+        executable_path=find_chromium(),
+        args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
+    )
 
 
 @pytest.fixture(scope="module")
@@ -365,7 +491,11 @@ def settled(page, read, wanted, seconds: float = 60):
 
 def slider(page, name: str):
     "The handle of the slider with this description."
-    return page.locator(".widget-slider", has=page.get_by_text(name, exact=True)).locator(".noUi-handle").first
+    return (
+        page.locator(".widget-slider", has=page.get_by_text(name, exact=True))
+        .locator(".noUi-handle")
+        .first
+    )
 
 
 def picked(page) -> int:
@@ -373,7 +503,9 @@ def picked(page) -> int:
 
 
 def first_picture(page) -> str:
-    return page.locator(".pn-strip .pn-f0").evaluate("element => getComputedStyle(element).backgroundImage")
+    return page.locator(".pn-strip .pn-f0").evaluate(
+        "element => getComputedStyle(element).backgroundImage"
+    )
 
 
 def test_a_clip_is_chosen(page, toy):
@@ -381,7 +513,8 @@ def test_a_clip_is_chosen(page, toy):
     page.locator("select").first.select_option("example.mp4")
     settled(page, lambda: first_picture(page), lambda picture: picture != shown)
     told = json.loads((toy/"videos"/"captions.json").read_text())["example"][0]
-    settled(page, lambda: page.locator(".pn-captions").text_content(), lambda text: told in text)  # folded, so not yet visible
+    # folded, so not yet visible
+    settled(page, lambda: page.locator(".pn-captions").text_content(), lambda text: told in text)
     page.get_by_text("what people said").click()
 
 
@@ -392,7 +525,11 @@ def test_stepping_changes_the_caption_that_stands(page):
     handle.focus()
     for _ in range(29):
         page.keyboard.press("ArrowRight")
-    settled(page, lambda: page.locator(".pn-moment").inner_text(), lambda text: text.startswith("frame 30"))
+    settled(
+        page,
+        lambda: page.locator(".pn-moment").inner_text(),
+        lambda text: text.startswith("frame 30"),
+    )
     settled(page, current.inner_text, lambda text: text != first)
     assert page.locator(".pn-strip .pn-now").count() == 1
 
@@ -420,18 +557,30 @@ def upload(page, path) -> None:
 def test_a_file_that_is_no_video_becomes_one_red_line(page, tmp_path):
     (tmp_path/"words.mp4").write_text("no video")
     upload(page, tmp_path/"words.mp4")
-    settled(page, lambda: page.locator(".pn-error").inner_text() if page.locator(".pn-error").count() else "", lambda text: "words.mp4" in text)
+    settled(
+        page,
+        lambda: page.locator(".pn-error").inner_text() if page.locator(".pn-error").count() else "",
+        lambda text: "words.mp4" in text,
+    )
 
 
 def test_a_clip_of_one_s_own_is_shown(page, toy):
     upload(page, toy/"videos"/"clip 2.mp4")
     settled(page, lambda: page.locator(".pn-error").count(), lambda count: count == 0)
     page.get_by_text("this frame").click()
-    settled(page, lambda: page.locator(".pn-moment").inner_text(), lambda text: "no captions to compare with" in text)
+    settled(
+        page,
+        lambda: page.locator(".pn-moment").inner_text(),
+        lambda text: "no captions to compare with" in text,
+    )
 
 
 def test_the_server_hands_out_no_files(address):
-    for name in ("voila/files/explore.ipynb", "voila/files/../../etc/passwd", "voila/files/%2e%2e/%2e%2e/etc/passwd"):
+    for name in (
+        "voila/files/explore.ipynb",
+        "voila/files/../../etc/passwd",
+        "voila/files/%2e%2e/%2e%2e/etc/passwd",
+    ):
         with pytest.raises(urllib.error.HTTPError) as refused:
             urllib.request.urlopen(address.replace("?", f"{name}?"))
         assert refused.value.code in (403, 404)
@@ -440,22 +589,38 @@ def test_the_server_hands_out_no_files(address):
 def test_jupyterlab_shows_the_same_page(browser, toy, tmp_path):
     pytest.importorskip("jupyterlab")
     playwright = pytest.importorskip("playwright.sync_api")
-    code = f"from picknet_nb.explorer import Explorer\nExplorer({str(toy/'run')!r}, {str(toy/'videos')!r}, device='cpu')"
+    code = (f"from picknet_nb.explorer import Explorer\nExplorer({str(toy/'run')!r}, "
+            f"{str(toy/'videos')!r}, device='cpu')")
     notebook = json.loads(write_page(tmp_path).read_text())
     notebook["cells"][0]["source"] = code
     (tmp_path/"explore.ipynb").write_text(json.dumps(notebook))
     port = free_port()
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root", "--ip=127.0.0.1", f"--port={port}", "--ServerApp.port_retries=0",
-               "--IdentityProvider.token=", f"--ServerApp.root_dir={tmp_path}"]
+    command = [
+        sys.executable,
+        "-m",
+        "jupyterlab",
+        "--no-browser",
+        "--allow-root",
+        "--ip=127.0.0.1",
+        f"--port={port}",
+        "--ServerApp.port_retries=0",
+        "--IdentityProvider.token=",
+        f"--ServerApp.root_dir={tmp_path}",
+    ]
     with started(command, tmp_path/"lab.log", "is running at"):
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         page.goto(f"http://127.0.0.1:{port}/lab/tree/explore.ipynb?reset", timeout=180_000)
         prompt = page.locator(".jp-CodeCell .jp-InputPrompt").first
         for _ in range(30):  # keys are lost until the notebook listens
-            if re.search(r"[*\d]", prompt.inner_text(timeout=120_000)): break
-            with suppress(playwright.Error):  # a page that is being laid out takes no click: once more, then
-                for asked in page.locator(".jp-Dialog .jp-mod-accept").all(): asked.click()  # JupyterLab's own questions
-                page.locator(".jp-CodeCell .cm-content").first.click(force=True)  # even if one comes just now
+            if re.search(r"[*\d]", prompt.inner_text(timeout=120_000)):
+                break
+            # a page that is being laid out takes no click: once more, then
+            with suppress(playwright.Error):
+                # JupyterLab's own questions
+                for asked in page.locator(".jp-Dialog .jp-mod-accept").all():
+                    asked.click()
+                # even if one comes just now
+                page.locator(".jp-CodeCell .cm-content").first.click(force=True)
                 page.keyboard.press("Shift+Enter")
             page.wait_for_timeout(2000)
         page.wait_for_selector(".pn-strip", timeout=180_000)

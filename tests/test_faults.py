@@ -1,4 +1,5 @@
-"""Kills, Ctrl-C, full disks, closed folders, crowded folders: what was finished is still there, and the rest can be taken up again."""
+"""Kills, Ctrl-C, full disks, closed folders, crowded folders: what was finished is still there,
+and the rest can be taken up again."""
 import json
 import multiprocessing
 import os
@@ -35,7 +36,9 @@ from picknet_nb.world import prepare_shapes
 EXAMPLE = Path(__file__).parents[1]/"data"/"example.mp4"
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
 named = pytest.mark.parametrize("kill", SIGNALS, ids=[each.name for each in SIGNALS])
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks, mounts and signals as Linux has them")
+pytestmark = pytest.mark.skipif(
+    sys.platform != "linux", reason="forks, mounts and signals as Linux has them"
+)
 
 
 def forked(job, *arguments):
@@ -78,9 +81,16 @@ def strike(process, kill) -> None:
 
 @contextmanager
 def small_disk(folder: Path, kilobytes: int):
-    "A folder on a disk of so many kilobytes, or, where nothing may be mounted, a limit on every file; `grow` ends it."
+    """A folder on a disk of so many kilobytes, or, where nothing may be mounted, a limit on
+    every file; `grow` ends it."""
     folder.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)], capture_output=True).returncode == 0
+    mounted = (
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "none", str(folder)],
+            capture_output=True,
+        ).returncode
+        == 0
+    )
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     if not mounted:
@@ -90,6 +100,7 @@ def small_disk(folder: Path, kilobytes: int):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         if mounted:
             subprocess.run(["mount", "-o", "remount,size=50m", str(folder)], check=True)
+
     try:
         yield folder, grow
         tally("faults", "full disk", "injected")
@@ -122,7 +133,8 @@ def read_only(folder: Path):
         undo()
 
 
-# extraction ---------------------------------------------------------------------------------------------------------
+# extraction
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -143,7 +155,11 @@ def test_extraction_is_ended_and_taken_up_again(videos, tmp_path, monkeypatch, k
     "The lock opens and the parts stay, even where a decoder is still busy with its file."
     out, read = tmp_path/"out", []
     with monkeypatch.context() as patch:
-        patch.setattr(extraction, "read_clip", lambda *rest: read.append(rest) or (for_ever() if len(read) > 3 else read_clip(*rest)))
+        patch.setattr(
+            extraction,
+            "read_clip",
+            lambda *rest: read.append(rest) or (for_ever() if len(read) > 3 else read_clip(*rest)),
+        )
         process = forked(extract, videos, out)
         wait_for(lambda: (out/"parts").exists() and len(parts(out)) >= 2)
         strike(process, kill)
@@ -167,7 +183,9 @@ def test_a_hanging_decoder_keeps_neither_the_lock_nor_itself(tmp_path, monkeypat
 
 def test_a_second_extraction_is_told_who_is_there(videos, tmp_path, monkeypatch):
     go_on = tmp_path/"go on"
-    monkeypatch.setattr(extraction, "read_clip", lambda *rest: wait_for(go_on.exists) and read_clip(*rest))
+    monkeypatch.setattr(
+        extraction, "read_clip", lambda *rest: wait_for(go_on.exists) and read_clip(*rest)
+    )
     process = forked(extract, videos, tmp_path)
     wait_for((tmp_path/"parts"/"made_with.json").exists)
     with pytest.raises(FileError, match=f"parts: in use by process {process.pid}"):
@@ -181,14 +199,21 @@ def test_a_second_extraction_is_told_who_is_there(videos, tmp_path, monkeypatch)
 def test_extraction_onto_a_full_disk(videos, tmp_path):
     "What fits is there and whole, the error names the file, and with room again the rest is made."
     with small_disk(tmp_path/"disk", 300) as (disk, grow):
-        with pytest.raises(WriteError, match="disk.*cannot be written: (No space left|File too large)"):
+        with pytest.raises(
+            WriteError, match="disk.*cannot be written: (No space left|File too large)"
+        ):
             extract(videos, disk/"out")
         before = parts(disk/"out") if (disk/"out"/"parts").exists() else {}
         assert not list(leftovers(disk))
         for name in before:
-            assert read_part(disk/"out", name.removesuffix(".safetensors"))["features"].shape == (30, 256)
+            assert read_part(disk/"out", name.removesuffix(".safetensors"))["features"].shape == (
+                30,
+                256,
+            )
         grow()
-        assert extract(videos, disk/"out").made == 5 - len(before) and len(parts(disk/"out")) == 5
+        assert (
+            extract(videos, disk/"out").made == 5 - len(before) and len(parts(disk/"out")) == 5
+        )
 
 
 def test_extraction_into_a_closed_folder(videos, tmp_path):
@@ -199,18 +224,37 @@ def test_extraction_into_a_closed_folder(videos, tmp_path):
 
 def test_names_that_no_disk_can_take(tmp_path):
     "Ids with slashes, dots, NUL or a thousand letters stay ids; their parts stay in the folder."
-    names = ["../../up", "/etc/cron.d/x", "a/b", "..", ".", "", "x" * 1000, "é" * 120, "nul\0byte", "plain"]
+    names = [
+        "../../up",
+        "/etc/cron.d/x",
+        "a/b",
+        "..",
+        ".",
+        "",
+        "x" * 1000,
+        "é" * 120,
+        "nul\0byte",
+        "plain",
+    ]
     done = extract({name: EXAMPLE for name in names}, tmp_path/"in"/"out")
     assert done.ids == names and not done.failed
-    assert {path for path in tmp_path.rglob("*") if path.is_file()} - {tmp_path/"in"/"out"/"parts"/name for name in (".lock", ".locked_by", "made_with.json")} \
-        == {part_path(tmp_path/"in"/"out", name) for name in names}
+    assert {path for path in tmp_path.rglob("*") if path.is_file()} - {
+        tmp_path/"in"/"out"/"parts" / name
+        for name in (".lock", ".locked_by", "made_with.json")
+    } == {part_path(tmp_path/"in"/"out", name) for name in names}
 
 
-# a corpus -----------------------------------------------------------------------------------------------------------
+# a corpus
+# --------------------------------------------------------------------------------------------------
 
 
 def build(out: Path, words: str = "a star jumps") -> Corpus:
-    return assemble(out, "stars", {f"clip{number}": [words] for number in range(5)}, {"train": [0, 1, 2], "validation": [3], "test": [4]})
+    return assemble(
+        out,
+        "stars",
+        {f"clip{number}": [words] for number in range(5)},
+        {"train": [0, 1, 2], "validation": [3], "test": [4]},
+    )
 
 
 def test_assembly_onto_a_full_disk_keeps_the_corpus_that_was_there(videos, tmp_path):
@@ -231,16 +275,26 @@ def test_assembly_onto_a_full_disk_keeps_the_corpus_that_was_there(videos, tmp_p
 
 def test_a_refused_file_of_features_keeps_the_corpus_that_was_there(tmp_path):
     import numpy as np
+
     (tmp_path/"captions.json").write_text(json.dumps({"a": ["one"], "b": ["two"]}))
-    (tmp_path/"splits.json").write_text(json.dumps({"train": ["a"], "validation": ["b"], "test": []}))
-    prepare = lambda name: prepare_features(tmp_path/"corpus", tmp_path/name, tmp_path/"captions.json", tmp_path/"splits.json",
-                                            settings=preset("smoke", frames=3, glance="feature").clip)
+    (tmp_path/"splits.json").write_text(
+        json.dumps({"train": ["a"], "validation": ["b"], "test": []})
+    )
+    prepare = lambda name: prepare_features(
+        tmp_path/"corpus",
+        tmp_path / name,
+        tmp_path/"captions.json",
+        tmp_path/"splits.json",
+        settings=preset("smoke", frames=3, glance="feature").clip,
+    )
     np.savez(tmp_path/"good.npz", a=np.ones((3, 2)), b=np.ones((3, 2)))
     np.savez(tmp_path/"bad.npz", a=np.ones((3, 2)), b=np.full((3, 2), np.nan))
     prepare("good.npz")
     with pytest.raises(CorpusError, match="bad.npz: b has values that are not finite"):
         prepare("bad.npz")
-    assert Corpus.load(tmp_path/"corpus").ids == ["a", "b"] and not list(leftovers(tmp_path/"corpus"))
+    assert Corpus.load(tmp_path/"corpus").ids == ["a", "b"] and not list(
+        leftovers(tmp_path/"corpus")
+    )
 
 
 def test_two_assemblies_on_one_folder(videos, tmp_path):
@@ -262,14 +316,17 @@ def test_two_that_want_the_same_world_both_get_it(tmp_path, monkeypatch):
     tally("faults", "two runs on one folder", "injected")
 
 
-# training -----------------------------------------------------------------------------------------------------------
+# training
+# --------------------------------------------------------------------------------------------------
 
 CONFIG = preset("smoke", supervision_epochs=5, hidden=32)
 
 
 def learn(folder, config=CONFIG):
     torch.set_num_threads(1)
-    return train(folder, noise_corpus(), config, recipes()["Baseline"], bars=False, save_seconds=0.1)
+    return train(
+        folder, noise_corpus(), config, recipes()["Baseline"], bars=False, save_seconds=0.1
+    )
 
 
 def test_training_interrupted_by_hand_ends_with_the_same_bits(tmp_path, monkeypatch):
@@ -281,11 +338,17 @@ def test_training_interrupted_by_hand_ends_with_the_same_bits(tmp_path, monkeypa
         process = forked(learn, tmp_path/"torn")
         wait_for((tmp_path/"torn"/"checkpoint.pt").exists)
         strike(process, signal.SIGINT)
-    assert not (tmp_path/"torn"/"weights.safetensors").exists() and not list(leftovers(tmp_path/"torn"))
+    assert not (tmp_path/"torn"/"weights.safetensors").exists() and not list(
+        leftovers(tmp_path/"torn")
+    )
     again = forked(learn, tmp_path/"torn")
     again.join(120)
-    expected, found = (load_file(tmp_path/name/"weights.safetensors") for name in ("whole", "torn"))
-    assert expected.keys() == found.keys() and all(torch.equal(expected[name], found[name]) for name in expected)
+    expected, found = (
+        load_file(tmp_path / name/"weights.safetensors") for name in ("whole", "torn")
+    )
+    assert expected.keys() == found.keys() and all(
+        torch.equal(expected[name], found[name]) for name in expected
+    )
 
 
 def test_training_onto_a_disk_that_is_full_from_the_start(tmp_path):
@@ -298,12 +361,16 @@ def test_training_onto_a_disk_that_is_full_from_the_start(tmp_path):
         assert (disk/"run"/"weights.safetensors").exists()
 
 
-# scoring ------------------------------------------------------------------------------------------------------------
+# scoring
+# --------------------------------------------------------------------------------------------------
 
 
 def rows(folder: Path, count: int = 4) -> list[dict]:
     "Rows as training leaves them: captions, no scores."
-    made = [{"row": f"Row {number}", "seed": 0, "captions": {"greedy": {"a": "a dog"}}} for number in range(count)]
+    made = [
+        {"row": f"Row {number}", "seed": 0, "captions": {"greedy": {"a": "a dog"}}}
+        for number in range(count)
+    ]
     for row in made:
         write_whole(folder/"rows"/f"seed-0.row-{row['row'][-1]}.json", json.dumps(row))
     return made
@@ -316,7 +383,10 @@ def stored(folder: Path) -> list[dict]:
 def scored(waiting, references, **facts):
     "Scores without a scorer."
     for number in waiting:
-        yield number, metrics.Scores({"CIDEr": number + 0.5}, "test", {"CIDEr": {"a": number + 0.5}})
+        yield (
+            number,
+            metrics.Scores({"CIDEr": number + 0.5}, "test", {"CIDEr": {"a": number + 0.5}}),
+        )
 
 
 def scored_once(*rest, **facts):
@@ -335,7 +405,11 @@ def test_scoring_is_ended_and_taken_up_again(tmp_path, monkeypatch, kill):
     strike(process, kill)
     before, asked = done(), []
     assert len(before) == 1
-    monkeypatch.setattr(metrics, "score_many", lambda waiting, *rest, **facts: asked.extend(waiting) or scored(waiting, *rest, **facts))
+    monkeypatch.setattr(
+        metrics,
+        "score_many",
+        lambda waiting, *rest, **facts: asked.extend(waiting) or scored(waiting, *rest, **facts),
+    )
     score_rows(tmp_path, stored(tmp_path), {"a": ["a dog"]}, False)
     assert len(done()) == 4 and len(asked) == 3 and all(row in done() for row in before)
 
@@ -345,7 +419,9 @@ def test_scoring_onto_a_full_disk(tmp_path, monkeypatch):
     made = rows(tmp_path/"elsewhere")
     with small_disk(tmp_path/"disk", 8) as (disk, grow):
         with pytest.raises(WriteError, match="rows.*cannot be written"):
-            score_rows(disk, [{**row, "filler": "x" * 5000} for row in made], {"a": ["a dog"]}, False)
+            score_rows(
+                disk, [{**row, "filler": "x" * 5000} for row in made], {"a": ["a dog"]}, False
+            )
         assert not list(leftovers(disk))
         grow()
         score_rows(disk, made, {"a": ["a dog"]}, False)
@@ -358,21 +434,50 @@ def test_java_ends_with_the_one_who_asked(kill):
     psutil = pytest.importorskip("psutil")
     many = {str(number): "a man plays a guitar" for number in range(2000)}
     process = forked(metrics.score, many, {name: [caption] for name, caption in many.items()})
-    children = wait_for(lambda: [child for child in psutil.Process(process.pid).children(recursive=True) if "java" in child.name()])
+    children = wait_for(
+        lambda: [
+            child
+            for child in psutil.Process(process.pid).children(recursive=True)
+            if "java" in child.name()
+        ]
+    )
     strike(process, kill)
-    wait_for(lambda: not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children))
+    wait_for(
+        lambda: (
+            not any(
+                child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
+            )
+        )
+    )
 
 
-# captioning ---------------------------------------------------------------------------------------------------------
+# captioning
+# --------------------------------------------------------------------------------------------------
 
 
 def test_captioning_a_folder_interrupted_by_hand(run_folder, tmp_path):  # noqa: F811
     "What was said is said in whole lines, one sentence tells the rest, and nothing hangs."
     for number in range(400):
         (tmp_path/f"{number:03d}.mp4").symlink_to(EXAMPLE)
-    process = subprocess.Popen([sys.executable, "-u", "-m", "picknet_nb.cli", "caption", str(tmp_path), "--run", str(run_folder), "--json"],
-                               stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=Path(__file__).parents[1], env={**os.environ, "OMP_NUM_THREADS": "2"},
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # a shell's background jobs ignore it
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-u",
+            "-m",
+            "picknet_nb.cli",
+            "caption",
+            str(tmp_path),
+            "--run",
+            str(run_folder),
+            "--json",
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "OMP_NUM_THREADS": "2"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # a shell's background jobs ignore it
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
     rest, errors = process.communicate(timeout=60)

@@ -1,4 +1,5 @@
-"""Data that somebody made to do harm: bombs at their real size under a limit of memory and disk, files that show others, pipes, links, edited short cuts."""
+"""Data that somebody made to do harm: bombs at their real size under a limit of memory and disk,
+files that show others, pipes, links, edited short cuts."""
 import io
 import json
 import lzma
@@ -21,19 +22,22 @@ from picknet_nb import files
 from picknet_nb.cnn import WeightsError, load_cnn, read_weights
 from picknet_nb.config import ClipSettings
 from picknet_nb.corpus import Corpus, CorpusError, _read_videos, check_captions
-from picknet_nb.datasets import (download, download_dataset, open_features, prepare_features, read_captions, read_mapping, read_msrvtt, read_msvd_csv, read_splits,
-                                 unpack_clips)
+from picknet_nb.datasets import (
+    download, download_dataset, open_features, prepare_features, read_captions, read_mapping,
+    read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
 from picknet_nb.files import FileError, PickNetError, WriteError, locked, read_json
 from picknet_nb.metrics import ScoreError, score
 from picknet_nb.metrics import read_captions as read_scored
 from picknet_nb.metrics import read_references
 from picknet_nb.text import tokenize
 
-MEMORY, DISK, SECONDS = 1 << 30, 64 << 20, 120  # what a child may take beyond what it begins with, and how long it may take
+# what a child may take beyond what it begins with, and how long it may take
+MEMORY, DISK, SECONDS = 1 << 30, 64 << 20, 120
 TWO = ClipSettings(frames=2, min_word_count=1, glance="feature")
 
 
-# a child with limits ------------------------------------------------------------------------------------------------
+# a child with limits
+# ------------------------------------------------------------------------------------------------
 
 
 def _tried(line, job) -> None:
@@ -50,7 +54,8 @@ def _tried(line, job) -> None:
 
 
 def limited(job) -> tuple[str, object]:
-    "What a call gives, or the name and the text of its error, in a process that may take a gigabyte of memory, write 64 MB into a file, and not hang."
+    """What a call gives, or the name and the text of its error, in a process that may take a
+    gigabyte of memory, write 64 MB into a file, and not hang."""
     if not Path("/proc/self/statm").exists():
         pytest.skip("limits of memory need Linux")
     context = multiprocessing.get_context("fork")
@@ -75,7 +80,8 @@ def refused(job, *words: str) -> None:
     assert all(word in said for word in words) and "\n" not in said, said
 
 
-# bombs --------------------------------------------------------------------------------------------------------------
+# bombs
+# --------------------------------------------------------------------------------------------------
 
 
 def zeros(count: int) -> bytes:
@@ -104,16 +110,41 @@ def zip_bomb(path: Path, entries: dict[str, tuple[bytes, int]]) -> Path:
     body, directory = b"", b""
     for name, (head, count) in entries.items():
         packed = stored(head) + zeros(count)
-        about = struct.pack("<HHHHHIIIHH", 20, 0, 8, 0, 33, checksum(head, count), len(packed), len(head) + count, len(name), 0)
-        directory += b"PK\1\2" + struct.pack("<H", 20) + about + struct.pack("<HHHII", 0, 0, 0, 0, len(body)) + name.encode()
+        about = struct.pack(
+            "<HHHHHIIIHH",
+            20,
+            0,
+            8,
+            0,
+            33,
+            checksum(head, count),
+            len(packed),
+            len(head) + count,
+            len(name),
+            0,
+        )
+        directory += (
+            b"PK\1\2"
+            + struct.pack("<H", 20)
+            + about
+            + struct.pack("<HHHII", 0, 0, 0, 0, len(body))
+            + name.encode()
+        )
         body += b"PK\3\4" + about + name.encode() + packed
-    path.write_bytes(body + directory + b"PK\5\6" + struct.pack("<HHHHIIH", 0, 0, len(entries), len(entries), len(directory), len(body), 0))
+    path.write_bytes(
+        body
+        + directory
+        + b"PK\5\6"
+        + struct.pack("<HHHHIIH", 0, 0, len(entries), len(entries), len(directory), len(body), 0)
+    )
     return path
 
 
 def npy_head(shape: tuple, kind: str = "<f4") -> bytes:
     file = io.BytesIO()
-    np.lib.format.write_array_header_1_0(file, {"descr": kind, "fortran_order": False, "shape": shape})
+    np.lib.format.write_array_header_1_0(
+        file, {"descr": kind, "fortran_order": False, "shape": shape}
+    )
     return file.getvalue()
 
 
@@ -130,10 +161,23 @@ def preparing(tmp_path: Path, path: Path, texts):
 
 def test_an_archive_of_arrays_that_unpacks_to_nine_gigabytes(tmp_path, texts):
     each, wide = 3 << 30, (3 << 30) // 8
-    path = zip_bomb(tmp_path/"each.npz", {f"{name}.npy": (npy_head((2, wide)), each) for name in "abc"})
+    path = zip_bomb(
+        tmp_path/"each.npz", {f"{name}.npy": (npy_head((2, wide)), each) for name in "abc"}
+    )
     assert path.stat().st_size < 12 << 20
-    refused(preparing(tmp_path, path, texts), "each.npz", "would unpack to 9,66", "PICKNET_UNPACKED_BYTES")
-    path = zip_bomb(tmp_path/"all.npz", {"ids.npy": (npy_head((3,), "<U1") + "abc".encode("utf-32-le"), 0), "features.npy": (npy_head((3, 2, wide // 3)), each)})
+    refused(
+        preparing(tmp_path, path, texts),
+        "each.npz",
+        "would unpack to 9,66",
+        "PICKNET_UNPACKED_BYTES",
+    )
+    path = zip_bomb(
+        tmp_path/"all.npz",
+        {
+            "ids.npy": (npy_head((3,), "<U1") + "abc".encode("utf-32-le"), 0),
+            "features.npy": (npy_head((3, 2, wide // 3)), each),
+        },
+    )
     refused(preparing(tmp_path, path, texts), "all.npz", "would unpack to 3,22")
     assert not (tmp_path/"out").exists()
 
@@ -142,11 +186,28 @@ def test_clips_and_ids_that_are_too_many_or_too_large(tmp_path, texts):
     "Below the limit of a file, and yet far more than a clip or a list of names can be."
     inside = 400 << 20
     path = zip_bomb(tmp_path/"one.npz", {"a.npy": (npy_head((2, inside // 8)), inside)})
-    refused(preparing(tmp_path, path, texts), "one.npz: a cannot be read", "419,430,", "PICKNET_CLIP_BYTES")
-    path = zip_bomb(tmp_path/"ids.npz", {"ids.npy": (npy_head((60_000_000,), "|S1"), 60_000_000), "features.npy": (npy_head((3, 2, 2)), 48)})
+    refused(
+        preparing(tmp_path, path, texts),
+        "one.npz: a cannot be read",
+        "419,430,",
+        "PICKNET_CLIP_BYTES",
+    )
+    path = zip_bomb(
+        tmp_path/"ids.npz",
+        {
+            "ids.npy": (npy_head((60_000_000,), "|S1"), 60_000_000),
+            "features.npy": (npy_head((3, 2, 2)), 48),
+        },
+    )
     refused(preparing(tmp_path, path, texts), "ids.npz", "at most 1,000,000 names")
-    path = zip_bomb(tmp_path/"q.npz", {"ids.npy": (npy_head((1,), "<U1") + "a".encode("utf-32-le"), 0), "scale.npy": (npy_head((), "<f4") + b"\0\0\x80?", 0),
-                                       "q.npy": (npy_head((1, inside // 2, 2), "|u1"), inside)})
+    path = zip_bomb(
+        tmp_path/"q.npz",
+        {
+            "ids.npy": (npy_head((1,), "<U1") + "a".encode("utf-32-le"), 0),
+            "scale.npy": (npy_head((), "<f4") + b"\0\0\x80?", 0),
+            "q.npy": (npy_head((1, inside // 2, 2), "|u1"), inside),
+        },
+    )
     refused(preparing(tmp_path, path, texts), "q.npz: a cannot be read", "PICKNET_CLIP_BYTES")
 
 
@@ -165,29 +226,51 @@ def test_hdf5_of_nine_gigabytes(tmp_path, texts):
     with h5py.File(tmp_path/"zeros.h5", "w") as file:
         file.create_dataset("a", (2, 1_150_000_000), "f4", chunks=(1, 1 << 20))
     assert (tmp_path/"zeros.h5").stat().st_size < 8000
-    refused(preparing(tmp_path, tmp_path/"zeros.h5", texts), "zeros.h5", "would unpack to 9,200,000,000 bytes")
+    refused(
+        preparing(tmp_path, tmp_path/"zeros.h5", texts),
+        "zeros.h5",
+        "would unpack to 9,200,000,000 bytes",
+    )
     with h5py.File(tmp_path/"many.h5", "w") as file:
         one = file.create_dataset("a", (2, 5_000_000), "f4", chunks=(1, 1 << 20))
-        for number in range(100): file[str(number)] = one  # another name for the same
-    refused(preparing(tmp_path, tmp_path/"many.h5", texts), "many.h5", "would unpack to 4,040,000,000 bytes")
+        for number in range(100):
+            file[str(number)] = one  # another name for the same
+    refused(
+        preparing(tmp_path, tmp_path/"many.h5", texts),
+        "many.h5",
+        "would unpack to 4,040,000,000 bytes",
+    )
     with h5py.File(tmp_path/"chunk.h5", "w") as file:
-        file.create_dataset("a", (2, 4), "f4", chunks=(2, 400_000_000), maxshape=(None, None), compression="gzip").id.write_direct_chunk((0, 0), zlib.compress(b""))
+        file.create_dataset(
+            "a", (2, 4), "f4", chunks=(2, 400_000_000), maxshape=(None, None), compression="gzip"
+        ).id.write_direct_chunk((0, 0), zlib.compress(b""))
     refused(preparing(tmp_path, tmp_path/"chunk.h5", texts), "chunk.h5", "PICKNET_CLIP_BYTES")
 
 
 def test_hdf5_whose_pieces_unpack_to_more_than_they_should(tmp_path, texts):
-    "A chunk of 64 bytes holds a gzip stream of three gigabytes: the library itself follows it to the end."
+    """A chunk of 64 bytes holds a gzip stream of three gigabytes: the library itself follows it
+    to the end."""
     h5py = pytest.importorskip("h5py")
     with h5py.File(tmp_path/"piece.h5", "w") as file:
         file.create_dataset("a", (2, 8), "f4", chunks=(2, 8), compression="gzip")
         bomb = b"\x78\xda" + zeros(3 << 30) + b"\0\0\0\0"
         file["a"].id.write_direct_chunk((0, 0), bomb)
-    refused(preparing(tmp_path, tmp_path/"piece.h5", texts), "piece.h5: a cannot be read", "unpack to more than its 64 bytes")
-    with h5py.File(tmp_path/"lzf.h5", "w") as file: file.create_dataset("a", data=np.zeros((2, 8), "f4"), compression="lzf")
-    with h5py.File(tmp_path/"small.h5", "w") as file: file.create_dataset("a", (2, 1 << 20), "f4", chunks=(1, 1))
-    with pytest.raises(CorpusError, match="lzf.h5: a cannot be read: is packed in a way that is not read"):
+    refused(
+        preparing(tmp_path, tmp_path/"piece.h5", texts),
+        "piece.h5: a cannot be read",
+        "unpack to more than its 64 bytes",
+    )
+    with h5py.File(tmp_path/"lzf.h5", "w") as file:
+        file.create_dataset("a", data=np.zeros((2, 8), "f4"), compression="lzf")
+    with h5py.File(tmp_path/"small.h5", "w") as file:
+        file.create_dataset("a", (2, 1 << 20), "f4", chunks=(1, 1))
+    with pytest.raises(
+        CorpusError, match="lzf.h5: a cannot be read: is packed in a way that is not read"
+    ):
         prepare_features(tmp_path/"out", tmp_path/"lzf.h5", *texts, settings=TWO)
-    with pytest.raises(CorpusError, match="small.h5: a cannot be read: is cut into more than 65,536 pieces"):
+    with pytest.raises(
+        CorpusError, match="small.h5: a cannot be read: is cut into more than 65,536 pieces"
+    ):
         prepare_features(tmp_path/"out", tmp_path/"small.h5", *texts, settings=TWO)
 
 
@@ -195,8 +278,14 @@ def test_honest_hdf5_is_read(tmp_path):
     h5py = pytest.importorskip("h5py")
     values = np.random.RandomState(0).rand(30, 600).astype(np.float32)
     with h5py.File(tmp_path/"all.h5", "w") as file:
-        for name, how in {"plain": {}, "gzip": dict(compression="gzip"), "full": dict(compression="gzip", shuffle=True, fletcher32=True),
-                          "chunked": dict(chunks=(7, 100)), "sum": dict(fletcher32=True), "noise": dict(compression=9)}.items():
+        for name, how in {
+            "plain": {},
+            "gzip": dict(compression="gzip"),
+            "full": dict(compression="gzip", shuffle=True, fletcher32=True),
+            "chunked": dict(chunks=(7, 100)),
+            "sum": dict(fletcher32=True),
+            "noise": dict(compression=9),
+        }.items():
             file.create_dataset(name, data=values, **how)
     for name, read in open_features(tmp_path/"all.h5").items():
         assert np.array_equal(read(), values), name
@@ -205,7 +294,10 @@ def test_honest_hdf5_is_read(tmp_path):
 def test_weights_that_unpack_to_five_gigabytes(tmp_path):
     torch.save({"a": torch.randn(4), "b": torch.randn(4)}, tmp_path/"good.pth")
     with zipfile.ZipFile(tmp_path/"good.pth") as good:
-        entries = {name: (b"", 2_700_000_000) if "/data/" in name else (good.read(name), 0) for name in good.namelist()}
+        entries = {
+            name: (b"", 2_700_000_000) if "/data/" in name else (good.read(name), 0)
+            for name in good.namelist()
+        }
     path = zip_bomb(tmp_path/"bomb.pth", entries)
     assert path.stat().st_size < 8 << 20
     refused(lambda: read_weights(path), "bomb.pth", "would unpack to 5,400,000")
@@ -214,7 +306,8 @@ def test_weights_that_unpack_to_five_gigabytes(tmp_path):
 
 def test_lists_of_tensors_that_ask_for_memory(tmp_path):
     class Large:
-        def __reduce__(self): return bytearray, (2 << 30,)
+        def __reduce__(self):
+            return bytearray, (2 << 30,)
 
     torch.save({"a": torch.zeros(1), "b": Large()}, tmp_path/"large.pth")
     refused(lambda: read_weights(tmp_path/"large.pth"), "large.pth", "memory of any size")
@@ -222,7 +315,12 @@ def test_lists_of_tensors_that_ask_for_memory(tmp_path):
         archive.writestr("nested/data.pkl", b"\x80\x02" + b"]" * 60_000_000 + b".")
         archive.writestr("nested/version", "3\n")
         archive.writestr("nested/byteorder", "little")
-    refused(lambda: read_weights(tmp_path/"nested.pth"), "nested.pth", "60,000,003 bytes", "PICKNET_PICKLE_BYTES")
+    refused(
+        lambda: read_weights(tmp_path/"nested.pth"),
+        "nested.pth",
+        "60,000,003 bytes",
+        "PICKNET_PICKLE_BYTES",
+    )
 
 
 def test_weights_with_holes(tmp_path):
@@ -231,16 +329,26 @@ def test_weights_with_holes(tmp_path):
     with open(tmp_path/"holes.safetensors", "wb") as file:
         file.write(struct.pack("<Q", len(header)) + header)
         file.truncate(8 + len(header) + size)
-    refused(lambda: read_weights(tmp_path/"holes.safetensors"), "holes.safetensors", "would unpack to 3,22")
+    refused(
+        lambda: read_weights(tmp_path/"holes.safetensors"),
+        "holes.safetensors",
+        "would unpack to 3,22",
+    )
 
 
 def test_damaged_weights_are_found_by_their_checksums(tmp_path):
     torch.save({"layer.weight": torch.zeros(100, 100)}, tmp_path/"good.pth")
     content, found = (tmp_path/"good.pth").read_bytes(), 0
     with zipfile.ZipFile(tmp_path/"good.pth") as archive:
-        begin = next(entry.header_offset for entry in archive.infolist() if entry.filename.endswith("/data/0"))
+        begin = next(
+            entry.header_offset
+            for entry in archive.infolist()
+            if entry.filename.endswith("/data/0")
+        )
     for place in range(begin + 200, begin + 40_000, 2000):
-        (tmp_path/"bad.pth").write_bytes(content[:place] + bytes([content[place] ^ 64]) + content[place + 1:])
+        (tmp_path/"bad.pth").write_bytes(
+            content[:place] + bytes([content[place] ^ 64]) + content[place + 1 :]
+        )
         with pytest.raises(WeightsError, match="bad.pth: damaged: the checksum of .*data/0"):
             read_weights(tmp_path/"bad.pth")
         found += 1
@@ -265,13 +373,26 @@ def test_a_tar_of_two_hundred_bytes(tmp_path, monkeypatch):
     size = 5_900_000_000
     (tmp_path/"plain.tar").write_bytes(sparse_tar(size))
     (tmp_path/"packed.tar").write_bytes(lzma.compress(sparse_tar(size)))
-    with tarfile.open(tmp_path/"packed.tar") as tar: assert tar.next().size == size  # the attack is real
+    # the attack is real
+    with tarfile.open(tmp_path/"packed.tar") as tar:
+        assert tar.next().size == size
     assert (tmp_path/"packed.tar").stat().st_size < 250
-    refused(lambda: unpack_clips(tmp_path/"plain.tar", tmp_path/"clips"), "plain.tar: clip.avi would unpack to 5,900,000,000 bytes")
-    refused(lambda: unpack_clips(tmp_path/"packed.tar", tmp_path/"clips"), "packed.tar: cannot be unpacked")
-    monkeypatch.setattr("picknet_nb.datasets.download", lambda *args, **options: tmp_path/"small.tar")
+    refused(
+        lambda: unpack_clips(tmp_path/"plain.tar", tmp_path/"clips"),
+        "plain.tar: clip.avi would unpack to 5,900,000,000 bytes",
+    )
+    refused(
+        lambda: unpack_clips(tmp_path/"packed.tar", tmp_path/"clips"),
+        "packed.tar: cannot be unpacked",
+    )
+    monkeypatch.setattr(
+        "picknet_nb.datasets.download", lambda *args, **options: tmp_path/"small.tar"
+    )
     (tmp_path/"small.tar").write_bytes(sparse_tar(3_000_000_000))
-    refused(lambda: download_dataset("msvd", tmp_path, progress=False), "small.tar: clip.avi would unpack to 3,000,000,000 bytes")
+    refused(
+        lambda: download_dataset("msvd", tmp_path, progress=False),
+        "small.tar: clip.avi would unpack to 3,000,000,000 bytes",
+    )
     assert not list((tmp_path/"clips").iterdir())
 
 
@@ -293,30 +414,60 @@ def test_captions_that_nobody_wrote(tmp_path):
     long = "a dog " * 17_000
     (path := tmp_path/"said.json").write_text(json.dumps({"one": "a dog", "two": long}))
     for read in (read_scored, read_references):
-        with pytest.raises(ScoreError, match=r"said.json: more than 5,000 letters in one caption \(PICKNET_CAPTION_LETTERS\) of two"):
+        with pytest.raises(
+            ScoreError,
+            match=r"said.json: more than 5,000 letters in one caption \(PICKNET_CAPTION_LETTERS\) "
+                  r"of two",
+        ):
             read(path)
-    refused(lambda: score({"one": "a dog", "two": long}, {"one": ["a dog"], "two": ["a dog"]}), "more than 5,000 letters", "of two")
-    refused(lambda: score({"two": "a dog"}, {"two": ["a dog", long]}), "more than 5,000 letters", "of two")
+    refused(
+        lambda: score({"one": "a dog", "two": long}, {"one": ["a dog"], "two": ["a dog"]}),
+        "more than 5,000 letters",
+        "of two",
+    )
+    refused(
+        lambda: score({"two": "a dog"}, {"two": ["a dog", long]}),
+        "more than 5,000 letters",
+        "of two",
+    )
     (tmp_path/"mine.json").write_text(json.dumps({"one": ["a dog"], "two": ["a dog", long]}))
-    with pytest.raises(CorpusError, match="mine.json: two has a caption of more than 5,000 letters"):
+    with pytest.raises(
+        CorpusError, match="mine.json: two has a caption of more than 5,000 letters"
+    ):
         read_captions(tmp_path/"mine.json")
-    (tmp_path/"mine.csv").write_text(f"VideoID,Start,End,Language,Description\na,1,2,English,{long}\n")
-    with pytest.raises(CorpusError, match="mine.csv: a_1_2 has a caption of more than 5,000 letters"):
+    (tmp_path/"mine.csv").write_text(
+        f"VideoID,Start,End,Language,Description\na,1,2,English,{long}\n"
+    )
+    with pytest.raises(
+        CorpusError, match="mine.csv: a_1_2 has a caption of more than 5,000 letters"
+    ):
         read_msvd_csv(tmp_path/"mine.csv")
 
 
 def test_captions_of_too_many_words_or_of_none():
     pytest.importorskip("pycocoevalcap", reason="pycocoevalcap is not installed")
-    with pytest.raises(ScoreError, match=r"more than 200 words in one caption \(PICKNET_CAPTION_WORDS\) of two"):
-        score({"one": "a dog", "two": "a dog"}, {"one": ["a dog"], "two": ["a cat", "a,b " * 101]}, ("CIDEr",))
+    with pytest.raises(
+        ScoreError, match=r"more than 200 words in one caption \(PICKNET_CAPTION_WORDS\) of two"
+    ):
+        score(
+            {"one": "a dog", "two": "a dog"},
+            {"one": ["a dog"], "two": ["a cat", "a,b " * 101]},
+            ("CIDEr",),
+        )
     with pytest.raises(ScoreError, match="not one word in the references of two"):
-        score({"one": "a dog", "two": "a dog"}, {"one": ["a dog"], "two": ["...", "?", ""]}, ("CIDEr",))
+        score(
+            {"one": "a dog", "two": "a dog"},
+            {"one": ["a dog"], "two": ["...", "?", ""]},
+            ("CIDEr",),
+        )
     with pytest.raises(ScoreError, match="not one word in the references of one"):
         score({"one": "a dog"}, {"one": ["..."]}, ("CIDEr",))
 
 
 def test_blanks_without_end_are_cut_at_once():
-    assert limited(lambda: [tokenize(" " * 200_000 + text) for text in ("!", "dog.", "dog. he")]) == ("read", [[], ["dog"], ["dog", "he"]])
+    assert limited(
+        lambda: [tokenize(" " * 200_000 + text) for text in ("!", "dog.", "dog. he")]
+    ) == ("read", [[], ["dog"], ["dog", "he"]])
 
 
 def test_words_that_would_fill_the_memory(tmp_path):
@@ -324,43 +475,75 @@ def test_words_that_would_fill_the_memory(tmp_path):
     about = json.loads((tmp_path/"corpus.json").read_text())
     about["settings"]["max_words"] = 1_000_000
     (tmp_path/"corpus.json").write_text(json.dumps(about))
-    refused(lambda: Corpus.load(tmp_path), str(tmp_path), "max_words=1000000 would make 1,600,000,000 bytes")
+    refused(
+        lambda: Corpus.load(tmp_path),
+        str(tmp_path),
+        "max_words=1000000 would make 1,600,000,000 bytes",
+    )
 
 
 def test_texts_have_a_limit_that_can_be_raised(tmp_path, monkeypatch):
-    with open(tmp_path/"holes.json", "wb") as file: file.truncate(3 << 30)
-    for read in (read_json, read_captions, read_mapping, read_msvd_csv, lambda path: read_splits(path, []), read_scored, read_msrvtt):
-        refused(lambda: read(tmp_path/"holes.json"), "holes.json", "more than 50,331,648 bytes", "PICKNET_TEXT_BYTES")
+    with open(tmp_path/"holes.json", "wb") as file:
+        file.truncate(3 << 30)
+    for read in (
+        read_json,
+        read_captions,
+        read_mapping,
+        read_msvd_csv,
+        lambda path: read_splits(path, []),
+        read_scored,
+        read_msrvtt,
+    ):
+        refused(
+            lambda: read(tmp_path/"holes.json"),
+            "holes.json",
+            "more than 50,331,648 bytes",
+            "PICKNET_TEXT_BYTES",
+        )
     (tmp_path/"small.json").write_text('{"a": 1}' + " " * 100)
     monkeypatch.setenv("PICKNET_TEXT_BYTES", "50")
-    with pytest.raises(FileError, match="more than 50 bytes"): read_json(tmp_path/"small.json")
+    with pytest.raises(FileError, match="more than 50 bytes"):
+        read_json(tmp_path/"small.json")
     monkeypatch.setenv("PICKNET_TEXT_BYTES", "5000")
     assert read_json(tmp_path/"small.json") == {"a": 1}
     monkeypatch.setenv("PICKNET_TEXT_BYTES", "a lot")
-    with pytest.raises(PickNetError, match="PICKNET_TEXT_BYTES must be a whole number, not 'a lot'"): read_json(tmp_path/"small.json")
+    with pytest.raises(
+        PickNetError, match="PICKNET_TEXT_BYTES must be a whole number, not 'a lot'"
+    ):
+        read_json(tmp_path/"small.json")
 
 
 def test_every_limit_is_named_in_an_error_and_can_be_raised(tmp_path, texts, monkeypatch):
-    np.savez_compressed(tmp_path/"f.npz", **{name: np.zeros((2, 5000), np.float32) for name in "abc"})
+    np.savez_compressed(
+        tmp_path/"f.npz", **{name: np.zeros((2, 5000), np.float32) for name in "abc"}
+    )
     monkeypatch.setitem(files.LIMITS, "PICKNET_UNPACKED_BYTES", 50_000)
     monkeypatch.setitem(files.LIMITS, "PICKNET_CLIP_BYTES", 30_000)
-    with pytest.raises(CorpusError, match="PICKNET_UNPACKED_BYTES"): prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, settings=TWO)
+    with pytest.raises(CorpusError, match="PICKNET_UNPACKED_BYTES"):
+        prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, settings=TWO)
     monkeypatch.setenv("PICKNET_UNPACKED_BYTES", "1000000")
-    with pytest.raises(CorpusError, match="PICKNET_CLIP_BYTES"): prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, settings=TWO)
+    with pytest.raises(CorpusError, match="PICKNET_CLIP_BYTES"):
+        prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, settings=TWO)
     monkeypatch.setenv("PICKNET_CLIP_BYTES", "1000000")
-    assert prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts, settings=TWO).corpus.features.shape == (3, 2, 5000)
+    assert prepare_features(
+        tmp_path/"out", tmp_path/"f.npz", *texts, settings=TWO
+    ).corpus.features.shape == (3, 2, 5000)
 
 
-# other files --------------------------------------------------------------------------------------------------------
+# other files
+# --------------------------------------------------------------------------------------------------
 
 
 def test_hdf5_shows_no_other_file(tmp_path, texts):
     "External storage, virtual data sets and links of all kinds, each of which h5py follows."
     h5py = pytest.importorskip("h5py")
     (secret := tmp_path/"secret.txt").write_bytes(b"a secret" * 8)
-    with h5py.File(tmp_path/"other.h5", "w") as file: file["a"] = np.frombuffer(secret.read_bytes(), np.uint8).reshape(2, 32)
-    with h5py.File(tmp_path/"external.h5", "w") as file: file.create_dataset("a", (2, 32), "u1", external=[(str(secret), 0, 64)])
-    with h5py.File(tmp_path/"link.h5", "w") as file: file["a"] = h5py.ExternalLink("other.h5", "/a")
+    with h5py.File(tmp_path/"other.h5", "w") as file:
+        file["a"] = np.frombuffer(secret.read_bytes(), np.uint8).reshape(2, 32)
+    with h5py.File(tmp_path/"external.h5", "w") as file:
+        file.create_dataset("a", (2, 32), "u1", external=[(str(secret), 0, 64)])
+    with h5py.File(tmp_path/"link.h5", "w") as file:
+        file["a"] = h5py.ExternalLink("other.h5", "/a")
     with h5py.File(tmp_path/"soft.h5", "w") as file:
         file.create_group("g")["out"] = h5py.ExternalLink("other.h5", "/")
         file["a"] = h5py.SoftLink("/g/out/a")
@@ -368,16 +551,26 @@ def test_hdf5_shows_no_other_file(tmp_path, texts):
         layout = h5py.VirtualLayout((2, 32), "u1")
         layout[:] = h5py.VirtualSource(tmp_path/"other.h5", "a", (2, 32))
         file.create_virtual_dataset("a", layout)
-    for name, reason in {"external.h5": "a has its numbers in other files", "link.h5": "a is a link", "soft.h5": "a is a link", "virtual.h5": "a has its numbers in other files"}.items():
-        with h5py.File(tmp_path/name) as file: assert file["a"][()].tobytes() == secret.read_bytes()  # the attack is real
+    for name, reason in {
+        "external.h5": "a has its numbers in other files",
+        "link.h5": "a is a link",
+        "soft.h5": "a is a link",
+        "virtual.h5": "a has its numbers in other files",
+    }.items():
+        # the attack is real
+        with h5py.File(tmp_path / name) as file:
+            assert file["a"][()].tobytes() == secret.read_bytes()
         with pytest.raises(CorpusError, match=f"{name}: .*{reason}"):
-            prepare_features(tmp_path/"out", tmp_path/name, *texts, settings=TWO)
-    with h5py.File(tmp_path/"group.h5", "w") as file: file.create_group("a")["b"] = 1
-    with pytest.raises(CorpusError, match="a is not a data set of numbers"): open_features(tmp_path/"group.h5")
+            prepare_features(tmp_path/"out", tmp_path / name, *texts, settings=TWO)
+    with h5py.File(tmp_path/"group.h5", "w") as file:
+        file.create_group("a")["b"] = 1
+    with pytest.raises(CorpusError, match="a is not a data set of numbers"):
+        open_features(tmp_path/"group.h5")
     assert not (tmp_path/"out").exists()
 
 
-# pipes --------------------------------------------------------------------------------------------------------------
+# pipes
+# --------------------------------------------------------------------------------------------------
 
 
 def load_with_pipe(tmp_path: Path, name: str):
@@ -389,7 +582,11 @@ def load_with_pipe(tmp_path: Path, name: str):
 
 @pytest.mark.parametrize("name", ["captions.json", "corpus.json", "videos.safetensors"])
 def test_a_pipe_in_a_corpus(tmp_path, name):
-    refused(load_with_pipe(tmp_path, name), name, "cannot be read: a folder, a pipe or a device, not a regular file")
+    refused(
+        load_with_pipe(tmp_path, name),
+        name,
+        "cannot be read: a folder, a pipe or a device, not a regular file",
+    )
 
 
 def test_a_pipe_instead_of_words(tmp_path):
@@ -397,13 +594,28 @@ def test_a_pipe_instead_of_words(tmp_path):
     assert limited(load_with_pipe(tmp_path, "words.json")) == ("read", repr(noise_corpus(4)))
 
 
-@pytest.mark.parametrize("name, read", [
-    ("pipe.json", read_json), ("pipe.json", read_captions), ("pipe.csv", read_captions), ("pipe.txt", read_mapping), ("pipe.zip", read_msrvtt), ("pipe.json", read_scored),
-    ("pipe.json", read_references), ("pipe.npz", open_features), ("pipe.h5", open_features), ("pipe.pth", read_weights), ("pipe.safetensors", read_weights),
-    ("pipe.tar", lambda path: unpack_clips(path, path.parent/"clips")), ("pipe.json", lambda path: files.file_digest(path))], ids=lambda each: getattr(each, "__name__", each))
+@pytest.mark.parametrize(
+    "name, read",
+    [
+        ("pipe.json", read_json),
+        ("pipe.json", read_captions),
+        ("pipe.csv", read_captions),
+        ("pipe.txt", read_mapping),
+        ("pipe.zip", read_msrvtt),
+        ("pipe.json", read_scored),
+        ("pipe.json", read_references),
+        ("pipe.npz", open_features),
+        ("pipe.h5", open_features),
+        ("pipe.pth", read_weights),
+        ("pipe.safetensors", read_weights),
+        ("pipe.tar", lambda path: unpack_clips(path, path.parent/"clips")),
+        ("pipe.json", lambda path: files.file_digest(path)),
+    ],
+    ids=lambda each: getattr(each, "__name__", each),
+)
 def test_a_pipe_is_not_read(tmp_path, name, read):
-    os.mkfifo(tmp_path/name)
-    refused(lambda: read(tmp_path/name), name)
+    os.mkfifo(tmp_path / name)
+    refused(lambda: read(tmp_path / name), name)
 
 
 def test_a_pipe_among_arrays_and_beside_a_download(tmp_path, texts, server):
@@ -411,18 +623,35 @@ def test_a_pipe_among_arrays_and_beside_a_download(tmp_path, texts, server):
     os.mkfifo(tmp_path/"npy"/"a.npy")
     refused(preparing(tmp_path, tmp_path/"npy", texts), "a cannot be read", "a pipe")
     os.mkfifo(tmp_path/"file.bin.sha256")
-    refused(lambda: download(server[0], tmp_path/"file.bin", progress=False), "file.bin.sha256", "a pipe")
+    refused(
+        lambda: download(server[0], tmp_path/"file.bin", progress=False),
+        "file.bin.sha256",
+        "a pipe",
+    )
     os.mkfifo(tmp_path/"other.bin.partial")
-    assert limited(lambda: download(server[0], tmp_path/"other.bin", progress=False).read_bytes()) == ("read", CONTENT)
+    assert limited(
+        lambda: download(server[0], tmp_path/"other.bin", progress=False).read_bytes()
+    ) == ("read", CONTENT)
 
 
-# short cuts that were edited, files that change ---------------------------------------------------------------------
+# short cuts that were edited, files that change
+# ---------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("edit", [
-    lambda words: words["vocabulary"].append("zebra"), lambda words: words["vocabulary"].reverse(), lambda words: words["vocabulary"].__setitem__(5, "zebra"),
-    lambda words: words["sentences"][0].__setitem__(0, "zebra zebra"), lambda words: words["sentences"].reverse(), lambda words: words.pop("checksum"),
-    lambda words: words["counted_with"].update(min_word_count=9), lambda words: words.update(checksum=None), lambda words: words.update(more=1)])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda words: words["vocabulary"].append("zebra"),
+        lambda words: words["vocabulary"].reverse(),
+        lambda words: words["vocabulary"].__setitem__(5, "zebra"),
+        lambda words: words["sentences"][0].__setitem__(0, "zebra zebra"),
+        lambda words: words["sentences"].reverse(),
+        lambda words: words.pop("checksum"),
+        lambda words: words["counted_with"].update(min_word_count=9),
+        lambda words: words.update(checksum=None),
+        lambda words: words.update(more=1),
+    ],
+)
 def test_edited_words_are_not_believed(tmp_path, edit):
     corpus = noise_corpus()
     corpus.save(tmp_path)
@@ -430,10 +659,26 @@ def test_edited_words_are_not_believed(tmp_path, edit):
     edit(words)
     (tmp_path/"words.json").write_text(json.dumps(words))
     again = Corpus.load(tmp_path)
-    assert again.vocabulary == corpus.vocabulary and again.sentences == corpus.sentences and torch.equal(again.words, corpus.words)
+    assert (
+        again.vocabulary == corpus.vocabulary
+        and again.sentences == corpus.sentences
+        and torch.equal(again.words, corpus.words)
+    )
 
 
-@pytest.mark.parametrize("content", ["[" * 100_000, '{"a":' * 100_000, "[]", "7", "null", '{"checksum": ' + "[" * 900 + "]" * 900 + "}", '{"checksum": 1, "checksum": 1}', "\ufeff{}"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        "[]",
+        "7",
+        "null",
+        '{"checksum": ' + "[" * 900 + "]" * 900 + "}",
+        '{"checksum": 1, "checksum": 1}',
+        "\ufeff{}",
+    ],
+)
 def test_words_of_the_wrong_kind(tmp_path, content):
     corpus = noise_corpus()
     corpus.save(tmp_path)
@@ -458,7 +703,10 @@ def test_a_corpus_that_is_cut_short_under_training(tmp_path):
         return float(corpus.features.float().abs().sum()), int(corpus.glances.long().sum())
 
     corpus = noise_corpus(400)
-    assert limited(use) == ("read", (float(corpus.features.float().abs().sum()), int(corpus.glances.long().sum())))
+    assert limited(use) == (
+        "read",
+        (float(corpus.features.float().abs().sum()), int(corpus.glances.long().sum())),
+    )
 
 
 def test_a_corpus_that_is_cut_short_while_it_is_read(tmp_path, monkeypatch):
@@ -471,10 +719,14 @@ def test_a_corpus_that_is_cut_short_while_it_is_read(tmp_path, monkeypatch):
         return mapped
 
     monkeypatch.setattr(safetensors.torch, "load_file", cut)
-    refused(lambda: _read_videos(tmp_path/"videos.safetensors"), "videos.safetensors: was cut short while it was read")
+    refused(
+        lambda: _read_videos(tmp_path/"videos.safetensors"),
+        "videos.safetensors: was cut short while it was read",
+    )
 
 
-# links --------------------------------------------------------------------------------------------------------------
+# links
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -483,7 +735,11 @@ def victim(tmp_path) -> Path:
     (path := tmp_path/"victim.txt").write_text("mine")
     yield path
     assert path.read_text() == "mine" and path.stat().st_mode & 0o777 == 0o600
-    assert sorted(each.name for each in (tmp_path/"elsewhere").iterdir()) == [] if (tmp_path/"elsewhere").exists() else True
+    assert (
+        sorted(each.name for each in (tmp_path/"elsewhere").iterdir()) == []
+        if (tmp_path/"elsewhere").exists()
+        else True
+    )
 
 
 @pytest.fixture(autouse=True)
@@ -495,8 +751,15 @@ def private(request):
 @pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symbolic", "hard"])
 def test_a_corpus_is_not_written_through_links(tmp_path, victim, make):
     (out := tmp_path/"out").mkdir()
-    for name in ("videos.safetensors", "captions.json", "words.json", "corpus.json", ".locked_by", ".abc.partial"):
-        make(victim, out/name)
+    for name in (
+        "videos.safetensors",
+        "captions.json",
+        "words.json",
+        "corpus.json",
+        ".locked_by",
+        ".abc.partial",
+    ):
+        make(victim, out / name)
     (out/".folder.partial").mkdir()
     corpus = noise_corpus(4)
     corpus.save(out)
@@ -516,12 +779,17 @@ def test_the_holder_of_a_lock_is_not_read_through_a_link(tmp_path, victim):
         (out/".locked_by").unlink()
         (out/".locked_by").symlink_to(victim)
         with pytest.raises(FileError, match="in use by another process$"):
-            with locked(out): pass
+            with locked(out):
+                pass
         (out/".locked_by").unlink()
         (out/".locked_by").write_text("\x1b[2Jprocess 1\n" + "x" * 1000)
         with pytest.raises(FileError) as caught:
-            with locked(out): pass
-        assert caught.value.reason.startswith("in use by [2Jprocess 1x") and len(caught.value.reason) < 250
+            with locked(out):
+                pass
+        assert (
+            caught.value.reason.startswith("in use by [2Jprocess 1x")
+            and len(caught.value.reason) < 250
+        )
 
 
 @pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symbolic", "hard"])
@@ -532,9 +800,11 @@ def test_a_download_is_not_written_through_links(tmp_path, victim, server, make)
     (out/"file.bin").unlink()
     (out/"file.bin.sha256").unlink()
     make(victim, out/"file.bin.sha256")
-    with pytest.raises(CorpusError, match="its SHA-256 is"): download(server[0], out/"file.bin", progress=False)
+    with pytest.raises(CorpusError, match="its SHA-256 is"):
+        download(server[0], out/"file.bin", progress=False)
     (tmp_path/"file").write_text("")
-    with pytest.raises(WriteError, match="cannot be written"): download(server[0], tmp_path/"file"/"file.bin", progress=False)
+    with pytest.raises(WriteError, match="cannot be written"):
+        download(server[0], tmp_path/"file"/"file.bin", progress=False)
 
 
 @pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symbolic", "hard"])
@@ -546,7 +816,9 @@ def test_an_archive_is_not_unpacked_through_links(tmp_path, victim, make):
         entry.size = 6
         tar.addfile(entry, io.BytesIO(b"yours!"))
     unpack_clips(tmp_path/"clips.tar", tmp_path/"clips")
-    assert (tmp_path/"clips"/"a.avi").read_bytes() == b"yours!" and not (tmp_path/"clips"/"a.avi").is_symlink()
+    assert (tmp_path/"clips"/"a.avi").read_bytes() == b"yours!" and not (
+        tmp_path/"clips"/"a.avi"
+    ).is_symlink()
 
 
 def test_clips_do_not_go_through_a_linked_folder(tmp_path, victim):
@@ -559,16 +831,27 @@ def test_clips_do_not_go_through_a_linked_folder(tmp_path, victim):
 
 def test_captions_up_to_the_limit_are_fine():
     check_captions("here", ["a"], {"a": ["x" * 5000]})
-    with pytest.raises(CorpusError, match="here: a has a caption"): check_captions("here", ["a"], {"a": ["x" * 5001]})
+    with pytest.raises(CorpusError, match="here: a has a caption"):
+        check_captions("here", ["a"], {"a": ["x" * 5001]})
 
 
 def test_names_of_videos_that_are_skipped_do_not_reach_the_terminal_raw(tmp_path, capsys):
     pytest.importorskip("av")
     from toys import film
     from picknet_nb.datasets import prepare_videos
+
     names = ["clip", "\x1b[2Jnobody speaks of it"]
     files = {name: film(tmp_path/f"{name}.mp4") for name in names}
     everything = lambda ids: {"train": range(len(ids)), "validation": [], "test": []}
-    prepare_videos(tmp_path/"out", "mine", files, {"clip": ["a bar wanders"]}, everything, tmp_path/"captions.json", load_cnn("tiny"), ClipSettings(min_word_count=1))
+    prepare_videos(
+        tmp_path/"out",
+        "mine",
+        files,
+        {"clip": ["a bar wanders"]},
+        everything,
+        tmp_path/"captions.json",
+        load_cnn("tiny"),
+        ClipSettings(min_word_count=1),
+    )
     said = capsys.readouterr().err
     assert "\\x1b[2Jnobody" in said and "\x1b[2J" not in said

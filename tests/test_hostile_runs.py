@@ -1,4 +1,5 @@
-"Run folders from a stranger, or edited since: whatever is wrong with them is said in a sentence, before anything is built or believed."
+"""Run folders from a stranger, or edited since: whatever is wrong with them is said in a
+sentence, before anything is built or believed."""
 import json
 import math
 import multiprocessing
@@ -24,11 +25,14 @@ from picknet_nb import cli, preparing, runs, watching, world
 from picknet_nb.config import preset
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.reproduction import train_first, train_row
-from picknet_nb.runs import RunError, change_settings, load_run, open_run, read_checkpoint, save_weights
+from picknet_nb.runs import (
+    RunError, change_settings, load_run, open_run, read_checkpoint, save_weights)
 from picknet_nb.stages import Model, recipes
 from picknet_nb.training import Step, TrainingError, train
 
-CONFIG = preset("smoke", supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1, average_weights=0.5)
+CONFIG = preset(
+    "smoke", supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1, average_weights=0.5
+)
 QUICK = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
 ROW = recipes()["PickNet (V+L)"]
 
@@ -92,17 +96,30 @@ def edit(path: Path, place: str, value) -> None:
     path.write_text(json.dumps(content))
 
 
-# other data ----------------------------------------------------------------------------------------------------------
+# other data
+# --------------------------------------------------------------------------------------------------
 
 
 def moved(corpus):
-    splits = {**corpus.splits, "train": torch.cat([corpus.splits["train"], corpus.splits["test"][:1]]), "test": corpus.splits["test"][1:]}
+    splits = {
+        **corpus.splits,
+        "train": torch.cat([corpus.splits["train"], corpus.splits["test"][:1]]),
+        "test": corpus.splits["test"][1:],
+    }
     return replace(corpus, splits=splits)
 
 
 def exchanged(corpus):
     swap = lambda values: [values[1], values[0], *values[2:]]
-    return type(corpus).build(corpus.name, corpus.ids, corpus.features, corpus.glances, swap(corpus.captions), corpus.splits, corpus.settings)
+    return type(corpus).build(
+        corpus.name,
+        corpus.ids,
+        corpus.features,
+        corpus.glances,
+        swap(corpus.captions),
+        corpus.splits,
+        corpus.settings,
+    )
 
 
 def inverted(corpus):
@@ -120,8 +137,13 @@ def rewritten(corpus):
     return corpus
 
 
-CHANGES = {moved: "split train 24 clips, .* .now 25 clips, .*split test 8", exchanged: "captions 200 of 40 clips, .* .now 200 of 40 clips",
-           inverted: "glances 40 x 30 x 196", overwritten: "features 40 x 30 x 32", rewritten: "words 200 x 16"}
+CHANGES = {
+    moved: "split train 24 clips, .* .now 25 clips, .*split test 8",
+    exchanged: "captions 200 of 40 clips, .* .now 200 of 40 clips",
+    inverted: "glances 40 x 30 x 196",
+    overwritten: "features 40 x 30 x 32",
+    rewritten: "words 200 x 16",
+}
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: change.__name__)
@@ -147,8 +169,12 @@ def test_a_row_that_learned_from_other_data_is_not_this_one(tmp_path, change):
     corpus = noise_corpus()
     train_first(corpus, tmp_path, QUICK, bars=False)
     train_row(corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
-    with pytest.raises(FileError, match="seed-0.baseline.json: was made with .*, and this table needs"):
-        train_row(change(noise_corpus()), tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
+    with pytest.raises(
+        FileError, match="seed-0.baseline.json: was made with .*, and this table needs"
+    ):
+        train_row(
+            change(noise_corpus()), tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False
+        )
 
 
 def test_a_row_and_a_run_that_noted_less_are_taken_for_what_they_note(run, tmp_path):
@@ -160,15 +186,31 @@ def test_a_row_and_a_run_that_noted_less_are_taken_for_what_they_note(run, tmp_p
     path.write_text(json.dumps(row))
     assert train_row(corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False) == row
     with pytest.raises(FileError, match="was made with features"):
-        train_row(overwritten(noise_corpus()), tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
-    about = {name: value for name, value in json.loads((run/"run.json").read_text()).items() if name not in ("learned_from", "settings")}
+        train_row(
+            overwritten(noise_corpus()),
+            tmp_path,
+            QUICK,
+            "Baseline",
+            recipes()["Baseline"],
+            bars=False,
+        )
+    about = {
+        name: value
+        for name, value in json.loads((run/"run.json").read_text()).items()
+        if name not in ("learned_from", "settings")
+    }
     (run/"run.json").write_text(json.dumps(about))
-    stored = {name: value for name, value in torch.load(run/"checkpoint.pt", weights_only=True).items() if name not in ("learned_from", "settings")}
+    stored = {
+        name: value
+        for name, value in torch.load(run/"checkpoint.pt", weights_only=True).items()
+        if name not in ("learned_from", "settings")
+    }
     torch.save(stored, run/"checkpoint.pt")
     with pytest.raises(RunError, match="holds another run: features"):
         go_on(run, overwritten(noise_corpus()))
     go_on(run)
-    assert read_checkpoint(run)["learned_from"]["captions"].startswith("200 of 40 clips, ")  # from now on it knows
+    # from now on it knows
+    assert read_checkpoint(run)["learned_from"]["captions"].startswith("200 of 40 clips, ")
 
 
 def test_the_checkpoint_knows_what_run_json_no_longer_says(run):
@@ -183,21 +225,37 @@ def test_data_that_change_under_a_run_stop_it_at_the_end_of_the_stage(tmp_path, 
     corpus, plain, calls = noise_corpus(), Step.update, iter(range(3))
 
     def update(self, indices):
-        if next(calls, None) is None: corpus.features.numpy()[30] = 0  # as somebody who writes into the mapped file: PyTorch does not know
+        # as somebody who writes into the mapped file: PyTorch does not know
+        if next(calls, None) is None:
+            corpus.features.numpy()[30] = 0
         plain(self, indices)
 
     monkeypatch.setattr(Step, "update", update)
-    with pytest.raises(RunError, match="what it learns from changed while supervision was trained: features 40 x 30 x 32"):
+    with pytest.raises(
+        RunError,
+        match="what it learns from changed while supervision was trained: features 40 x 30 x 32",
+    ):
         train(tmp_path/"run", corpus, CONFIG, ROW, bars=False, save_seconds=0.0)
-    assert read_checkpoint(tmp_path/"run")["finished"] == [] and not (tmp_path/"run"/"weights.safetensors").exists()
+    assert (
+        read_checkpoint(tmp_path/"run")["finished"] == []
+        and not (tmp_path/"run"/"weights.safetensors").exists()
+    )
 
 
-@pytest.mark.parametrize("name, value", [("training.seed", 5), ("training.supervision_rate", 0.5), ("policy.penalty", -3.0)])
+@pytest.mark.parametrize(
+    "name, value",
+    [("training.seed", 5), ("training.supervision_rate", 0.5), ("policy.penalty", -3.0)],
+)
 def test_settings_edited_by_hand_are_noticed(run, name, value):
     edit(run/"config.json", name, value)
     short = name.split(".")[1]
-    with pytest.raises(RunError, match=f"config.json: was changed after the run was begun, or run.json was: {short} {value}, and run.json notes"):
-        go_on(run, config=CONFIG.changed(**{short: value}))  # as `picknet train --resume` reads them
+    with pytest.raises(
+        RunError,
+        match=f"config.json: was changed after the run was begun, or run.json was: {short} "
+              f"{value}, and run.json notes",
+    ):
+        # as `picknet train --resume` reads them
+        go_on(run, config=CONFIG.changed(**{short: value}))
     edit(run/"run.json", f"settings.{short}", value)
     with pytest.raises(RunError, match=f"checkpoint.pt: was written with {short} "):
         go_on(run, config=CONFIG.changed(**{short: value}))
@@ -205,7 +263,11 @@ def test_settings_edited_by_hand_are_noticed(run, name, value):
 
 def test_epochs_change_on_the_way_but_not_by_hand(run):
     edit(run/"config.json", "training.adaptation_epochs", 9)
-    with pytest.raises(RunError, match="was changed after the run was begun, or run.json was: adaptation_epochs 9, and run.json notes"):
+    with pytest.raises(
+        RunError,
+        match="was changed after the run was begun, or run.json was: adaptation_epochs 9, and "
+              "run.json notes",
+    ):
         go_on(run, config=CONFIG.changed(adaptation_epochs=9))
     change_settings(run, {"adaptation_epochs": 1})
     go_on(run, config=CONFIG.changed(adaptation_epochs=1))
@@ -215,32 +277,66 @@ def test_another_rate_in_the_optimiser_is_noticed(run):
     stored = torch.load(run/"checkpoint.pt", weights_only=True)
     stored["optimiser"]["param_groups"][0]["lr"] = 0.7
     torch.save(stored, run/"checkpoint.pt")
-    with pytest.raises(RunError, match="checkpoint.pt: does not fit this run: its optimiser has lr 0.7, and the settings say 0.005"):
+    with pytest.raises(
+        RunError,
+        match="checkpoint.pt: does not fit this run: its optimiser has lr 0.7, and the settings "
+              "say 0.005",
+    ):
         go_on(run)
 
 
 def test_another_number_of_processes_is_told(run):
     stored = torch.load(run/"checkpoint.pt", weights_only=True)
     torch.save(stored | {"random": stored["random"] * 2}, run/"checkpoint.pt")
-    with pytest.warns(UserWarning, match="written by 2 processes, and 1 goes on: .* will not be, bit for bit"):
+    with pytest.warns(
+        UserWarning, match="written by 2 processes, and 1 goes on: .* will not be, bit for bit"
+    ):
         go_on(run)
 
 
 def test_the_same_number_of_processes_is_no_news(run):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        warnings.filterwarnings("ignore", message=".*one and the same sentence")  # of noise there is nothing to learn
+        # of noise there is nothing to learn
+        warnings.filterwarnings("ignore", message=".*one and the same sentence")
         go_on(run)
 
 
-# files of a run ------------------------------------------------------------------------------------------------------
+# files of a run
+# --------------------------------------------------------------------------------------------------
 
 
 ODD = ["abc", None, 1.5, -1, True, [], {}, [1, 2], 10**30, float("nan"), "\x00", "x" * 5000]
-PLACES = ["recipe", "recipe.picker", "recipe.picks", "recipe.adapted", "recipe.language", "recipe.architecture", "recipe.nonsense", "corpus", "vocabulary",
-          "features", "feature_dims", "glance_dims", "details", "details.opened", "details.opened.data", "details.opened.scale", "settings", "settings.seed",
-          "learned_from", "learned_from.captions"]
-CLIP = ["details.frames", "details.cnn", "details.glance", "details.glance_size", "details.max_words", "details.min_word_count"]
+PLACES = [
+    "recipe",
+    "recipe.picker",
+    "recipe.picks",
+    "recipe.adapted",
+    "recipe.language",
+    "recipe.architecture",
+    "recipe.nonsense",
+    "corpus",
+    "vocabulary",
+    "features",
+    "feature_dims",
+    "glance_dims",
+    "details",
+    "details.opened",
+    "details.opened.data",
+    "details.opened.scale",
+    "settings",
+    "settings.seed",
+    "learned_from",
+    "learned_from.captions",
+]
+CLIP = [
+    "details.frames",
+    "details.cnn",
+    "details.glance",
+    "details.glance_size",
+    "details.max_words",
+    "details.min_word_count",
+]
 
 
 def picknet(*words) -> tuple[int, str]:
@@ -248,15 +344,24 @@ def picknet(*words) -> tuple[int, str]:
     found = invoked(*words)
     if found.exception and not isinstance(found.exception, (PickNetError, SystemExit)):
         raise found.exception
-    return (1, str(found.exception)) if isinstance(found.exception, PickNetError) else (found.exit_code, found.output)
+    return (
+        (1, str(found.exception))
+        if isinstance(found.exception, PickNetError)
+        else (found.exit_code, found.output)
+    )
 
 
 @pytest.mark.parametrize("place", PLACES + CLIP)
 def test_a_run_json_with_anything_anywhere_is_refused_or_read(run, trained, tmp_path, place):
-    "By `train --resume`, `evaluate` and `load_run`; what is refused names a file of the run, or says which data is not there."
+    """By `train --resume`, `evaluate` and `load_run`; what is refused names a file of the run,
+    or says which data is not there."""
     refused = 0
-    for value in ODD[len(place) % 2::2]:
-        for folder, line in ((run, ("train", run, "--resume", "--data", tmp_path/"nowhere")), (trained, ("evaluate", trained, "--data", tmp_path/"nowhere")), (trained, None)):
+    for value in ODD[len(place) % 2 :: 2]:
+        for folder, line in (
+            (run, ("train", run, "--resume", "--data", tmp_path/"nowhere")),
+            (trained, ("evaluate", trained, "--data", tmp_path/"nowhere")),
+            (trained, None),
+        ):
             kept = (folder/"run.json").read_text()
             edit(folder/"run.json", place, value)
             try:
@@ -270,14 +375,24 @@ def test_a_run_json_with_anything_anywhere_is_refused_or_read(run, trained, tmp_
                 refused += 1
             finally:
                 (folder/"run.json").write_text(kept)
-    assert refused or place not in ("recipe", "recipe.picker", "feature_dims", "glance_dims", "details.frames")
+    assert refused or place not in (
+        "recipe",
+        "recipe.picker",
+        "feature_dims",
+        "glance_dims",
+        "details.frames",
+    )
 
 
 @pytest.mark.parametrize("value", ["abc", None, 1.5, 10**6])
 def test_frames_that_cannot_be_are_named(trained, value):
     edit(trained/"run.json", "details.frames", value)
     edit(trained/"run.json", "settings", {})
-    with pytest.raises(RunError, match="run.json: frames (must be int|1000000 is far too large: 1000 are the most .PICKNET_FRAMES)"):
+    with pytest.raises(
+        RunError,
+        match="run.json: frames (must be int|1000000 is far too large: 1000 are the most "
+              ".PICKNET_FRAMES)",
+    ):
         load_run(trained)
 
 
@@ -289,10 +404,19 @@ def test_a_limit_can_be_raised(trained, monkeypatch):
     assert load_run(trained)[1].clip.frames == 1500
 
 
-@pytest.mark.parametrize("place, value, message", [
-    ("recipe.picker", 5, "its recipe is garbled"), ("recipe.picks", "six", "its recipe is garbled"), ("recipe.architecture", "../up", "no captioner '../up'"), ("recipe.picks", 10**9, "1000 are the most"),
-    ("details.opened.data", [1], "details.opened.data cannot be"), ("details.opened", "shapes", "details.opened cannot be"), ("feature_dims", "abc", "feature_dims cannot be"),
-    ("glance_dims", -4, "lacks or garbles sizes of the model: glance_dims")])
+@pytest.mark.parametrize(
+    "place, value, message",
+    [
+        ("recipe.picker", 5, "its recipe is garbled"),
+        ("recipe.picks", "six", "its recipe is garbled"),
+        ("recipe.architecture", "../up", "no captioner '../up'"),
+        ("recipe.picks", 10**9, "1000 are the most"),
+        ("details.opened.data", [1], "details.opened.data cannot be"),
+        ("details.opened", "shapes", "details.opened cannot be"),
+        ("feature_dims", "abc", "feature_dims cannot be"),
+        ("glance_dims", -4, "lacks or garbles sizes of the model: glance_dims"),
+    ],
+)
 def test_what_is_wrong_in_run_json_is_named(trained, place, value, message):
     edit(trained/"run.json", place, value)
     with pytest.raises(RunError, match=f"run.json: .*{message}"):
@@ -301,9 +425,13 @@ def test_what_is_wrong_in_run_json_is_named(trained, place, value, message):
 
 def test_data_that_is_gone_is_named(run):
     edit(run/"run.json", "details.opened", {"data": "/nowhere/at/all", "scale": "smoke"})
-    assert picknet("train", run, "--resume")[1].endswith("was begun with --data /nowhere/at/all, which is not there: say with --data where it is now")
+    assert picknet("train", run, "--resume")[1].endswith(
+        "was begun with --data /nowhere/at/all, which is not there: say with --data where it is now"
+    )
     edit(run/"run.json", "details.opened", {})  # nor is the built-in world made for it
-    assert picknet("train", run, "--resume")[1].endswith("does not say which data it was begun with: name it with --data")
+    assert picknet("train", run, "--resume")[1].endswith(
+        "does not say which data it was begun with: name it with --data"
+    )
 
 
 def test_a_vocabulary_that_is_gone_or_another_is_noticed_when_the_run_goes_on(run):
@@ -336,12 +464,18 @@ def test_weights_that_are_no_numbers_are_refused_by_name(trained, number):
     weights = load_file(trained/"weights.safetensors")
     weights["captioner.decoder.output.weight"][3] = number
     save_weights(weights, trained/"weights.safetensors")
-    with pytest.raises(RunError, match="weights.safetensors: holds numbers that are not finite: captioner.decoder.output.weight"):
+    with pytest.raises(
+        RunError,
+        match="weights.safetensors: holds numbers that are not finite: "
+              "captioner.decoder.output.weight",
+    ):
         load_run(trained)
 
 
 def peak_of(job, *arguments) -> tuple[str, int]:
-    "What a job is refused with, and by how many megabytes the memory grew, in a process of its own."
+    """What a job is refused with, and by how many megabytes the memory grew, in a process of its
+    own."""
+
     def work():
         try:
             job(*arguments)
@@ -349,9 +483,14 @@ def peak_of(job, *arguments) -> tuple[str, int]:
         except PickNetError as reason:
             said = str(reason)
         there.send((said, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024))
+
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(False)
-    child, before = fork.Process(target=work), int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS"))) // 1024
+    child, before = (
+        fork.Process(target=work),
+        int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
+        // 1024,
+    )
     child.start()
     assert here.poll(60)
     said, peak = here.recv()
@@ -360,38 +499,59 @@ def peak_of(job, *arguments) -> tuple[str, int]:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="forks, and asks Linux for the memory")
-@pytest.mark.parametrize("file, place, value", [
-    ("config.json", "captioner.hidden", 25_000), ("config.json", "captioner.word_embedding", 1_000_000), ("config.json", "policy.policy_hidden", 1_000_000),
-    ("run.json", "feature_dims", 10**9), ("run.json", "glance_dims", 10**9), ("run.json", "feature_dims", 2**62)])
+@pytest.mark.parametrize(
+    "file, place, value",
+    [
+        ("config.json", "captioner.hidden", 25_000),
+        ("config.json", "captioner.word_embedding", 1_000_000),
+        ("config.json", "policy.policy_hidden", 1_000_000),
+        ("run.json", "feature_dims", 10**9),
+        ("run.json", "glance_dims", 10**9),
+        ("run.json", "feature_dims", 2**62),
+    ],
+)
 def test_a_model_that_the_weights_do_not_fit_is_never_built(trained, file, place, value):
-    edit(trained/file, place, value)
+    edit(trained / file, place, value)
     said, megabytes = peak_of(load_run, trained)
-    assert ("weights.safetensors: does not fit the model that config.json and run.json describe" in said or "garbles sizes" in said) and megabytes < 200, (said, megabytes)
+    assert (
+        "weights.safetensors: does not fit the model that config.json and run.json describe" in said
+        or "garbles sizes" in said
+    ) and megabytes < 200, (said, megabytes)
 
 
 def test_a_model_that_is_far_too_large_is_not_trained(tmp_path, monkeypatch):
-    with pytest.raises(TrainingError, match=r"has [0-9,]+ weights, and 250,000,000 are the most .PICKNET_WEIGHTS"):
+    with pytest.raises(
+        TrainingError, match=r"has [0-9,]+ weights, and 250,000,000 are the most .PICKNET_WEIGHTS"
+    ):
         train(tmp_path/"run", noise_corpus(), CONFIG.changed(hidden=25_000), ROW, bars=False)
     assert not (tmp_path/"run").exists()
 
 
 def test_settings_of_the_machine_are_not_taken_from_a_checkpoint(run):
-    "How Adam is computed is no matter of the run: one from a GPU goes on without it, and one that says nonsense there goes on, too."
+    """How Adam is computed is no matter of the run: one from a GPU goes on without it, and one
+    that says nonsense there goes on, too."""
     stored = torch.load(run/"checkpoint.pt", weights_only=True)
     stored["optimiser"]["param_groups"][0] |= {"foreach": "x", "fused": [], "capturable": True}
     torch.save(stored, run/"checkpoint.pt")
     go_on(run)
 
 
-# damaged checkpoints -------------------------------------------------------------------------------------------------
+# damaged checkpoints
+# -------------------------------------------------------------------------------------------------
 
 
 def equal(one, other) -> bool:
     "Whether two checkpoints say the same."
     if isinstance(one, torch.Tensor):
-        return isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        return (
+            isinstance(other, torch.Tensor) and one.dtype == other.dtype and torch.equal(one, other)
+        )
     if isinstance(one, dict):
-        return isinstance(other, dict) and list(one) == list(other) and all(equal(one[name], other[name]) for name in one)
+        return (
+            isinstance(other, dict)
+            and list(one) == list(other)
+            and all(equal(one[name], other[name]) for name in one)
+        )
     if isinstance(one, (list, tuple)):
         return type(one) is type(other) and len(one) == len(other) and all(map(equal, one, other))
     return type(one) is type(other) and one == other
@@ -399,20 +559,35 @@ def equal(one, other) -> bool:
 
 def damage(content: bytes, draw: random.Random) -> bytes:
     "A few bytes changed, a piece cut out, doubled or filled, or the end missing."
-    content, at, size = bytearray(content), draw.randrange(len(content)), draw.choice((1, 4, 64, 1000))
+    content, at, size = (
+        bytearray(content),
+        draw.randrange(len(content)),
+        draw.choice((1, 4, 64, 1000)),
+    )
     match draw.randrange(6):
-        case 0: content[at] ^= 1 << draw.randrange(8)
-        case 1: content[at:at + size] = draw.randbytes(min(size, len(content) - at))
-        case 2: del content[at:at + size]
-        case 3: content[at:at] = content[at:at + size]
-        case 4: content[at:at + size] = bytes(min(size, len(content) - at))
-        case 5: del content[at:]
+        case 0:
+            content[at] ^= 1 << draw.randrange(8)
+        case 1:
+            content[at : at + size] = draw.randbytes(min(size, len(content) - at))
+        case 2:
+            del content[at : at + size]
+        case 3:
+            content[at:at] = content[at : at + size]
+        case 4:
+            content[at : at + size] = bytes(min(size, len(content) - at))
+        case 5:
+            del content[at:]
     return bytes(content)
 
 
 def test_a_damaged_checkpoint_is_refused_or_says_the_same(begun, tmp_path):
     "The zip's own checksums know; PyTorch does not ask for them."
-    whole, content, draw, refused = read_checkpoint(begun), (begun/"checkpoint.pt").read_bytes(), random.Random(0), 0
+    whole, content, draw, refused = (
+        read_checkpoint(begun),
+        (begun/"checkpoint.pt").read_bytes(),
+        random.Random(0),
+        0,
+    )
     for _ in range(300):
         (tmp_path/"checkpoint.pt").write_bytes(damage(content, draw))
         try:
@@ -435,22 +610,73 @@ def changed(*way, to=None, drop=False):
 
 FLAT, NAN = torch.zeros(3), lambda tensor: torch.full_like(tensor, math.nan)
 EDITS = [
-    *(changed("progress", "epoch", to=value) for value in ("one", None, -1, 1.5, 7, True, [])), *(changed("progress", "step", to=value) for value in ("one", -3, 10**6, None)),
-    changed("progress", "stage", to="nonsense"), changed("progress", "stage", to=5), changed("progress", "stage", to="adaptation"), changed("progress", "best", to="x"),
-    changed("progress", "best", to=math.nan), changed("progress", "best_epoch", to=99), changed("progress", "seconds", to="x"), changed("progress", "more", to=1),
-    changed("progress", "epoch", drop=True), changed("progress", to=[]), changed("finished", to="supervision"), changed("finished", to=[1]), changed("finished", to=["supervision"]),
-    changed("finished", to=["nonsense"]), changed("log", to={}), changed("log", to=[]), changed("log", to=["x"]), changed("log", to=[{"stage": 1}]),
-    changed("log", 0, "seconds", to=FLAT), changed("log", 0, "stage", to="words"), changed("random", to=[]), changed("random", to=[{}]), changed("random", to=FLAT),
-    changed("random", 0, "cpu", to=FLAT), changed("random", 0, "cpu", to=lambda state: state.float()), changed("model", to={}), changed("model", to=[]),
-    changed("model", "policy.compare.bias", drop=True), changed("model", "policy.compare.bias", to=FLAT), changed("model", "policy.compare.bias", to=NAN),
-    changed("model", "more", to=FLAT), changed("optimiser", to={}), changed("optimiser", to=[]), changed("optimiser", "state", to=[]), changed("optimiser", "param_groups", to=[]),
-    changed("optimiser", "param_groups", 0, "lr", to=0.1), changed("optimiser", "param_groups", 0, "lr", to="x"), changed("optimiser", "param_groups", 0, "params", to=[0]),
-    changed("optimiser", "param_groups", 0, "betas", to=(0.1, 0.2)), changed("optimiser", "state", 0, "exp_avg", to=FLAT), changed("optimiser", "state", 0, "exp_avg", to=NAN),
-    changed("optimiser", "state", 0, "exp_avg", drop=True), changed("optimiser", "state", 0, "step", to="x"), changed("optimiser", "state", 99, to={"exp_avg": FLAT}),
-    changed("sums", to={}), changed("sums", "sums", to=FLAT), changed("sums", "sums", to=NAN), changed("sums", "names", to=5), changed("sums", "names", to=[1]), changed("shadow", to=[]),
-    changed("shadow", 0, to=FLAT), changed("shadow", 0, to=NAN), changed("shadow", to=None), changed("settings", to=5), changed("settings", "seed", to=3), changed("learned_from", to=[]),
-    changed("learned_from", "glances", to="others"), changed("learned_from", "glances", to=FLAT), changed("settings", "gradient_clip", to=FLAT),
-    changed("settings", "frames", to=[]), changed("optimiser", "param_groups", 0, "amsgrad", to=True), changed("optimiser", "param_groups", 0, "maximize", to="x"), changed("model", drop=True), changed("progress", drop=True)]
+    *(changed("progress", "epoch", to=value) for value in ("one", None, -1, 1.5, 7, True, [])),
+    *(changed("progress", "step", to=value) for value in ("one", -3, 10**6, None)),
+    changed("progress", "stage", to="nonsense"),
+    changed("progress", "stage", to=5),
+    changed("progress", "stage", to="adaptation"),
+    changed("progress", "best", to="x"),
+    changed("progress", "best", to=math.nan),
+    changed("progress", "best_epoch", to=99),
+    changed("progress", "seconds", to="x"),
+    changed("progress", "more", to=1),
+    changed("progress", "epoch", drop=True),
+    changed("progress", to=[]),
+    changed("finished", to="supervision"),
+    changed("finished", to=[1]),
+    changed("finished", to=["supervision"]),
+    changed("finished", to=["nonsense"]),
+    changed("log", to={}),
+    changed("log", to=[]),
+    changed("log", to=["x"]),
+    changed("log", to=[{"stage": 1}]),
+    changed("log", 0, "seconds", to=FLAT),
+    changed("log", 0, "stage", to="words"),
+    changed("random", to=[]),
+    changed("random", to=[{}]),
+    changed("random", to=FLAT),
+    changed("random", 0, "cpu", to=FLAT),
+    changed("random", 0, "cpu", to=lambda state: state.float()),
+    changed("model", to={}),
+    changed("model", to=[]),
+    changed("model", "policy.compare.bias", drop=True),
+    changed("model", "policy.compare.bias", to=FLAT),
+    changed("model", "policy.compare.bias", to=NAN),
+    changed("model", "more", to=FLAT),
+    changed("optimiser", to={}),
+    changed("optimiser", to=[]),
+    changed("optimiser", "state", to=[]),
+    changed("optimiser", "param_groups", to=[]),
+    changed("optimiser", "param_groups", 0, "lr", to=0.1),
+    changed("optimiser", "param_groups", 0, "lr", to="x"),
+    changed("optimiser", "param_groups", 0, "params", to=[0]),
+    changed("optimiser", "param_groups", 0, "betas", to=(0.1, 0.2)),
+    changed("optimiser", "state", 0, "exp_avg", to=FLAT),
+    changed("optimiser", "state", 0, "exp_avg", to=NAN),
+    changed("optimiser", "state", 0, "exp_avg", drop=True),
+    changed("optimiser", "state", 0, "step", to="x"),
+    changed("optimiser", "state", 99, to={"exp_avg": FLAT}),
+    changed("sums", to={}),
+    changed("sums", "sums", to=FLAT),
+    changed("sums", "sums", to=NAN),
+    changed("sums", "names", to=5),
+    changed("sums", "names", to=[1]),
+    changed("shadow", to=[]),
+    changed("shadow", 0, to=FLAT),
+    changed("shadow", 0, to=NAN),
+    changed("shadow", to=None),
+    changed("settings", to=5),
+    changed("settings", "seed", to=3),
+    changed("learned_from", to=[]),
+    changed("learned_from", "glances", to="others"),
+    changed("learned_from", "glances", to=FLAT),
+    changed("settings", "gradient_clip", to=FLAT),
+    changed("settings", "frames", to=[]),
+    changed("optimiser", "param_groups", 0, "amsgrad", to=True),
+    changed("optimiser", "param_groups", 0, "maximize", to="x"),
+    changed("model", drop=True),
+    changed("progress", drop=True),
+]
 
 
 @pytest.mark.parametrize("number", range(len(EDITS)))
@@ -459,7 +685,9 @@ def test_an_edited_checkpoint_is_named_with_the_reason(run, monkeypatch, number)
     EDITS[number](stored)
     torch.save(stored, run/"checkpoint.pt")
     monkeypatch.setattr(Step, "update", lambda *_: pytest.fail("it went on"))
-    with pytest.raises(RunError, match="(checkpoint.pt|supervision.safetensors|nonsense.safetensors): "):
+    with pytest.raises(
+        RunError, match="(checkpoint.pt|supervision.safetensors|nonsense.safetensors): "
+    ):
         go_on(run)
 
 
@@ -471,7 +699,10 @@ def test_what_is_no_checkpoint_is_told_so(run, content):
 
 
 def test_a_packed_checkpoint_is_not_unpacked(run):
-    zip_bomb(run/"checkpoint.pt", {"checkpoint/data.pkl": (b"", 10), "checkpoint/data/0": (b"", 600 << 20)})
+    zip_bomb(
+        run/"checkpoint.pt",
+        {"checkpoint/data.pkl": (b"", 10), "checkpoint/data/0": (b"", 600 << 20)},
+    )
     assert (run/"checkpoint.pt").stat().st_size < 1 << 20
     with pytest.raises(RunError, match="checkpoint.pt: "):
         read_checkpoint(run)
@@ -485,71 +716,134 @@ def test_a_pipe_is_not_waited_for(run):
 
 
 def test_a_checkpoint_is_spoken_of_only_where_there_is_one(tmp_path, monkeypatch):
-    def full(*_): raise OSError(28, "No space left on device")
-    with monkeypatch.context() as patch, pytest.raises(RunError, match="cannot be written .No space left on device.; there is no checkpoint yet"):
-        patch.setattr(runs, "write_whole", lambda path, content: full() if path.name in ("log.jsonl", "supervision.safetensors") else Path(path).write_text(content))
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(
+            RunError,
+            match="cannot be written .No space left on device.; there is no checkpoint yet",
+        ),
+    ):
+        patch.setattr(
+            runs,
+            "write_whole",
+            lambda path, content: (
+                full()
+                if path.name in ("log.jsonl", "supervision.safetensors")
+                else Path(path).write_text(content)
+            ),
+        )
         train(tmp_path/"run", noise_corpus(), CONFIG, ROW, bars=False)
     cut(tmp_path/"other", noise_corpus())
     monkeypatch.setattr(runs, "write_whole", full)
-    with pytest.raises(RunError, match="the checkpoint before this one is whole: supervision, epoch"):
+    with pytest.raises(
+        RunError, match="the checkpoint before this one is whole: supervision, epoch"
+    ):
         go_on(tmp_path/"other")
 
 
-# links ---------------------------------------------------------------------------------------------------------------
+# links
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["train", "extract", "prepare"])
 def test_no_command_takes_a_lock_through_a_link(tmp_path, command, monkeypatch):
-    "`.lock` and `.locked_by` that lead to a file of somebody else: the command is refused or does its work, and the file stays as it is."
+    """`.lock` and `.locked_by` that lead to a file of somebody else: the command is refused or
+    does its work, and the file stays as it is."""
     monkeypatch.setitem(world.SCALES, "smoke", (2, 1, 1))
     (victim := tmp_path/"victim.txt").write_text("mine")
     out, videos = tmp_path/"out", tmp_path/"videos"
     for folder in (out, out/"parts") if command == "extract" else (out,):
         folder.mkdir()
-        for name in (".lock", ".locked_by"): (folder/name).symlink_to(victim)
+        for name in (".lock", ".locked_by"):
+            (folder / name).symlink_to(victim)
     videos.mkdir()
     shutil.copy(Path(__file__).parents[1]/"data"/"example.mp4", videos/"a.mp4")
-    words = {"train": ("train", out, "--data", noise_corpus(8).save(tmp_path/"corpus"), "--scale", "smoke", "--row", "Baseline"),
-             "extract": ("extract", videos, "--out", out, "--cnn", "tiny", "--workers", 1), "prepare": ("prepare", "shapes", "--scale", "smoke", "--out", out)}
+    words = {
+        "train": (
+            "train",
+            out,
+            "--data",
+            noise_corpus(8).save(tmp_path/"corpus"),
+            "--scale",
+            "smoke",
+            "--row",
+            "Baseline",
+        ),
+        "extract": ("extract", videos, "--out", out, "--cnn", "tiny", "--workers", 1),
+        "prepare": ("prepare", "shapes", "--scale", "smoke", "--out", out),
+    }
     code, said = picknet(*words[command])
     assert code == 1 and str(out) in said and victim.read_text() == "mine", said
 
 
 def test_files_of_a_run_are_not_written_through_links(tmp_path):
     (victim := tmp_path/"victim.txt").write_text("mine")
-    names = ("config.json", "vocabulary.json", "log.jsonl", "supervision.safetensors", "weights.safetensors", ".abcdefgh.partial")
+    names = (
+        "config.json",
+        "vocabulary.json",
+        "log.jsonl",
+        "supervision.safetensors",
+        "weights.safetensors",
+        ".abcdefgh.partial",
+    )
     (tmp_path/"run").mkdir()
-    for name in names: (tmp_path/"run"/name).symlink_to(victim)
+    for name in names:
+        (tmp_path/"run" / name).symlink_to(victim)
     train(tmp_path/"run", noise_corpus(), QUICK, recipes()["Baseline"], bars=False)
-    assert victim.read_text() == "mine" and not any((tmp_path/"run"/name).is_symlink() for name in names)
+    assert victim.read_text() == "mine" and not any(
+        (tmp_path/"run" / name).is_symlink() for name in names
+    )
 
 
-# manners -------------------------------------------------------------------------------------------------------------
+# manners
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_terminal_is_shown_and_not_told():
-    assert preparing.shown("\x1b[2J a\nb\r\x07\x9b \u202egpj") == "\\x1b[2J a\\nb\\r\\x07\\x9b \\u202egpj"
-    assert preparing.shown("Käse 映画 👩‍🚀 é") == "Käse 映画 👩‍🚀 é" and preparing.shown("half\udc80") == "half\\udc80"
+    assert (
+        preparing.shown("\x1b[2J a\nb\r\x07\x9b \u202egpj")
+        == "\\x1b[2J a\\nb\\r\\x07\\x9b \\u202egpj"
+    )
+    assert (
+        preparing.shown("Käse 映画 👩‍🚀 é") == "Käse 映画 👩‍🚀 é"
+        and preparing.shown("half\udc80") == "half\\udc80"
+    )
 
 
 def test_escapes_in_names_do_not_reach_the_terminal(tmp_path, capsys, monkeypatch):
     bad = tmp_path/"\x1b]0;owned\x07\nleft out: nothing.mp4"
     bad.write_bytes(b"no film")
-    for words in (("score", bad, "--references", bad), ("train", tmp_path/"\x1b[2J\n", "--resume"), ("evaluate", tmp_path/"\x1b[2J")):
+    for words in (
+        ("score", bad, "--references", bad),
+        ("train", tmp_path/"\x1b[2J\n", "--resume"),
+        ("evaluate", tmp_path/"\x1b[2J"),
+    ):
         monkeypatch.setattr(sys, "argv", ["picknet", *map(str, words)])
         with pytest.raises(SystemExit) as end:
             cli.main()
         said = capsys.readouterr()
         text = said.out + said.err + (end.value.code if isinstance(end.value.code, str) else "")
-        assert "\x1b" not in text and "\x07" not in text and "\\x1b" in text and not any(line.startswith("left out: nothing") for line in text.splitlines())
+        assert (
+            "\x1b" not in text
+            and "\x07" not in text
+            and "\\x1b" in text
+            and not any(line.startswith("left out: nothing") for line in text.splitlines())
+        )
 
 
 def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
     from picknet_nb.captioning import Failure
+
     preparing.say({}, False, "a \x1b[31mred\x1b[0m ball\nnext")
     watching.tell(Failure("a\x1b.mp4", "is\nno video"), False, True, Path("run"))
     said = capsys.readouterr()
-    assert said.out == "a \\x1b[31mred\\x1b[0m ball\nnext\n" and said.err == "left out: a\\x1b.mp4: is\\nno video\n"
+    assert (
+        said.out == "a \\x1b[31mred\\x1b[0m ball\nnext\n"
+        and said.err == "left out: a\\x1b.mp4: is\\nno video\n"
+    )
 
 
 def test_what_is_no_number_is_no_json():
@@ -566,16 +860,34 @@ def test_exit_codes_of_files_that_are_left_out(trained, tmp_path):
     assert picknet(*extract)[0] == 1
     shutil.copy(Path(__file__).parents[1]/"data"/"example.mp4", videos/"b.mp4")
     assert picknet(*extract)[0] == cli.SOME_LEFT_OUT
-    for command in (["extract"], ["caption"], ["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"], ["prepare", "features"]):
-        assert "Exit status: 0 everything is done, 1 nothing is, 3 some files were left out" in " ".join(picknet(*command, "--help")[1].split())
+    for command in (
+        ["extract"],
+        ["caption"],
+        ["prepare", "videos"],
+        ["prepare", "msvd"],
+        ["prepare", "msrvtt"],
+        ["prepare", "features"],
+    ):
+        assert (
+            "Exit status: 0 everything is done, 1 nothing is, 3 some files were left out"
+            in " ".join(picknet(*command, "--help")[1].split())
+        )
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
 @pytest.mark.parametrize("words", [["--version"], ["info", "--settings"], ["bench"]], ids=" ".join)
 def test_a_full_device_is_a_sentence(words):
     with open("/dev/full", "w") as full:
-        done = subprocess.run([sys.executable, "-m", "picknet_nb.cli", *words], stdout=full, stderr=subprocess.PIPE, text=True)
-    assert (done.returncode, done.stderr) == (1, "picknet: standard output cannot be written: No space left on device\n")
+        done = subprocess.run(
+            [sys.executable, "-m", "picknet_nb.cli", *words],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "picknet: standard output cannot be written: No space left on device\n",
+    )
 
 
 def test_every_limit_is_written_down():

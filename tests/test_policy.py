@@ -7,7 +7,8 @@ from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
 from picknet_nb.fast import walk_by_table
-from picknet_nb.policy import Policy, last_picks, pair_logits, path_scores, project, walk, walk_by_frame, walk_by_scan
+from picknet_nb.policy import (
+    Policy, last_picks, pair_logits, path_scores, project, walk, walk_by_frame, walk_by_scan)
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -19,8 +20,14 @@ def make(clips=3, frames=9, dims=20, hidden=8, seed=0, wanted=4, clock=False, st
 
 
 @settings(max_examples=40, deadline=None)
-@given(strategies.integers(0, 4), strategies.integers(1, 35), strategies.integers(1, 3), strategies.integers(0, 10_000), strategies.booleans(),
-       strategies.sampled_from(["change", "direction"]))
+@given(
+    strategies.integers(0, 4),
+    strategies.integers(1, 35),
+    strategies.integers(1, 3),
+    strategies.integers(0, 10_000),
+    strategies.booleans(),
+    strategies.sampled_from(["change", "direction"]),
+)
 def test_every_walk_is_the_same_walk(clips, frames, rollouts, seed, clock, start):
     policy, glances = make(max(clips, 1), frames, seed=seed, clock=clock, start=start)
     glances = glances[:clips]
@@ -34,21 +41,33 @@ def test_every_walk_is_the_same_walk(clips, frames, rollouts, seed, clock, start
 
 def test_large_batches_are_cut(monkeypatch):
     import picknet_nb.policy as module
+
     policy, glances = make(clips=7)
     noise, projected = torch.rand(2, 7, 9), project(policy, glances).detach()
 
-    class Pretended(torch.Tensor):  # a tensor that claims to live on a GPU, so that the table is used
+    # a tensor that claims to live on a GPU, so that the table is used
+    class Pretended(torch.Tensor):
         is_cuda = True
+
     monkeypatch.setattr(module, "_TABLE_BYTES", 4 * 9 * 9 * 8 * 2)  # two clips at a time
-    for name in ("pair_sums", "walk_by_table"):  # as they are written: to compile them takes half a minute, and is tested on a GPU
-        monkeypatch.setattr(module, name, getattr(getattr(module, name), "__wrapped__", getattr(module, name)))
+    # as they are written: to compile them takes half a minute, and is tested on a GPU
+    for name in ("pair_sums", "walk_by_table"):
+        monkeypatch.setattr(
+            module, name, getattr(getattr(module, name), "__wrapped__", getattr(module, name))
+        )
     picks = walk(policy, projected.as_subclass(Pretended), noise)
-    assert torch.equal(torch.as_tensor(picks).as_subclass(torch.Tensor), walk_by_scan(policy, projected, noise))
+    assert torch.equal(
+        torch.as_tensor(picks).as_subclass(torch.Tensor), walk_by_scan(policy, projected, noise)
+    )
 
 
 def test_probabilities_of_all_sequences_add_up_to_one():
     policy, glances = make(clips=2, frames=7)
-    every = torch.tensor([(1, *rest) for rest in itertools.product((0, 1), repeat=6)]).bool()[:, None].expand(-1, 2, -1)
+    every = (
+        torch.tensor([(1, *rest) for rest in itertools.product((0, 1), repeat=6)])
+        .bool()[:, None]
+        .expand(-1, 2, -1)
+    )
     assert_close(policy.log_probability(glances, every).exp().sum(0), torch.ones(2))
 
 
@@ -56,7 +75,12 @@ def test_samples_follow_their_probability():
     policy, glances = make(clips=1, frames=4)
     tried = policy.explore(glances, rollouts=20_000)
     every, counts = tried.sampled[:, 0].unique(dim=0, return_counts=True)
-    assert_close(counts / 20_000, policy.log_probability(glances, every[:, None])[:, 0].exp().detach(), atol=0.015, rtol=0)
+    assert_close(
+        counts / 20_000,
+        policy.log_probability(glances, every[:, None])[:, 0].exp().detach(),
+        atol=0.015,
+        rtol=0,
+    )
 
 
 def test_gradient_is_that_of_the_plain_form():
@@ -77,8 +101,13 @@ def test_gradient_against_finite_differences():
     policy.double()
     picks = torch.tensor([[1, 0, 1, 1, 0]]).bool()
     names = [name for name, _ in policy.named_parameters()]
-    log_p = lambda *values: torch.func.functional_call(_Scored(policy, glances), dict(zip([f"policy.{n}" for n in names], values)), (picks,))
-    assert torch.autograd.gradcheck(log_p, tuple(parameter.detach().clone().requires_grad_() for parameter in policy.parameters()))
+    log_p = lambda *values: torch.func.functional_call(
+        _Scored(policy, glances), dict(zip([f"policy.{n}" for n in names], values)), (picks,)
+    )
+    assert torch.autograd.gradcheck(
+        log_p,
+        tuple(parameter.detach().clone().requires_grad_() for parameter in policy.parameters()),
+    )
 
 
 class _Scored(torch.nn.Module):
@@ -101,7 +130,12 @@ def test_stream_equals_batch_and_keeps_one_glance(clock):
             picks.append(picked)
             chances.append(chance)
         assert picks == expected.tolist()
-        assert_close(torch.tensor(chances), policy.probabilities(clip[None], expected[None])[0].detach(), atol=1e-5, rtol=1e-4)
+        assert_close(
+            torch.tensor(chances),
+            policy.probabilities(clip[None], expected[None])[0].detach(),
+            atol=1e-5,
+            rtol=1e-4,
+        )
 
 
 def test_a_single_hidden_unit_has_a_start_too():
@@ -117,13 +151,19 @@ def test_the_direction_of_a_change_has_no_size():
     assert torch.equal(policy.rollout(shown), policy.rollout(glances))
 
 
-def test_a_policy_without_a_clock_knows_nothing_of_time_and_one_with_a_clock_waits_no_longer_than_it_must():
+def test_a_clock_is_all_that_a_policy_knows_of_time_and_bounds_how_long_it_waits():
     still = torch.zeros(1, 30, 20, dtype=torch.uint8)
     assert make()[0].rollout(still).sum() in (1, 30)  # nothing changes: always the same answer
     policy, glances = make(clips=8, frames=30, wanted=6, clock=True)
     picked = policy.rollout(still)[0].nonzero()[:, 0]
     assert 2 < len(picked) < 15 and len(set(picked.diff().tolist())) == 1  # evenly spaced
-    assert sorted(dict(policy.named_parameters())) == ["clock", "compare.bias", "compare.weight", "decide.bias", "decide.weight"]
+    assert sorted(dict(policy.named_parameters())) == [
+        "clock",
+        "compare.bias",
+        "compare.weight",
+        "decide.bias",
+        "decide.weight",
+    ]
 
 
 def test_thresholds_at_the_ends():
@@ -171,7 +211,10 @@ def test_calibration_where_nothing_moves_stays_finite(frames):
 def test_rounding_is_not_taken_for_a_deviation():
     for seed in range(6):
         torch.manual_seed(seed)
-        policy, still = Policy(300, 256), torch.randint(0, 256, (4, 1, 300)).expand(-1, 30, -1).to(torch.uint8)
+        policy, still = (
+            Policy(300, 256),
+            torch.randint(0, 256, (4, 1, 300)).expand(-1, 30, -1).to(torch.uint8),
+        )
         before = policy.decide.weight.detach().abs()
         policy.calibrate(still, wanted=6)
         assert torch.equal(policy.decide.weight.abs(), before)
@@ -181,7 +224,8 @@ def test_rounding_is_not_taken_for_a_deviation():
 def test_repeated_frames_are_dropped_at_the_start():
     torch.manual_seed(0)
     few = torch.randint(0, 256, (40, 5, 60), dtype=torch.uint8)
-    repeated = few.repeat_interleave(6, 1)  # five pictures, each six times: no threshold picks more than five and fewer than thirty
+    # five pictures, each six times: no threshold picks more than five and fewer than thirty
+    repeated = few.repeat_interleave(6, 1)
     policy = Policy(60, 32).calibrate(repeated, wanted=6.5)
     new = (torch.arange(30) % 6 == 0).expand(40, -1)
     assert torch.equal(policy.rollout(repeated), new)
@@ -230,7 +274,12 @@ def test_cuda_equals_cpu(clock):
     policy.cuda()
     there = policy.explore(glances.cuda(), noise=noise.cuda())
     assert (here.sampled == there.sampled.cpu()).float().mean() > 0.999
-    assert_close(policy.log_probability(glances.cuda(), here.sampled.cuda()).cpu(), here.log_probability, atol=1e-2, rtol=1e-3)
+    assert_close(
+        policy.log_probability(glances.cuda(), here.sampled.cuda()).cpu(),
+        here.log_probability,
+        atol=1e-2,
+        rtol=1e-3,
+    )
 
 
 @needs_cuda
@@ -262,6 +311,7 @@ def test_exploring_can_be_captured_and_never_waits():
             tried = policy.explore(glances, 2)
         tried.log_probability.sum().backward()
         return tried
+
     step()
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -279,4 +329,6 @@ def test_exploring_can_be_captured_and_never_waits():
     first = tried.sampled.clone()
     graph.replay()
     assert not torch.equal(first, tried.sampled)  # each replay draws its own random numbers
-    assert_close(policy.log_probability(glances, tried.sampled), tried.log_probability, atol=0.1, rtol=0.02)
+    assert_close(
+        policy.log_probability(glances, tried.sampled), tried.log_probability, atol=0.1, rtol=0.02
+    )

@@ -1,4 +1,5 @@
-"What is refused at once, before any work is done: one line, of our own type, that says why and what to do instead."
+"""What is refused at once, before any work is done: one line, of our own type, that says why and
+what to do instead."""
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,13 @@ def test_a_world_that_was_begun_with_other_numbers(tmp_path):
     assert not list(tmp_path.glob("**/*.mp4"))
 
 
-@pytest.mark.parametrize("scale, settings, reason", [
-    ("smoke", ClipSettings(frames=12), "has 30 frames, not 12"), ("huge", None, "no scale 'huge': choose one of smoke, small, paper")])
+@pytest.mark.parametrize(
+    "scale, settings, reason",
+    [
+        ("smoke", ClipSettings(frames=12), "has 30 frames, not 12"),
+        ("huge", None, "no scale 'huge': choose one of smoke, small, paper"),
+    ],
+)
 def test_a_world_that_cannot_be(tmp_path, scale, settings, reason):
     with pytest.raises(PickNetError, match=reason):
         world.prepare_shapes(tmp_path/"world", scale, settings=settings)
@@ -46,9 +52,19 @@ def test_an_address_in_place_of_a_file():
     captioning.refuse_address("C:/films/a.mp4")
 
 
-@pytest.mark.parametrize("texts, reason", [
-    ({"a.mp4": ["a dog runs"]}, "names no video of clips: an id is a file's name without its ending, such as 'a'"),
-    ({"a": ["a dog runs"], "b": ["a cat sits"]}, "2 videos with captions cannot be split in three")])
+@pytest.mark.parametrize(
+    "texts, reason",
+    [
+        (
+            {"a.mp4": ["a dog runs"]},
+            "names no video of clips: an id is a file's name without its ending, such as 'a'",
+        ),
+        (
+            {"a": ["a dog runs"], "b": ["a cat sits"]},
+            "2 videos with captions cannot be split in three",
+        ),
+    ],
+)
 def test_captions_that_do_not_fit_the_videos(tmp_path, texts, reason):
     files = {name: Path(f"clips/{name}.mp4") for name in "abc"}
     with pytest.raises(PickNetError, match=reason):
@@ -60,11 +76,18 @@ def test_new_videos_are_drawn_and_the_others_stay_where_they_are(tmp_path):
     "A clip that was trained on must not be tested on later, however many are added."
     old, path = [f"m{number}" for number in range(40)], tmp_path/"splits.json"
     first = read_json(preparing.draw_splits(old, path))
-    assert {part: len(ids) for part, ids in first.items()} == {"train": 32, "validation": 2, "test": 6}
+    assert {part: len(ids) for part, ids in first.items()} == {
+        "train": 32,
+        "validation": 2,
+        "test": 6,
+    }
     assert read_json(preparing.draw_splits(old, path)) == first
     grown = read_json(preparing.draw_splits([*old, *(f"a{number}" for number in range(20))], path))
-    assert all(set(first[part]) <= set(grown[part]) for part in first) and {part: len(ids) for part, ids in grown.items()} == {"train": 48, "validation": 3, "test": 9}
-    assert read_json(preparing.draw_splits(old[:10], path)) == grown  # fewer videos are no reason to forget the others
+    assert all(set(first[part]) <= set(grown[part]) for part in first) and {
+        part: len(ids) for part, ids in grown.items()
+    } == {"train": 48, "validation": 3, "test": 9}
+    # fewer videos are no reason to forget the others
+    assert read_json(preparing.draw_splits(old[:10], path)) == grown
     path.write_text('{"train": ["m1"], "validation": ["m2"], "test": ["m3"]}')  # by hand
     assert read_json(preparing.draw_splits(["m1", "m2", "m3"], path))["test"] == ["m3"]
     path.write_text('{"train": 3}')
@@ -74,17 +97,28 @@ def test_new_videos_are_drawn_and_the_others_stay_where_they_are(tmp_path):
 
 def test_a_folder_without_videos(tmp_path):
     (tmp_path/"notes.txt").write_text("no video")
-    for refuse in (lambda: api.prepare(tmp_path, {"a": ["x"]}, tmp_path/"out", cnn="tiny"), lambda: preparing.extract(tmp_path, tmp_path/"out", "tiny")):
+    for refuse in (
+        lambda: api.prepare(tmp_path, {"a": ["x"]}, tmp_path/"out", cnn="tiny"),
+        lambda: preparing.extract(tmp_path, tmp_path/"out", "tiny"),
+    ):
         with pytest.raises(FileError, match="no video in this folder"):
             refuse()
     assert not (tmp_path/"out").exists()
 
 
-@pytest.mark.parametrize("captions, settings, reason", [
-    ({"a": "a dog"}, {}, "captions of a must be a list of texts"), ({"a": []}, {}, "videos without captions: a"),
-    ({"a": [1, 2]}, {}, "captions of a must be a list of texts"), ({"a": ["x"]}, {"frame": 3}, "no such setting: 'frame'; did you mean frames?"),
-    ({"a": ["x"]}, {"hidden": 3}, "preparing does not read hidden; a corpus depends on frames")])
-def test_what_python_gives_is_checked_before_anything_is_extracted(tmp_path, captions, settings, reason):
+@pytest.mark.parametrize(
+    "captions, settings, reason",
+    [
+        ({"a": "a dog"}, {}, "captions of a must be a list of texts"),
+        ({"a": []}, {}, "videos without captions: a"),
+        ({"a": [1, 2]}, {}, "captions of a must be a list of texts"),
+        ({"a": ["x"]}, {"frame": 3}, "no such setting: 'frame'; did you mean frames?"),
+        ({"a": ["x"]}, {"hidden": 3}, "preparing does not read hidden; a corpus depends on frames"),
+    ],
+)
+def test_what_python_gives_is_checked_before_anything_is_extracted(
+    tmp_path, captions, settings, reason
+):
     (tmp_path/"clips").mkdir()
     (tmp_path/"clips"/"a.mp4").write_bytes(b"")
     with pytest.raises(PickNetError, match=reason):
@@ -98,14 +132,29 @@ def test_two_models_at_once():
 
 
 def test_one_picture_for_several_videos(tmp_path):
-    with pytest.raises(PickNetError, match="all.gif: --gif of 2 videos must be a folder, not a file"):
+    with pytest.raises(
+        PickNetError, match="all.gif: --gif of 2 videos must be a folder, not a file"
+    ):
         watching.drawings("--gif", tmp_path/"all.gif", ["a", "b"], [Path("a.mp4"), Path("b.mp4")])
 
 
-@pytest.mark.parametrize("call, reason", [
-    (lambda: cli.recipe_of(Path("runs/mine"), "Baseline", 5, None), "--picks is for .*'Baseline' takes no such number"),
-    (lambda: cli.picking_with("uniform", None, None), "uniform needs a whole number of frames, not None"),
-    (lambda: cli.picking_with("all", "Baseline", None), "--picker says which frames are picked, and so do --row and --picks")])
+@pytest.mark.parametrize(
+    "call, reason",
+    [
+        (
+            lambda: cli.recipe_of(Path("runs/mine"), "Baseline", 5, None),
+            "--picks is for .*'Baseline' takes no such number",
+        ),
+        (
+            lambda: cli.picking_with("uniform", None, None),
+            "uniform needs a whole number of frames, not None",
+        ),
+        (
+            lambda: cli.picking_with("all", "Baseline", None),
+            "--picker says which frames are picked, and so do --row and --picks",
+        ),
+    ],
+)
 def test_options_that_do_not_go_together(call, reason):
     with pytest.raises(PickNetError, match=reason):
         call()

@@ -1,4 +1,5 @@
-"""The gradient of the reward: exact on small clips, silent where nothing can be learned, and a policy that learns."""
+"""The gradient of the reward: exact on small clips, silent where nothing can be learned, and a
+policy that learns."""
 import pytest
 import torch
 from torch.testing import assert_close
@@ -30,15 +31,25 @@ def test_average_of_samples_is_the_exact_gradient(baseline):
     every = all_picks(5)
     worth = torch.randn(5, dtype=torch.float64)
     rewards = (every * worth).sum(1)
-    exact = -flat(torch.autograd.grad(expected_reward(policy.log_probability(glances, every[:, None])[:, 0], rewards), list(policy.parameters())))
+    exact = -flat(
+        torch.autograd.grad(
+            expected_reward(policy.log_probability(glances, every[:, None])[:, 0], rewards),
+            list(policy.parameters()),
+        )
+    )
     tried = policy.explore(glances, 30_000)
     gained, greedy = (tried.sampled * worth).sum(-1), (tried.greedy * worth).sum(-1)
-    if baseline == "others":  # many clips with few rollouts each would be the use; groups of four samples are the same thing
+    # many clips with few rollouts each would be the use; groups of four samples are the same thing
+    if baseline == "others":
         groups = gained.view(4, -1)
         base = others_baseline(groups).view(-1, 1)
     else:
         base = greedy if baseline == "greedy" else torch.zeros(())
-    estimate = flat(torch.autograd.grad(policy_loss(tried.log_probability, gained, base), list(policy.parameters())))
+    estimate = flat(
+        torch.autograd.grad(
+            policy_loss(tried.log_probability, gained, base), list(policy.parameters())
+        )
+    )
     assert (estimate - exact).norm() < 0.15 * exact.norm()
     assert (-estimate - exact).norm() > 1.8 * exact.norm()  # the sign printed in the paper
 
@@ -75,7 +86,8 @@ def test_others():
 
 
 def test_argmax_learns_to_see_the_change_that_counts():
-    "Bright flashes are worth something, dark ones cost: no change detector can tell, a trained policy can."
+    """Bright flashes are worth something, dark ones cost: no change detector can tell, a trained
+    policy can."""
     torch.manual_seed(0)
     clips, frames = 24, 12
     glances = torch.full((clips, frames, 16), 120, dtype=torch.uint8)

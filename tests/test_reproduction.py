@@ -1,4 +1,5 @@
-"The call that makes a table: what it refuses, what it trains side by side, and what its files say about themselves."
+"""The call that makes a table: what it refuses, what it trains side by side, and what its files
+say about themselves."""
 import json
 import shutil
 import subprocess
@@ -15,15 +16,17 @@ import picknet_nb
 from conftest import noise_corpus
 from picknet_nb import reproduction
 from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.compared import KINDS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts
+from picknet_nb.compared import (
+    KINDS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
 from picknet_nb.config import ConfigError, preset
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.pickers import PICKERS
 from picknet_nb.reproduction import (
-    LEADER, Plan, check_changes, check_split, circumstances, commands_of, commit_here, measure_row, open_data,
-    table_folder, train_first, train_row)
+    LEADER, Plan, check_changes, check_split, circumstances, commands_of, commit_here, measure_row,
+    open_data, table_folder, train_first, train_row)
 from picknet_nb.runs import RunError
-from picknet_nb.scoring import clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile
+from picknet_nb.scoring import (
+    clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
 from picknet_nb.stages import ROWS, Recipe, recipes
 from picknet_nb.training import train
 from picknet_nb.workers import Pool
@@ -44,8 +47,9 @@ from picknet_nb.stages import ROWS, Recipe
 class Mean(nn.Module):
     def __init__(self, settings, feature_dims, vocabulary_size):
         super().__init__()
-        self.seen, self.words = nn.Linear(feature_dims, settings.hidden), nn.Embedding(vocabulary_size, settings.hidden)
-        self.cell, self.say = nn.GRUCell(settings.hidden, settings.hidden), nn.Linear(settings.hidden, vocabulary_size)
+        size = settings.hidden
+        self.seen, self.words = nn.Linear(feature_dims, size), nn.Embedding(vocabulary_size, size)
+        self.cell, self.say = nn.GRUCell(size, size), nn.Linear(size, vocabulary_size)
     def encode(self, picked):
         weight = picked.mask.float() / picked.mask.sum(1, keepdim=True)
         return self.seen((weight[..., None] * picked.features.float()).sum(1))
@@ -75,7 +79,8 @@ ROWS["last"] = lambda picks: Recipe("deadly")
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    "A module of one's own that registers a captioner, two pickers and two rows; afterwards nothing of it is left."
+    """A module of one's own that registers a captioner, two pickers and two rows; afterwards
+    nothing of it is left."""
     before = [dict(registry) for registry in (ROWS, PICKERS, CAPTIONERS)]
     (tmp_path/"my_own.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
@@ -90,23 +95,49 @@ def mine(tmp_path, monkeypatch):
 def table(corpus, tmp_path, monkeypatch):
     "Make a table of noise in a folder, without scores."
     monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: corpus)
+
     def make(rows, changes=(), **options):
-        return reproduction.reproduce("noise", "smoke", rows, folder=tmp_path/"table",
-                                      **{"scores": False, "bars": False, "changes": {**QUICK, **dict(changes)}, **options})
+        return reproduction.reproduce(
+            "noise",
+            "smoke",
+            rows,
+            folder=tmp_path/"table",
+            **{"scores": False, "bars": False, "changes": {**QUICK, **dict(changes)}, **options},
+        )
+
     return make
 
 
 def former(folder: Path) -> None:
-    "Make a table's folder look as the first edition left it: flat settings, pickers with their number, rows that do not say what made them."
+    """Make a table's folder look as the first edition left it: flat settings, pickers with their
+    number, rows that do not say what made them."""
     for path in folder.glob("rows/*.json"):
-        row = {name: value for name, value in json.loads(path.read_text()).items() if name not in ("made_from", "stage_one")}
+        row = {
+            name: value
+            for name, value in json.loads(path.read_text()).items()
+            if name not in ("made_from", "stage_one")
+        }
         path.write_text(json.dumps(row | {"picker": row["picker"].replace("chance", "random")}))
     for run in folder.glob("seed-*/*/run.json"):
-        about, config = json.loads(run.read_text()), json.loads((run.parent/"config.json").read_text())
+        about, config = (
+            json.loads(run.read_text()),
+            json.loads((run.parent/"config.json").read_text()),
+        )
         recipe = Recipe(**about["recipe"])
-        about["recipe"] = {"picker": recipe.label.replace("chance", "random"), "adapted": recipe.adapted, "language": recipe.language, "diversity": recipe.diversity}
-        for name in ("learned_from", "settings"): del about[name]
-        flat = {name: value for group in config.values() for name, value in group.items() if name != "architecture"} | {"output_gate": "sigmoid"}
+        about["recipe"] = {
+            "picker": recipe.label.replace("chance", "random"),
+            "adapted": recipe.adapted,
+            "language": recipe.language,
+            "diversity": recipe.diversity,
+        }
+        for name in ("learned_from", "settings"):
+            del about[name]
+        flat = {
+            name: value
+            for group in config.values()
+            for name, value in group.items()
+            if name != "architecture"
+        } | {"output_gate": "sigmoid"}
         run.write_text(json.dumps(about))
         (run.parent/"config.json").write_text(json.dumps(flat))
 
@@ -115,7 +146,10 @@ def test_a_row_with_another_number_of_frames_is_not_passed_off_as_this_one(corpu
     train_first(corpus, tmp_path, CONFIG, bars=False)
     row = train_row(corpus, tmp_path, CONFIG, "Uniform", recipes(6)["Uniform"], bars=False)
     assert train_row(corpus, tmp_path, CONFIG, "Uniform", recipes(6)["Uniform"], bars=False) == row
-    with pytest.raises(FileError, match="seed-0.uniform.json: was made with uniform-6, and this table needs uniform-9"):
+    with pytest.raises(
+        FileError,
+        match="seed-0.uniform.json: was made with uniform-6, and this table needs uniform-9",
+    ):
         train_row(corpus, tmp_path, CONFIG, "Uniform", recipes(9)["Uniform"], bars=False)
 
 
@@ -123,77 +157,155 @@ def test_a_split_without_clips_is_refused_before_anything_is_captioned(corpus):
     with pytest.raises(PickNetError, match="no clips in the split 'foo'; it has train"):
         measure_row(None, corpus, CONFIG, recipes()["Baseline"], split="foo")
     with pytest.raises(PickNetError, match="no clips in the split 'test'"):
-        check_split(replace(corpus, splits={**corpus.splits, "test": torch.zeros(0, dtype=torch.int64)}), "test")
+        check_split(
+            replace(corpus, splits={**corpus.splits, "test": torch.zeros(0, dtype=torch.int64)}),
+            "test",
+        )
 
 
 def test_a_call_for_one_row_keeps_the_table_that_is_there(table, tmp_path, monkeypatch, capsys):
     folder = tmp_path/"table"
     table(["Baseline", "Random"], seeds=2, command="first")
     made = table(["Uniform"], command="second")
-    assert [(row["seed"], row["row"]) for row in made["rows"]] == [(0, "Baseline"), (0, "Random"), (0, "Uniform"), (1, "Baseline"), (1, "Random")]
-    assert made["command"] == "first && second" and json.loads((folder/"results.json").read_text()) == made
+    assert [(row["seed"], row["row"]) for row in made["rows"]] == [
+        (0, "Baseline"),
+        (0, "Random"),
+        (0, "Uniform"),
+        (1, "Baseline"),
+        (1, "Random"),
+    ]
+    assert (
+        made["command"] == "first && second"
+        and json.loads((folder/"results.json").read_text()) == made
+    )
     for path in (folder/"rows").glob("seed-1.*"):
         path.write_text(path.read_text().replace('"hidden": 64', '"hidden": 48'))
-    assert {row["seed"] for row in table(["Random"], bars=True)["rows"]} == {0}  # another model has no place in this table
-    assert "Random of seed 1: " in (said := capsys.readouterr().err) and "was made with hidden 48, and this table needs hidden 64" in said
+    # another model has no place in this table
+    assert {row["seed"] for row in table(["Random"], bars=True)["rows"]} == {0}
+    assert (
+        "Random of seed 1: " in (said := capsys.readouterr().err)
+        and "was made with hidden 48, and this table needs hidden 64" in said
+    )
     monkeypatch.setattr(reproduction, "frames_alike", lambda *_: 9)
     assert [row["row"] for row in table(["Random"], bars=True)["rows"]] == ["Baseline", "Random"]
-    assert "seed-0.uniform.json: was made with uniform-6, and this table needs uniform-9" in capsys.readouterr().err
+    assert (
+        "seed-0.uniform.json: was made with uniform-6, and this table needs uniform-9"
+        in capsys.readouterr().err
+    )
 
 
-# what a row was made from --------------------------------------------------------------------------------------------
+# what a row was made from
+# --------------------------------------------------------------------------------------------
 
 
 def test_a_row_that_was_rewarded_otherwise_is_not_this_one(table, tmp_path, capsys):
     "Stage one does not depend on the rewards, so only the row's own settings can tell."
     first = table([LEADER, "Baseline"])
     assert [row["row"] for row in first["rows"]] == ["Baseline", LEADER]
-    with pytest.raises(FileError, match="picknet-v-l.json: was made with language_weight 1.0, and this table needs language_weight 0.5: move it and"):
+    with pytest.raises(
+        FileError,
+        match="picknet-v-l.json: was made with language_weight 1.0, and this table needs "
+              "language_weight 0.5: move it and",
+    ):
         table([LEADER], {"language_weight": 0.5})
-    with pytest.raises(FileError, match="picknet-v-l.json: was made with diversity_weight 1.0, and this table needs diversity_weight 0.0"):
-        table(["Uniform"], {"diversity_weight": 0.0})  # which would pick as many frames as another PickNet
-    assert [row["row"] for row in table(["Baseline"], {"language_weight": 0.5}, bars=True)["rows"]] == ["Baseline"]
-    assert f"left out of the table: {LEADER} of seed 0: " in (said := capsys.readouterr().err) and "language_weight 1.0" in said
+    with pytest.raises(
+        FileError,
+        match="picknet-v-l.json: was made with diversity_weight 1.0, and this table needs "
+              "diversity_weight 0.0",
+    ):
+        # which would pick as many frames as another PickNet
+        table(["Uniform"], {"diversity_weight": 0.0})
+    assert [
+        row["row"] for row in table(["Baseline"], {"language_weight": 0.5}, bars=True)["rows"]
+    ] == ["Baseline"]
+    assert (
+        f"left out of the table: {LEADER} of seed 0: " in (said := capsys.readouterr().err)
+        and "language_weight 1.0" in said
+    )
     assert [row["row"] for row in table(["Baseline"])["rows"]] == ["Baseline", LEADER]
 
 
-def test_rows_of_the_first_edition_are_accepted_if_their_run_shows_the_same_settings(table, tmp_path, capsys):
+def test_rows_of_the_first_edition_are_accepted_if_their_run_shows_the_same_settings(
+    table, tmp_path, capsys
+):
     folder, rows = tmp_path/"table", [LEADER, "Uniform", "Random", "Baseline"]
     before = table(rows, command="first")
     former(folder)
     again = table(rows, command="second", bars=True)
-    captions = lambda made: [(row["row"], row["frames_used"], row["minutes"]) for row in made["rows"]]
+    captions = lambda made: [
+        (row["row"], row["frames_used"], row["minutes"]) for row in made["rows"]
+    ]
     assert captions(again) == captions(before) and "left out" not in capsys.readouterr().err
-    with pytest.raises(FileError, match=r"picknet-v-l.json: was made with other settings: language_weight 1.0 \(now 0.5\): move it"):
+    with pytest.raises(
+        FileError,
+        match=r"picknet-v-l.json: was made with other settings: language_weight 1.0 \(now 0.5\): "
+              r"move it",
+    ):
         table([LEADER], {"language_weight": 0.5})
-    with pytest.raises(FileError, match="was made with uniform-.*, and this table needs uniform-29"):
+    with pytest.raises(
+        FileError, match="was made with uniform-.*, and this table needs uniform-29"
+    ):
         train_row(noise_corpus(), folder, CONFIG, "Uniform", recipes(29)["Uniform"], bars=False)
     shutil.rmtree(folder/"seed-0"/"picknet-v-l")
-    with pytest.raises(FileError, match="does not say with which settings it was made, and .*picknet-v-l, which would, is gone"):
+    with pytest.raises(
+        FileError,
+        match="does not say with which settings it was made, and .*picknet-v-l, which would, is "
+              "gone",
+    ):
         table([LEADER])
 
 
 def test_other_clips_make_other_rows(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
     train_row(corpus, tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
-    with pytest.raises(FileError, match="was made with max_words 16, and this table needs max_words 9"):
-        train_row(replace(corpus, settings=replace(corpus.settings, max_words=9)), tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
+    with pytest.raises(
+        FileError, match="was made with max_words 16, and this table needs max_words 9"
+    ):
+        train_row(
+            replace(corpus, settings=replace(corpus.settings, max_words=9)),
+            tmp_path,
+            CONFIG,
+            "Baseline",
+            recipes()["Baseline"],
+            bars=False,
+        )
     with pytest.raises(FileError, match="was made with features .*, and this table needs features"):
-        train_row(replace(corpus, features=corpus.features.flip(0)), tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
+        train_row(
+            replace(corpus, features=corpus.features.flip(0)),
+            tmp_path,
+            CONFIG,
+            "Baseline",
+            recipes()["Baseline"],
+            bars=False,
+        )
 
 
-@pytest.mark.parametrize("content", ["[]", "{}", '{"captions": {}, "frames_used": 3, "picker": "all", "made_from": {}}'])
+@pytest.mark.parametrize(
+    "content", ["[]", "{}", '{"captions": {}, "frames_used": 3, "picker": "all", "made_from": {}}']
+)
 def test_a_damaged_row_is_named(corpus, tmp_path, content):
     (tmp_path/"rows").mkdir()
     (tmp_path/"rows"/"seed-0.baseline.json").write_text(content)
-    with pytest.raises(FileError, match="seed-0.baseline.json: (is not the file of a row|does not say what it was made from)"):
+    with pytest.raises(
+        FileError,
+        match="seed-0.baseline.json: (is not the file of a row|does not say what it was made from)",
+    ):
         train_row(corpus, tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
 
 
-# settings that would do nothing --------------------------------------------------------------------------------------
+# settings that would do nothing
+# --------------------------------------------------------------------------------------
 
 
-CLIP = {"frames": 12, "cnn": "resnet18", "glance": "feature", "glance_size": 28, "min_word_count": 5, "vocabulary_from": "all", "max_words": 9}
+CLIP = {
+    "frames": 12,
+    "cnn": "resnet18",
+    "glance": "feature",
+    "glance_size": 28,
+    "min_word_count": 5,
+    "vocabulary_from": "all",
+    "max_words": 9,
+}
 
 
 @pytest.mark.parametrize("name, value", CLIP.items())
@@ -203,14 +315,34 @@ def test_what_a_clip_is_cannot_be_set_when_training(table, tmp_path, name, value
     assert not (tmp_path/"table").exists()
 
 
-@pytest.mark.parametrize("changes, reason", [
-    ({"word_weight": 0.5}, "word_weight would have no effect: word_epochs is 0"),
-    ({"feedback_step": 0.0, "feedback_every": 3}, "feedback_every would have no effect: feedback_step is 0"),
-    ({"feedback_step": 0.0, "feedback_most": 0.5}, "feedback_most would have no effect: feedback_step is 0"),
-    ({"reinforcement_epochs": 0, "reinforcement_rate": 1e-3}, "reinforcement_rate would have no effect: reinforcement_epochs is 0"),
-    ({"adaptation_epochs": 0, "adaptation_rate": 1e-3}, "adaptation_rate would have no effect: adaptation_epochs and word_epochs are 0"),
-    ({"supervision_epochs": 0, "supervision_rate": 1e-3}, "supervision_rate would have no effect: supervision_epochs is 0"),
-    ({"hiden": 3}, "did you mean hidden"), ({"architecture": "nobody"}, "no captioner 'nobody'")])
+@pytest.mark.parametrize(
+    "changes, reason",
+    [
+        ({"word_weight": 0.5}, "word_weight would have no effect: word_epochs is 0"),
+        (
+            {"feedback_step": 0.0, "feedback_every": 3},
+            "feedback_every would have no effect: feedback_step is 0",
+        ),
+        (
+            {"feedback_step": 0.0, "feedback_most": 0.5},
+            "feedback_most would have no effect: feedback_step is 0",
+        ),
+        (
+            {"reinforcement_epochs": 0, "reinforcement_rate": 1e-3},
+            "reinforcement_rate would have no effect: reinforcement_epochs is 0",
+        ),
+        (
+            {"adaptation_epochs": 0, "adaptation_rate": 1e-3},
+            "adaptation_rate would have no effect: adaptation_epochs and word_epochs are 0",
+        ),
+        (
+            {"supervision_epochs": 0, "supervision_rate": 1e-3},
+            "supervision_rate would have no effect: supervision_epochs is 0",
+        ),
+        ({"hiden": 3}, "did you mean hidden"),
+        ({"architecture": "nobody"}, "no captioner 'nobody'"),
+    ],
+)
 def test_changes_without_effect_are_refused(table, tmp_path, changes, reason):
     with pytest.raises(PickNetError, match=reason):
         table(["Baseline"], changes)
@@ -218,35 +350,72 @@ def test_changes_without_effect_are_refused(table, tmp_path, changes, reason):
 
 
 def test_changes_with_an_effect_are_made():
-    changed = check_changes(preset("smoke"), {"word_epochs": 2, "word_weight": 0.5, "adaptation_epochs": 0, "adaptation_rate": 0.01, "hidden": 48})
-    assert (changed.training.word_weight, changed.training.adaptation_rate, changed.captioner.hidden) == (0.5, 0.01, 48)
+    changed = check_changes(
+        preset("smoke"),
+        {
+            "word_epochs": 2,
+            "word_weight": 0.5,
+            "adaptation_epochs": 0,
+            "adaptation_rate": 0.01,
+            "hidden": 48,
+        },
+    )
+    assert (
+        changed.training.word_weight,
+        changed.training.adaptation_rate,
+        changed.captioner.hidden,
+    ) == (0.5, 0.01, 48)
 
 
-# rows of one's own, side by side -------------------------------------------------------------------------------------
+# rows of one's own, side by side
+# -------------------------------------------------------------------------------------
 
 
 def test_a_row_of_one_s_own_stands_in_the_table(mine, table, tmp_path, monkeypatch):
     from picknet_nb import metrics
-    count = lambda rows, references, **_: ((number, metrics.Scores({"CIDEr": 0.5}, "words", {"CIDEr": dict.fromkeys(captions, 0.5)})) for number, captions in rows.items())
+
+    count = lambda rows, references, **_: (
+        (number, metrics.Scores({"CIDEr": 0.5}, "words", {"CIDEr": dict.fromkeys(captions, 0.5)}))
+        for number, captions in rows.items()
+    )
     monkeypatch.setattr(metrics, "score_many", count)
     made = table(["Baseline", LEADER, "mine"], scores=True)
     assert [(row["row"], row["picker"], row["stage_one"]) for row in made["rows"]] == [
-        ("Baseline", "all", "supervision"), (LEADER, "learned", "supervision"), ("mine", "brightest-4", "supervision-mean")]
-    assert all(row["scores"] for row in made["rows"]) and "mine" in made["comparisons"] and made["rows"][-1]["frames_used"] == 4
+        ("Baseline", "all", "supervision"),
+        (LEADER, "learned", "supervision"),
+        ("mine", "brightest-4", "supervision-mean"),
+    ]
+    assert (
+        all(row["scores"] for row in made["rows"])
+        and "mine" in made["comparisons"]
+        and made["rows"][-1]["frames_used"] == 4
+    )
     assert (tmp_path/"table"/"seed-0"/"supervision-mean"/"weights.safetensors").exists()
-    assert "captioner.seen.weight" in load_file(tmp_path/"table"/"seed-0"/"mine"/"weights.safetensors")
+    assert "captioner.seen.weight" in load_file(
+        tmp_path/"table"/"seed-0"/"mine"/"weights.safetensors"
+    )
     ROWS.pop("mine")
-    assert [row["row"] for row in table(["Baseline"])["rows"]] == ["Baseline", LEADER]  # which nobody knows any more
+    # which nobody knows any more
+    assert [row["row"] for row in table(["Baseline"])["rows"]] == ["Baseline", LEADER]
 
 
 def test_another_captioner_in_the_settings_is_the_one_of_all_rows(mine, table, tmp_path):
     table([LEADER, "mine"], {"architecture": "mean"})
-    assert sorted(path.name for path in (tmp_path/"table"/"seed-0").iterdir()) == ["mine", "picknet-v-l", "supervision"]
+    assert sorted(path.name for path in (tmp_path/"table"/"seed-0").iterdir()) == [
+        "mine",
+        "picknet-v-l",
+        "supervision",
+    ]
     assert table_folder("shapes", "full", {"architecture": "mean"}).name == "shapes-paper-mean"
 
 
-def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(table, tmp_path, monkeypatch):
-    for recipe, reason in ((Recipe("nobody"), "no picker 'nobody'"), (Recipe(architecture="nobody"), "no captioner 'nobody'.*--use MODULE")):
+def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(
+    table, tmp_path, monkeypatch
+):
+    for recipe, reason in (
+        (Recipe("nobody"), "no picker 'nobody'"),
+        (Recipe(architecture="nobody"), "no captioner 'nobody'.*--use MODULE"),
+    ):
         monkeypatch.setitem(ROWS, "mine", lambda picks: recipe)
         with pytest.raises(PickNetError, match=reason):
             table(["mine"])
@@ -254,54 +423,119 @@ def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(tabl
 
 
 def test_jobs_wait_for_what_they_need(mine, corpus, tmp_path):
-    plan, order = Plan({tmp_path: CONFIG}, corpus, ["Uniform", "mine", "Baseline", LEADER], seeds=2), []
+    plan, order = (
+        Plan({tmp_path: CONFIG}, corpus, ["Uniform", "mine", "Baseline", LEADER], seeds=2),
+        [],
+    )
     while plan.jobs:
         order.append(job := plan.jobs.popleft())
-        if not job.name: assert (job.config.training.seed, job.recipe.architecture) in [(0, ""), (0, "mean"), (1, ""), (1, "mean")]
+        if not job.name:
+            assert (job.config.training.seed, job.recipe.architecture) in [
+                (0, ""),
+                (0, "mean"),
+                (1, ""),
+                (1, "mean"),
+            ]
         plan.note(job)
     names = [(job.config.training.seed, job.name) for job in order]
     assert not plan.waiting and [name for _, name in names[:4]] == [""] * 4 and len(names) == 12
     for seed in (0, 1):
         own = [name for each, name in names[4:] if each == seed]
-        assert own.index(LEADER) < own.index("Uniform") and own.index(LEADER) < own.index("Baseline") and "mine" in own
+        assert (
+            own.index(LEADER) < own.index("Uniform")
+            and own.index(LEADER) < own.index("Baseline")
+            and "mine" in own
+        )
 
 
 def test_processes_side_by_side_make_the_same_table(mine, tmp_path):
-    data, rows = str(noise_corpus().save(tmp_path/"noise")), ["Baseline", "Uniform", LEADER, "mine"]
-    run = lambda workers: reproduction.reproduce(data, "smoke", rows, folder=tmp_path/str(workers), changes=QUICK, scores=False, bars=False,
-                                                 device="cpu", workers=workers, modules=["my_own"])
+    data, rows = (
+        str(noise_corpus().save(tmp_path/"noise")),
+        ["Baseline", "Uniform", LEADER, "mine"],
+    )
+    run = lambda workers: reproduction.reproduce(
+        data,
+        "smoke",
+        rows,
+        folder=tmp_path / str(workers),
+        changes=QUICK,
+        scores=False,
+        bars=False,
+        device="cpu",
+        workers=workers,
+        modules=["my_own"],
+    )
     one, two = run(1), run(2)
-    same = lambda made: [{name: value for name, value in row.items() if "minutes" not in name and "seconds" not in name} for row in made["rows"]]
+    same = lambda made: [
+        {
+            name: value
+            for name, value in row.items()
+            if "minutes" not in name and "seconds" not in name
+        }
+        for row in made["rows"]
+    ]
     assert same(one) == same(two)
     for run in (tmp_path/"1"/"seed-0").iterdir():
-        before, now = (load_file(tmp_path/each/"seed-0"/run.name/"weights.safetensors") for each in "12")
-        assert before.keys() == now.keys() and all(torch.equal(before[name], now[name]) for name in now)
+        before, now = (
+            load_file(tmp_path / each/"seed-0" / run.name/"weights.safetensors")
+            for each in "12"
+        )
+        assert before.keys() == now.keys() and all(
+            torch.equal(before[name], now[name]) for name in now
+        )
 
 
 def fork(*what, start, **how):
-    "A pool whose processes need not import everything again: those of `test_processes_side_by_side_make_the_same_table` do."
+    """A pool whose processes need not import everything again: those of
+    `test_processes_side_by_side_make_the_same_table` do."""
     return Pool(*what, start="fork" if sys.platform == "linux" else start, **how)
 
 
 def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
     monkeypatch.setattr(reproduction, "Pool", fork)
     data = str(noise_corpus().save(tmp_path/"noise"))
-    with pytest.raises(PickNetError, match=r"last cannot be trained: its process died \(exit status 9\), twice, perhaps for want of memory; what it had saved"):
-        reproduction.reproduce(data, "smoke", ["last"], folder=tmp_path/"table", changes=QUICK, scores=False, bars=False, device="cpu", workers=2, modules=["my_own"])
+    with pytest.raises(
+        PickNetError,
+        match=r"last cannot be trained: its process died \(exit status 9\), twice, perhaps for "
+              r"want of memory; what it had saved",
+    ):
+        reproduction.reproduce(
+            data,
+            "smoke",
+            ["last"],
+            folder=tmp_path/"table",
+            changes=QUICK,
+            scores=False,
+            bars=False,
+            device="cpu",
+            workers=2,
+            modules=["my_own"],
+        )
 
 
 def test_the_former_name_of_a_scale_is_understood(table, monkeypatch, tmp_path):
-    with pytest.warns(FutureWarning, match="'full' is called 'paper' now"), pytest.raises(PickNetError, match="no such row"):
+    with (
+        pytest.warns(FutureWarning, match="'full' is called 'paper' now"),
+        pytest.raises(PickNetError, match="no such row"),
+    ):
         reproduction.reproduce("noise", "full", ["nobody"])
     from picknet_nb import world
+
     monkeypatch.undo()
-    monkeypatch.setattr(world, "prepare_shapes", lambda path, scale, **_: pytest.fail(f"{path.name} {scale}"))
+    monkeypatch.setattr(
+        world, "prepare_shapes", lambda path, scale, **_: pytest.fail(f"{path.name} {scale}")
+    )
     with pytest.raises(pytest.fail.Exception, match="shapes-paper paper"):
         open_data("shapes", "full")
 
 
 def test_a_table_from_before_a_setting_was_there_keeps_its_command(tmp_path):
-    older = {name: value for name, value in CONFIG.flat().items() if name not in ("clock", "architecture")} | {"beam": 1}  # which is no setting any more
+    # which is no setting any more
+    older = {
+        name: value
+        for name, value in CONFIG.flat().items()
+        if name not in ("clock", "architecture")
+    } | {"beam": 1}
     (tmp_path/"results.json").write_text(json.dumps({"command": "first", "config": older}))
     assert commands_of(tmp_path, CONFIG, "second") == "first && second"
     assert commands_of(tmp_path, CONFIG.changed(clock=True), "second") == "second"
@@ -313,7 +547,10 @@ def test_rows_are_named_so_that_a_comma_is_no_second_row():
 
 
 def test_a_picker_that_cannot_work_is_refused_before_anything_is_trained(corpus, tmp_path):
-    for picks, reason in ((0, "1 or more"), (99, "uniform-99 wants more frames than a clip has: 30")):
+    for picks, reason in (
+        (0, "1 or more"),
+        (99, "uniform-99 wants more frames than a clip has: 30"),
+    ):
         with pytest.raises(PickNetError, match=reason):
             train(tmp_path/"run", corpus, CONFIG, recipes(picks)["Uniform"], bars=False)
         assert not (tmp_path/"run").exists()
@@ -321,7 +558,9 @@ def test_a_picker_that_cannot_work_is_refused_before_anything_is_trained(corpus,
 
 def test_a_refused_folder_hints_at_what_may_differ(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
-    with pytest.raises(RunError, match="hidden 64 .now 48.*another --data, --scale, --row or --set"):
+    with pytest.raises(
+        RunError, match="hidden 64 .now 48.*another --data, --scale, --row or --set"
+    ):
         train_first(corpus, tmp_path, CONFIG.changed(hidden=48), bars=False)
 
 
@@ -344,20 +583,28 @@ def test_the_commit_is_that_of_our_own_checkout_or_none(tmp_path, monkeypatch):
 
 
 def test_scores_of_clips_come_back_as_they_were(corpus):
-    rows = [{"row": row, "seed": seed, "videos": {"greedy": {"b": 0.125 * seed, "a": 0.5}}} for row in ("Baseline", "PickNet (V+L)") for seed in (0, 1)]
+    rows = [
+        {"row": row, "seed": seed, "videos": {"greedy": {"b": 0.125 * seed, "a": 0.5}}}
+        for row in ("Baseline", "PickNet (V+L)")
+        for seed in (0, 1)
+    ]
     kept = clip_scores(rows)
     assert kept["ids"] == ["a", "b"] and rows_of_clips(json.loads(json.dumps(kept))) == rows
     assert clip_scores([{"row": "Baseline", "seed": 0, "captions": {}}])["rows"] == []
 
 
 def test_seeds_that_only_one_row_has_are_left_out_of_a_comparison():
-    rows = [{"row": "PickNet (V+L)", "seed": seed, "videos": {"greedy": {"a": 1.0 + seed}}} for seed in (0, 1)]
+    rows = [
+        {"row": "PickNet (V+L)", "seed": seed, "videos": {"greedy": {"a": 1.0 + seed}}}
+        for seed in (0, 1)
+    ]
     rows.append({"row": "Uniform", "seed": 1, "videos": {"greedy": {"a": 1.0}}})
     assert compare_rows(rows)["Uniform"]["difference"] == 1.0
 
 
 def test_rows_are_scored_while_others_are_trained(tmp_path, monkeypatch):
     from picknet_nb import metrics
+
     calls, references = [], {"a": ["a dog"]}
 
     @contextmanager
@@ -367,17 +614,30 @@ def test_rows_are_scored_while_others_are_trained(tmp_path, monkeypatch):
 
     def score_many(rows, references, meteor=None, **_):
         calls.append(meteor)
-        if len(calls) == 3: raise metrics.ScoreError("METEOR: no answer")
-        return ((name, metrics.Scores({"CIDEr": 0.5}, "words", {"CIDEr": {"a": 0.5}})) for name in rows)
+        if len(calls) == 3:
+            raise metrics.ScoreError("METEOR: no answer")
+        return (
+            (name, metrics.Scores({"CIDEr": 0.5}, "words", {"CIDEr": {"a": 0.5}})) for name in rows
+        )
 
     monkeypatch.setattr(metrics, "meteor_process", meteor_process)
     monkeypatch.setattr(metrics, "score_many", score_many)
-    rows = [{"row": name, "seed": 0, "captions": {"greedy": {"a": "a dog"}}} for name in ("Baseline", "Uniform", "Random")]
+    rows = [
+        {"row": name, "seed": 0, "captions": {"greedy": {"a": "a dog"}}}
+        for name in ("Baseline", "Uniform", "Random")
+    ]
     with scored_meanwhile(tmp_path, references) as give:
-        for row in rows: give(row)
-    assert calls == ["meteor"] * 3 and [bool(row.get("scores")) for row in rows] == [True, False, False]  # after a failure, no more
+        for row in rows:
+            give(row)
+    # after a failure, no more
+    assert calls == ["meteor"] * 3 and [bool(row.get("scores")) for row in rows] == [
+        True,
+        False,
+        False,
+    ]
     score_rows(tmp_path, rows, references, bars=False)
-    assert calls[3:] == [None] and all(row["scores"] for row in rows)  # those two, by a METEOR of their own
+    # those two, by a METEOR of their own
+    assert calls[3:] == [None] and all(row["scores"] for row in rows)
     with pytest.raises(KeyboardInterrupt), scored_meanwhile(tmp_path, references) as give:
         give({**rows[0], "scores": {}})
         raise KeyboardInterrupt
@@ -400,18 +660,31 @@ def commits() -> list[tuple[str, str]]:
 
 
 def test_every_commit_in_a_result_file_is_one_of_this_repository():
-    git = lambda *words: subprocess.run(["git", "-C", str(RESULTS), *words], capture_output=True, text=True)
+    git = lambda *words: subprocess.run(
+        ["git", "-C", str(RESULTS), *words], capture_output=True, text=True
+    )
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("needs a checkout with its history")
     assert len(commits()) > 20
-    assert [(file, commit) for file, commit in commits() if git("cat-file", "-t", commit).stdout.strip() != "commit"] == []
+    assert [
+        (file, commit)
+        for file, commit in commits()
+        if git("cat-file", "-t", commit).stdout.strip() != "commit"
+    ] == []
 
 
 def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_path, monkeypatch):
     from picknet_nb import metrics
+
     monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: pytest.fail("too late"))
     run = lambda: reproduction.reproduce("noise", "smoke", folder=tmp_path/"run")
-    with monkeypatch.context() as patch, pytest.raises(PickNetError, match=r"needs pycocoevalcap: pip install \"picknet_nb\[metrics\]\"; with --no-scores"):
+    with (
+        monkeypatch.context() as patch,
+        pytest.raises(
+            PickNetError,
+            match=r"needs pycocoevalcap: pip install \"picknet_nb\[metrics\]\"; with --no-scores",
+        ),
+    ):
         patch.setattr(reproduction, "find_spec", lambda name: None)
         run()
     with monkeypatch.context() as patch, pytest.raises(PickNetError, match="need Java"):
@@ -422,28 +695,60 @@ def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_pa
 
 
 def without_times(rows):
-    return [{name: value for name, value in row.items() if "minutes" not in name and "seconds" not in name} for row in rows]
+    return [
+        {
+            name: value
+            for name, value in row.items()
+            if "minutes" not in name and "seconds" not in name
+        }
+        for row in rows
+    ]
 
 
-def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(tmp_path, monkeypatch):
+def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(
+    tmp_path, monkeypatch
+):
     monkeypatch.setattr(reproduction, "Pool", fork)
     data, names = str(noise_corpus().save(tmp_path/"noise")), ["ta", "lstm-e"]
-    run = lambda folder, workers: compare_captioners(data, "smoke", names, folder=tmp_path/folder, changes=QUICK, scores=False, bars=False,
-                                                     device="cpu", workers=workers)
+    run = lambda folder, workers: compare_captioners(
+        data,
+        "smoke",
+        names,
+        folder=tmp_path / folder,
+        changes=QUICK,
+        scores=False,
+        bars=False,
+        device="cpu",
+        workers=workers,
+    )
     one, two = run("one", 1), run("two", 2)
-    assert [(row["captioner"], row["row"]) for row in one["rows"]] == [(name, row) for name in names for row in ROWS if row in KINDS]
-    assert without_times(one["rows"]) == without_times(two["rows"]) and all(row["seconds_per_step"] > 0 for row in one["rows"])
-    uniform = {row["captioner"]: row["frames_used"] for row in one["rows"] if row["row"] == "Uniform"}
+    assert [(row["captioner"], row["row"]) for row in one["rows"]] == [
+        (name, row) for name in names for row in ROWS if row in KINDS
+    ]
+    assert without_times(one["rows"]) == without_times(two["rows"]) and all(
+        row["seconds_per_step"] > 0 for row in one["rows"]
+    )
+    uniform = {
+        row["captioner"]: row["frames_used"] for row in one["rows"] if row["row"] == "Uniform"
+    }
     leaders = {row["captioner"]: row["frames_used"] for row in one["rows"] if row["row"] == LEADER}
-    assert all(uniform[name] == -(-leaders[name] // 1) for name in names)  # each captioner's own number, rounded up
-    for name in names: shutil.rmtree(tmp_path/"one"/name/"seed-0")  # as if the rows had come from another machine
+    # each captioner's own number, rounded up
+    assert all(uniform[name] == -(-leaders[name] // 1) for name in names)
+    # as if the rows had come from another machine
+    for name in names:
+        shutil.rmtree(tmp_path/"one" / name/"seed-0")
     monkeypatch.setattr(reproduction, "train", lambda *_, **__: pytest.fail("trained again"))
-    assert run("one", 1)["rows"] == one["rows"] and json.loads((tmp_path/"one"/"captioners.json").read_text())["rows"] == one["rows"]
+    assert (
+        run("one", 1)["rows"] == one["rows"]
+        and json.loads((tmp_path/"one"/"captioners.json").read_text())["rows"] == one["rows"]
+    )
 
 
 def test_a_captioner_that_nobody_registered_is_refused_before_any_is_trained(tmp_path):
     with pytest.raises(PickNetError, match="no captioner 'tea'"):
-        compare_captioners("shapes", "smoke", ["paper", "tea"], folder=tmp_path/"table", scores=False, bars=False)
+        compare_captioners(
+            "shapes", "smoke", ["paper", "tea"], folder=tmp_path/"table", scores=False, bars=False
+        )
     assert not (tmp_path/"table").exists()
 
 
@@ -456,13 +761,37 @@ def test_at_improved_every_captioner_has_its_own_preset():
 
 
 def compared_result(**differences):
-    "A result whose captioners have these differences, each with an interval of one CIDEr to either side."
+    """A result whose captioners have these differences, each with an interval of one CIDEr to
+    either side."""
     each = lambda value: {"difference": value, "low": value - 0.01, "high": value + 0.01}
-    rows = [{"captioner": name, "row": row, "seed": seed, "frames_used": 5.0, "seconds_per_step": 0.01, "pick_counts": [0, 3],
-             "scores": {"greedy": {"CIDEr": 0.5 + 0.1*seed}}, "signs": {"greedy": {"distinct": 9 - 8*(name == "blind")}}}
-            for name in differences for row in KINDS for seed in (0, 1)]
-    return {"kind": "captioners", "data": "msvd", "scale": "improved", "features": "resnet50", "machine": "a GPU", "minutes": 1.0, "rows": rows,
-            "comparisons": {name: {row: each(value) for row in KINDS if row != LEADER} for name, value in differences.items()}}
+    rows = [
+        {
+            "captioner": name,
+            "row": row,
+            "seed": seed,
+            "frames_used": 5.0,
+            "seconds_per_step": 0.01,
+            "pick_counts": [0, 3],
+            "scores": {"greedy": {"CIDEr": 0.5 + 0.1 * seed}},
+            "signs": {"greedy": {"distinct": 9 - 8 * (name == "blind")}},
+        }
+        for name in differences
+        for row in KINDS
+        for seed in (0, 1)
+    ]
+    return {
+        "kind": "captioners",
+        "data": "msvd",
+        "scale": "improved",
+        "features": "resnet50",
+        "machine": "a GPU",
+        "minutes": 1.0,
+        "rows": rows,
+        "comparisons": {
+            name: {row: each(value) for row in KINDS if row != LEADER}
+            for name, value in differences.items()
+        },
+    }
 
 
 def test_a_verdict_counts_what_is_sure_and_what_is_not():
@@ -470,12 +799,30 @@ def test_a_verdict_counts_what_is_sure_and_what_is_not():
     assert found["within two CIDEr of all frames"] == (["ta", "ba", "aalto"], ["ta"], ["hrne"])
     assert found["better than uniform"] == (["ta"], ["ta"], ["ba", "aalto", "hrne"])
     assert str(found["better than uniform"]) == "1 (surely 1, surely not 3)"
-    with pytest.raises(PickNetError, match="compares nothing with 'Uniform': were its captions scored"):
-        verdicts({"comparisons": {"ta": {"Baseline, adapted": {"difference": 0.0, "low": 0.0, "high": 0.0}}}, "rows": []})
+    with pytest.raises(
+        PickNetError, match="compares nothing with 'Uniform': were its captions scored"
+    ):
+        verdicts(
+            {
+                "comparisons": {
+                    "ta": {"Baseline, adapted": {"difference": 0.0, "low": 0.0, "high": 0.0}}
+                },
+                "rows": [],
+            }
+        )
 
 
 def test_the_table_of_captioners_names_seeds_features_and_the_paper():
     lines = captioners_table(compared_result(ta=0.03, s2vt=-0.05)).splitlines()
-    assert lines[2].startswith("| ta | 55.0 ± 7.1 |") and "+3.0 (+2.0 to +4.0)" in lines[2] and "CIDEr 51.7 (MSVD; GoogleNet, C3D)" in lines[2]
-    assert "METEOR 29.8 (MSVD; VGG, OF)" in lines[3] and "2 seeds, features of resnet50" in lines[-1]
-    assert draw_captioners(compared_result(ta=0.03, s2vt=-0.05)).axes[0].get_xlabel() == "CIDEr × 100, greedy"
+    assert (
+        lines[2].startswith("| ta | 55.0 ± 7.1 |")
+        and "+3.0 (+2.0 to +4.0)" in lines[2]
+        and "CIDEr 51.7 (MSVD; GoogleNet, C3D)" in lines[2]
+    )
+    assert (
+        "METEOR 29.8 (MSVD; VGG, OF)" in lines[3] and "2 seeds, features of resnet50" in lines[-1]
+    )
+    assert (
+        draw_captioners(compared_result(ta=0.03, s2vt=-0.05)).axes[0].get_xlabel()
+        == "CIDEr × 100, greedy"
+    )

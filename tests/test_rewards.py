@@ -12,7 +12,8 @@ from picknet_nb.config import preset
 from picknet_nb.corpus import Corpus
 from picknet_nb.files import PickNetError
 from picknet_nb.rewards import (
-    REWARD_KINDS, REWARDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for, reward_of, within_limits)
+    REWARD_KINDS, REWARDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for,
+    reward_of, within_limits)
 from picknet_nb.stages import recipes
 from picknet_nb.text import SPECIALS, Vocabulary
 from picknet_nb.training import train
@@ -26,23 +27,46 @@ def at_most(counts: list[int], frames: int = 30) -> torch.Tensor:
 @pytest.fixture
 def corpus() -> Corpus:
     torch.manual_seed(0)
-    captions = [["a man sings", "a man is singing"], ["a dog runs", "the dog is running"], ["a cat sleeps"], ["a cow eats"]]
-    splits = {"train": torch.tensor([0, 1]), "validation": torch.tensor([2]), "test": torch.tensor([3])}
-    return Corpus.build("four", list("abcd"), torch.rand(4, 30, 16).half(), torch.zeros(4, 30, 9, dtype=torch.uint8),
-                        captions, splits, preset("smoke").clip, {})
+    captions = [
+        ["a man sings", "a man is singing"],
+        ["a dog runs", "the dog is running"],
+        ["a cat sleeps"],
+        ["a cow eats"],
+    ]
+    splits = {
+        "train": torch.tensor([0, 1]),
+        "validation": torch.tensor([2]),
+        "test": torch.tensor([3]),
+    }
+    return Corpus.build(
+        "four",
+        list("abcd"),
+        torch.rand(4, 30, 16).half(),
+        torch.zeros(4, 30, 9, dtype=torch.uint8),
+        captions,
+        splits,
+        preset("smoke").clip,
+        {},
+    )
 
 
 def test_diversity_is_the_sum_of_standard_deviations():
     torch.manual_seed(1)
     features, picks = 50 + torch.randn(16, 30, 64), torch.rand(16, 30) < 0.3
     picks[:, 0] = True
-    expected = torch.stack([clip[chosen].std(0, correction=0).sum() for clip, chosen in zip(features, picks)])
+    expected = torch.stack(
+        [clip[chosen].std(0, correction=0).sum() for clip, chosen in zip(features, picks)]
+    )
     torch.testing.assert_close(diversity_reward(features, picks), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("counts, frames", [([0], 30), ([1], 30), ([1], 1), ([30], 30)])
 def test_diversity_has_no_nan(counts, frames):
-    for features in (torch.randn(1, frames, 8), torch.ones(1, frames, 8), torch.zeros(1, frames, 8)):
+    for features in (
+        torch.randn(1, frames, 8),
+        torch.ones(1, frames, 8),
+        torch.zeros(1, frames, 8),
+    ):
         reward = diversity_reward(features, at_most(counts, frames))
         assert reward.isfinite().all() and reward >= 0
         assert reward == 0 or counts == [30]
@@ -56,7 +80,9 @@ def test_equal_frames_earn_exactly_nothing():
 def test_half_precision_does_not_overflow():
     features = torch.full((1, 30, 64), 60000.0).half()
     features[:, ::2] *= -1
-    torch.testing.assert_close(diversity_reward(features, at_most([30])), torch.tensor([64 * 60000.0]), rtol=1e-3, atol=0)
+    torch.testing.assert_close(
+        diversity_reward(features, at_most([30])), torch.tensor([64 * 60000.0]), rtol=1e-3, atol=0
+    )
 
 
 def test_rewards_are_single_precision_without_gradient_under_autocast():
@@ -83,17 +109,25 @@ def test_total_is_the_weighted_sum_or_the_penalty(corpus):
     config = preset("paper", language_weight=0.5, diversity_weight=2.0, penalty=-3.0).policy
     reward = reward_for(config, corpus)
     words = corpus.vocabulary.encode(["a man sings", "a man sings", "a dog", "a dog"], 8)
-    earned = reward(words, torch.tensor([0, 0, 1, 1]), corpus.features[[0, 0, 1, 1]], at_most([2, 3, 7, 8]), 7)
+    earned = reward(
+        words, torch.tensor([0, 0, 1, 1]), corpus.features[[0, 0, 1, 1]], at_most([2, 3, 7, 8]), 7
+    )
     assert earned.inside.tolist() == [False, True, True, False]
     assert earned.total[[0, 3]].tolist() == [-3.0, -3.0]
-    torch.testing.assert_close(earned.total[1:3], 0.5 * earned.language[1:3] + 2 * earned.diversity[1:3])
+    torch.testing.assert_close(
+        earned.total[1:3], 0.5 * earned.language[1:3] + 2 * earned.diversity[1:3]
+    )
 
 
 def test_the_three_settings(corpus):
     words, videos = corpus.vocabulary.encode(["a man sings"] * 2, 8), torch.tensor([0, 1])
-    ask = lambda name: reward_for(preset("paper", **REWARDS[name]).policy, corpus)(words, videos, corpus.features[:2], at_most([4, 5]), 7)
+    ask = lambda name: reward_for(preset("paper", **REWARDS[name]).policy, corpus)(
+        words, videos, corpus.features[:2], at_most([4, 5]), 7
+    )
     visual, language, both = ask("V"), ask("L"), ask("V+L")
-    assert torch.equal(visual.total, visual.diversity) and torch.equal(language.total, language.language)
+    assert torch.equal(visual.total, visual.diversity) and torch.equal(
+        language.total, language.language
+    )
     torch.testing.assert_close(both.total, visual.total + language.total)
 
 
@@ -119,7 +153,9 @@ def test_unit_of_diversity():
     torch.manual_seed(2)
     features, config = torch.randn(100, 30, 32), preset("paper").policy
     unit = measure_diversity(features, config)
-    assert unit == measure_diversity(features, config) and unit != measure_diversity(features, config, seed=1)
+    assert unit == measure_diversity(features, config) and unit != measure_diversity(
+        features, config, seed=1
+    )
     assert measure_diversity(3 * features, config) == pytest.approx(3 * unit, rel=1e-5)
     assert measure_diversity(torch.ones(4, 30, 8), config) == 1.0
 
@@ -140,26 +176,48 @@ def test_captured_with_a_moving_limit(corpus):
     from picknet_nb.fast import Captured
 
     corpus = corpus.to("cuda")
-    reward, videos, limit = reward_for(preset("paper").policy, corpus), torch.arange(4, device="cuda"), torch.tensor(10, device="cuda")
-    words, picks = corpus.vocabulary.encode(["a man sings"] * 4, 8).cuda(), at_most([2, 5, 8, 11]).cuda()
-    step = Captured(lambda *inputs: tuple(reward(*inputs)), words, videos, corpus.features, picks, limit)
+    reward, videos, limit = (
+        reward_for(preset("paper").policy, corpus),
+        torch.arange(4, device="cuda"),
+        torch.tensor(10, device="cuda"),
+    )
+    words, picks = (
+        corpus.vocabulary.encode(["a man sings"] * 4, 8).cuda(),
+        at_most([2, 5, 8, 11]).cuda(),
+    )
+    step = Captured(
+        lambda *inputs: tuple(reward(*inputs)), words, videos, corpus.features, picks, limit
+    )
     for most in (10, 7):
-        torch.testing.assert_close(step(words, videos, corpus.features, picks, torch.tensor(most, device="cuda"))[0],
-                                   reward(words, videos, corpus.features, picks, most).total)
+        torch.testing.assert_close(
+            step(words, videos, corpus.features, picks, torch.tensor(most, device="cuda"))[0],
+            reward(words, videos, corpus.features, picks, most).total,
+        )
 
 
 def test_vocabulary_of_another_corpus_is_scored_by_its_own_words():
     vocabulary = Vocabulary(SPECIALS + ("dog", "a"))
     cider = Cider([[["a", "dog"]], [["a", "cat"]]], vocabulary)
-    assert cider(vocabulary.encode(["a dog"], 4), torch.tensor([0])).item() == pytest.approx(10 * 2 / 4, abs=1e-5)
+    assert cider(vocabulary.encode(["a dog"], 4), torch.tensor([0])).item() == pytest.approx(
+        10 * 2 / 4, abs=1e-5
+    )
 
 
 def test_a_reward_of_your_own_is_found_by_name_and_keeps_to_the_limits(tmp_path, monkeypatch):
-    monkeypatch.setitem(REWARD_KINDS, "thrifty", reward_of(lambda words, videos, features, picks: -picks.sum(1)))
+    monkeypatch.setitem(
+        REWARD_KINDS, "thrifty", reward_of(lambda words, videos, features, picks: -picks.sum(1))
+    )
     brief = preset("smoke", reward="thrifty", supervision_epochs=1, reinforcement_epochs=2)
     train(tmp_path/"run", noise_corpus(), brief, recipes()["PickNet (V+L)"], bars=False)
     log = [json.loads(line) for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines()]
     earned = [entry["reward"] for entry in log if entry["stage"] == "reinforcement"]
-    assert len(earned) == 2 and max(earned) <= -1  # three picks or more cost three or more, and fewer the penalty
+    # three picks or more cost three or more, and fewer the penalty
+    assert len(earned) == 2 and max(earned) <= -1
     with pytest.raises(PickNetError, match="no reward 'thirfty': did you mean thrifty?"):
-        train(tmp_path/"other", noise_corpus(), brief.changed(reward="thirfty"), recipes()["PickNet (V+L)"], bars=False)
+        train(
+            tmp_path/"other",
+            noise_corpus(),
+            brief.changed(reward="thirfty"),
+            recipes()["PickNet (V+L)"],
+            bars=False,
+        )

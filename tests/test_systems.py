@@ -1,4 +1,5 @@
-"The compared systems: those of notebooks 15 to 17 keep the contract of captioners and are themselves, and all ten are used like any captioner."
+"""The compared systems: those of notebooks 15 to 17 keep the contract of captioners and are
+themselves, and all ten are used like any captioner."""
 import copy
 import functools
 
@@ -11,7 +12,9 @@ from torch.testing import assert_close
 from toys import store_run
 
 from picknet_nb.attention import Paragraph, product
-from picknet_nb.captioner import CAPTIONERS, beam, beam_search, caption, greedy, growing, make_captioner, repeated, sample, teach, teach_by_step
+from picknet_nb.captioner import (
+    CAPTIONERS, beam, beam_search, caption, greedy, growing, make_captioner, repeated, sample,
+    teach, teach_by_step)
 from picknet_nb.captioning import Memory, load_captioner, write_examples
 from picknet_nb.config import PRESETS, ConfigError, preset
 from picknet_nb.decoder import caption_loss
@@ -33,7 +36,9 @@ from picknet_nb.training import Step, train
 SYSTEMS = ["ta", "p-rnn", "s2vt", "lstm-e", "ruc-uva"]
 ALL = [*SYSTEMS, "hrne", "ba", "ms-rnn", "aalto", "densecap"]
 all_systems = pytest.mark.parametrize("name", ALL)
-MARGIN = 2.0  # nats a caption by which a captioner must beat the same one that sees nothing; measured: 2.66 (S2VT) to 5.72 (p-RNN)
+# nats a caption by which a captioner must beat the same one that sees nothing; measured: 2.66
+# (S2VT) to 5.72 (p-RNN)
+MARGIN = 2.0
 CLIPS = 16
 every_system = pytest.mark.parametrize("name", SYSTEMS)
 
@@ -56,15 +61,21 @@ def some_clips(batch: int = 5, dims: int = 12, device: str = "cpu"):
 def world():
     "Sixteen clips of the built-in world, six frames of each, and a caption of each."
     corpus = example_corpus(CLIPS)
-    vocabulary = Vocabulary.build([line for lines in corpus.captions for line in lines], min_count=1)
-    picks = torch.zeros(CLIPS, 30, dtype=torch.bool).index_fill(1, torch.linspace(0, 29, 6).round().long(), True)
+    vocabulary = Vocabulary.build(
+        [line for lines in corpus.captions for line in lines], min_count=1
+    )
+    picks = torch.zeros(CLIPS, 30, dtype=torch.bool).index_fill(
+        1, torch.linspace(0, 29, 6).round().long(), True
+    )
     words = vocabulary.encode([lines[0] for lines in corpus.captions], 14)
-    return corpus.features, picks, words[:, :(words != PAD).sum(1).max()], len(vocabulary)  # nobody learns from what comes after the longest
+    # nobody learns from what comes after the longest
+    return corpus.features, picks, words[:, : (words != PAD).sum(1).max()], len(vocabulary)
 
 
 @functools.cache
 def trained(name: str, blind: bool = False) -> tuple[nn.Module, float]:
-    "A captioner that has seen the world until it knows it, or has been shown nothing as often; and its loss."
+    """A captioner that has seen the world until it knows it, or has been shown nothing as often;
+    and its loss."""
     features, picks, words, vocabulary = world()
     features = features * (not blind)
     captioner = made(name, vocabulary, features.shape[-1], dropout=0.0)
@@ -72,12 +83,15 @@ def trained(name: str, blind: bool = False) -> tuple[nn.Module, float]:
     for _ in range(100 if name == "s2vt" else 70):  # which learns slowest
         memory = captioner.encode(pick_frames(features, picks))
         loss = caption_loss(teach(captioner, memory, words), words)
-        if hasattr(captioner, "extra_loss"): loss = loss + captioner.extra_loss(memory, words)
+        if hasattr(captioner, "extra_loss"):
+            loss = loss + captioner.extra_loss(memory, words)
         adam.zero_grad(), loss.backward()
         nn.utils.clip_grad_norm_(captioner.parameters(), 5.0)
         adam.step()
     with torch.no_grad():
-        return captioner.eval(), caption_loss(teach(captioner, captioner.encode(pick_frames(features, picks)), words), words).item()
+        return captioner.eval(), caption_loss(
+            teach(captioner, captioner.encode(pick_frames(features, picks)), words), words
+        ).item()
 
 
 @every_system
@@ -92,9 +106,12 @@ def test_whole_captions_are_taught_as_word_by_word(name):
     results = []
     for way in (teach, teach_by_step):
         logits = way(captioner, captioner.encode(pick_frames(features, picks)), words)
-        gradients = torch.autograd.grad(caption_loss(logits, words), list(captioner.parameters()), allow_unused=True)
+        gradients = torch.autograd.grad(
+            caption_loss(logits, words), list(captioner.parameters()), allow_unused=True
+        )
         results.append((logits, *(each for each in gradients if each is not None)))
-    for fast, plain in zip(*results, strict=True): assert_close(fast, plain, rtol=1e-4, atol=1e-5)
+    for fast, plain in zip(*results, strict=True):
+        assert_close(fast, plain, rtol=1e-4, atol=1e-5)
 
 
 @every_system
@@ -102,7 +119,11 @@ def test_a_clip_is_read_alike_alone_and_beside_others(name):
     captioner, (features, picks, words) = made(name).eval(), some_clips()
     together = teach(captioner, captioner.encode(pick_frames(features, picks)), words)
     for row in range(len(features)):
-        alone = teach(captioner, captioner.encode(pick_frames(features[row:row + 1], picks[row:row + 1])), words[row:row + 1])
+        alone = teach(
+            captioner,
+            captioner.encode(pick_frames(features[row : row + 1], picks[row : row + 1])),
+            words[row : row + 1],
+        )
         assert_close(alone[0], together[row], rtol=1e-4, atol=1e-5)
 
 
@@ -112,7 +133,12 @@ def test_unpicked_frames_do_not_matter_and_picked_ones_do(name):
     logits = teach(captioner, captioner.encode(pick_frames(features, picks)), words)
     for which, same in ((~picks, True), (picks, False)):
         changed = torch.where(which[..., None], features + 1, features)
-        assert torch.equal(teach(captioner, captioner.encode(pick_frames(changed, picks)), words), logits) == same
+        assert (
+            torch.equal(
+                teach(captioner, captioner.encode(pick_frames(changed, picks)), words), logits
+            )
+            == same
+        )
 
 
 @every_system
@@ -149,27 +175,44 @@ def test_captions_made_before_a_step_do_not_cut_its_gradients(name):
         memory = captioner.encode(pick_frames(features, picks))
         sample(captioner, memory, 9)
         loss = caption_loss(teach(captioner, memory, words), words)
-        if hasattr(captioner, "extra_loss"): loss = loss + captioner.extra_loss(memory, words)
+        if hasattr(captioner, "extra_loss"):
+            loss = loss + captioner.extra_loss(memory, words)
     loss.backward()
-    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in captioner.parameters())
+    assert all(
+        weight.grad is not None and weight.grad.abs().sum() > 0 for weight in captioner.parameters()
+    )
 
 
 @every_system
 def test_dropout_is_for_training_and_captions_are_made_without(name):
     captioner, (features, picks, words) = made(name, dropout=0.5, input_dropout=0.3), some_clips()
     picked = pick_frames(features, picks)
-    assert not torch.equal(teach(captioner, captioner.encode(picked), words), teach(captioner, captioner.encode(picked), words))
-    assert torch.equal(caption(captioner, features, picks, 9), caption(copy.deepcopy(captioner), features, picks, 9)) and captioner.training
+    assert not torch.equal(
+        teach(captioner, captioner.encode(picked), words),
+        teach(captioner, captioner.encode(picked), words),
+    )
+    assert (
+        torch.equal(
+            caption(captioner, features, picks, 9),
+            caption(copy.deepcopy(captioner), features, picks, 9),
+        )
+        and captioner.training
+    )
 
 
 @every_system
 def test_a_beam_of_one_is_greedy_and_wider_ones_are_at_least_as_likely(name):
     captioner, (features, picks, _, _) = trained(name)[0], world()
-    with torch.no_grad(): memory = captioner.encode(pick_frames(features, picks))
+    with torch.no_grad():
+        memory = captioner.encode(pick_frames(features, picks))
     assert torch.equal(beam(captioner, memory, 1, 14)[0][:, 0], greedy(captioner, memory, 14))
-    narrow, wide = (beam_search(captioner, memory, size, 14).scores.max(1).values for size in (1, 4))
+    narrow, wide = (
+        beam_search(captioner, memory, size, 14).scores.max(1).values for size in (1, 4)
+    )
     assert (wide >= narrow - 1e-4).float().mean() > 0.9
-    assert torch.equal(greedy(captioner, repeated(memory, 2), 14)[::2], greedy(captioner, memory, 14))
+    assert torch.equal(
+        greedy(captioner, repeated(memory, 2), 14)[::2], greedy(captioner, memory, 14)
+    )
 
 
 @every_system
@@ -177,11 +220,14 @@ def test_a_stream_is_remembered_like_a_clip(name):
     "Frame by frame where a system can grow; by its last 64 picked frames where it cannot."
     captioner = made(name).eval()
     features, memory = torch.randn(70, 12), Memory(captioner)
-    for place, feature in enumerate(features): grown = memory.add(feature[None], place)
+    for place, feature in enumerate(features):
+        grown = memory.add(feature[None], place)
     kept = features if hasattr(captioner, "grow") else features[-64:]
     whole = captioner.encode(pick_frames(kept[None], torch.ones(1, len(kept), dtype=torch.bool)))
     words = torch.randint(4, 30, (1, 6))
-    assert_close(teach(captioner, grown, words), teach(captioner, whole, words), rtol=1e-4, atol=1e-5)
+    assert_close(
+        teach(captioner, grown, words), teach(captioner, whole, words), rtol=1e-4, atol=1e-5
+    )
     assert hasattr(captioner, "grow") == (name in ("s2vt", "lstm-e", "ruc-uva"))
 
 
@@ -197,20 +243,41 @@ def test_what_is_said_after_each_pick_is_one_batch(name):
 
 @every_system
 def test_it_is_trained_in_all_stages(name, corpus, tmp_path):
-    config = preset("smoke", supervision_epochs=2, word_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
-    model = train(tmp_path/"run", corpus, config, Recipe(language=1.0, diversity=1.0, architecture=name), bars=False)
+    config = preset(
+        "smoke", supervision_epochs=2, word_epochs=1, reinforcement_epochs=1, adaptation_epochs=1
+    )
+    model = train(
+        tmp_path/"run",
+        corpus,
+        config,
+        Recipe(language=1.0, diversity=1.0, architecture=name),
+        bars=False,
+    )
     loaded, settings, _, _ = load_run(tmp_path/"run")
-    assert settings.captioner.architecture == name and type(loaded.captioner) is type(model.captioner) is CAPTIONERS[name]
+    assert (
+        settings.captioner.architecture == name
+        and type(loaded.captioner) is type(model.captioner) is CAPTIONERS[name]
+    )
     with torch.no_grad():
         features, picks = corpus.features[:4].float(), torch.ones(4, 30, dtype=torch.bool)
-        assert torch.equal(caption(loaded.captioner, features, picks, 16), caption(model.captioner, features, picks, 16))
+        assert torch.equal(
+            caption(loaded.captioner, features, picks, 16),
+            caption(model.captioner, features, picks, 16),
+        )
 
 
 @every_system
 def test_its_preset_can_be_trained(name, corpus):
-    config = preset(name).changed(feature_embedding=16, word_embedding=16, hidden=16, policy_hidden=8, batch_size=20)
+    config = preset(name).changed(
+        feature_embedding=16, word_embedding=16, hidden=16, policy_hidden=8, batch_size=20
+    )
     assert config.captioner.architecture == name and config.training.feedback_step == 0
-    stage = ExtendedSupervision(Model.for_corpus(config, corpus), corpus, config, frame_choice(make_picker("uniform", 7), corpus))
+    stage = ExtendedSupervision(
+        Model.for_corpus(config, corpus),
+        corpus,
+        config,
+        frame_choice(make_picker("uniform", 7), corpus),
+    )
     stage.start_epoch(99)
     loss, _ = stage(corpus.pairs("train")[:20])
     assert loss.isfinite()
@@ -219,8 +286,10 @@ def test_its_preset_can_be_trained(name, corpus):
 @every_system
 def test_bad_input_is_refused_in_a_sentence(name):
     captioner, (features, picks, words) = made(name), some_clips()
-    with pytest.raises(PickNetError, match="features must have 12 dims"): captioner.encode(pick_frames(features[..., :5], picks))
-    with pytest.raises(PickNetError, match="another vocabulary"): teach(captioner, captioner.encode(pick_frames(features, picks)), words + 100)
+    with pytest.raises(PickNetError, match="features must have 12 dims"):
+        captioner.encode(pick_frames(features[..., :5], picks))
+    with pytest.raises(PickNetError, match="another vocabulary"):
+        teach(captioner, captioner.encode(pick_frames(features, picks)), words + 100)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -233,9 +302,19 @@ def test_its_step_can_be_captured(name, corpus):
     for captured in (True, False):
         torch.manual_seed(0)
         model = Model.for_corpus(config, corpus)
-        step = Step(Supervision(model, corpus, config, frame_choice(make_picker("uniform", 7), corpus)), [model.captioner], 1e-3, config)
-        for _ in range(6): step(corpus.pairs("train")[:20]) if captured else step.update(corpus.pairs("train")[:20])
-        assert bool(step.recordings) == captured and all(each.graph is not None for each in step.recordings.values())
+        step = Step(
+            Supervision(model, corpus, config, frame_choice(make_picker("uniform", 7), corpus)),
+            [model.captioner],
+            1e-3,
+            config,
+        )
+        for _ in range(6):
+            step(corpus.pairs("train")[:20]) if captured else step.update(
+                corpus.pairs("train")[:20]
+            )
+        assert bool(step.recordings) == captured and all(
+            each.graph is not None for each in step.recordings.values()
+        )
         losses.append(step.sums.means()["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)
 
@@ -252,22 +331,39 @@ def videos(tmp_path_factory):
 
 def test_whoever_can_train_knows_all_eleven():
     assert set(CAPTIONERS) >= {"paper", *ALL} and set(PRESETS) >= set(ALL)
-    with pytest.raises(PickNetError, match="no captioner 'tb': .*aalto, ba, densecap, hrne, lstm-e, ms-rnn, p-rnn, paper, ruc-uva, s2vt, ta;"):
+    with pytest.raises(
+        PickNetError,
+        match="no captioner 'tb': .*aalto, ba, densecap, hrne, lstm-e, ms-rnn, p-rnn, paper, "
+              "ruc-uva, s2vt, ta;",
+    ):
         check_changes(preset("smoke"), {"architecture": "tb"})
-    with pytest.raises(ConfigError, match="no preset 'tb': .*ta, p-rnn"): preset("tb")
+    with pytest.raises(ConfigError, match="no preset 'tb': .*ta, p-rnn"):
+        preset("tb")
 
 
 @all_systems
 @pytest.mark.parametrize("scale", ["smoke", "small", "laptop", "paper", "improved"])
 def test_it_takes_from_every_scale_what_it_can_use(name, scale):
     settings = check_changes(preset(scale), {"architecture": name}).captioner
-    captioner = make_captioner(with_captioner(preset(scale, feature_embedding=24, hidden=16), name).captioner, 12, 30)
-    assert settings.architecture == name and (not settings.mention_weight or captioner.mentions is not None)
-    assert settings.hidden == preset(scale).captioner.hidden and settings.dropout == preset(scale).captioner.dropout
+    captioner = make_captioner(
+        with_captioner(preset(scale, feature_embedding=24, hidden=16), name).captioner, 12, 30
+    )
+    assert settings.architecture == name and (
+        not settings.mention_weight or captioner.mentions is not None
+    )
+    assert (
+        settings.hidden == preset(scale).captioner.hidden
+        and settings.dropout == preset(scale).captioner.dropout
+    )
 
 
 def test_what_is_set_by_hand_is_not_taken_away():
-    assert check_changes(preset("laptop"), {"architecture": "ta", "mention_weight": 0.3}).captioner.mention_weight == 0.3
+    assert (
+        check_changes(
+            preset("laptop"), {"architecture": "ta", "mention_weight": 0.3}
+        ).captioner.mention_weight
+        == 0.3
+    )
 
 
 @all_systems
@@ -275,10 +371,16 @@ def test_it_speaks_of_files_and_streams_and_is_explored(name, videos, tmp_path):
     mine = load_captioner(store_run(tmp_path/"run", videos, architecture=name), device="cpu")
     assert type(mine.voice.captioner) is CAPTIONERS[name]
     said = mine.caption(videos/"example.mp4", beam=3, best=3)
-    assert len(said.n_best) == 3 and said.scores == sorted(said.scores, reverse=True) and len(said.captions) == len(said.picked) > 1
+    assert (
+        len(said.n_best) == 3
+        and said.scores == sorted(said.scores, reverse=True)
+        and len(said.captions) == len(said.picked) > 1
+    )
     plain = mine.caption(videos/"example.mp4")
     remarks = list(mine.stream(mine.read(videos/"example.mp4")[0].frames))
-    assert [remark.frame for remark in remarks] == plain.picked and [remark.text for remark in remarks] == plain.captions
+    assert [remark.frame for remark in remarks] == plain.picked and [
+        remark.text for remark in remarks
+    ] == plain.captions
     exploration = Exploration(mine, Library(videos))
     exploration.choose("example.mp4")
     assert exploration.outcome().captions == plain.captions
@@ -286,36 +388,48 @@ def test_it_speaks_of_files_and_streams_and_is_explored(name, videos, tmp_path):
 
 @all_systems
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(name, tmp_path, monkeypatch):
-    corpus, config = noise_corpus(videos=20), preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
+    corpus, config = (
+        noise_corpus(videos=20),
+        preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1),
+    )
     recipe = Recipe(language=1.0, architecture=name)
     train(tmp_path/"whole", corpus, config, recipe, bars=False)
-    plain, calls = Step.update, iter(range(5))  # three of the first stage, one of the second, one of three of the last
+    # three of the first stage, one of the second, one of three of the last
+    plain, calls = Step.update, iter(range(5))
 
     def stopped(self, batch):
-        if next(calls, None) is None: raise KeyboardInterrupt
+        if next(calls, None) is None:
+            raise KeyboardInterrupt
         return plain(self, batch)
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(Step, "update", stopped)
         train(tmp_path/"cut", corpus, config, recipe, bars=False, save_seconds=0)
     assert not (tmp_path/"cut"/"weights.safetensors").exists()
     train(tmp_path/"cut", corpus, config, recipe, bars=False)
-    whole, cut = (load_file(tmp_path/each/"weights.safetensors") for each in ("whole", "cut"))
+    whole, cut = (load_file(tmp_path / each/"weights.safetensors") for each in ("whole", "cut"))
     assert whole.keys() == cut.keys() and all(torch.equal(whole[each], cut[each]) for each in whole)
 
 
 def test_candidates_are_reordered_by_whoever_rescores_them():
-    "The same beam, with and without the last word of ruc-uva: other winners, and the scores are those that it gave."
+    """The same beam, with and without the last word of ruc-uva: other winners, and the scores
+    are those that it gave."""
     ruc, (features, picks, _, _) = copy.deepcopy(trained("ruc-uva")[0]), world()
-    ruc.trust = -100.0  # it knows these clips by heart, and what it says fits best: only who wants what fits worst says something else
-    with torch.no_grad(): memory = ruc.encode(pick_frames(features, picks))
+    # it knows these clips by heart, and what it says fits best: only who wants what fits worst says
+    # something else
+    ruc.trust = -100.0
+    with torch.no_grad():
+        memory = ruc.encode(pick_frames(features, picks))
     words, scores = beam(ruc, memory, 6, 14, best=6)
     raw = beam_search(ruc, memory, 6, 14)
-    likely = raw.scores / (raw.words != PAD).sum(-1)**0.7
+    likely = raw.scores / (raw.words != PAD).sum(-1) ** 0.7
     assert torch.equal(beam(ruc, memory, 6, 14)[0][:, 0], words[:, 0])
     assert not torch.equal(words[:, 0], raw.words[torch.arange(CLIPS), likely.argmax(1)])
-    with torch.no_grad(): expected = ruc.rescore(memory, raw.words, likely)
+    with torch.no_grad():
+        expected = ruc.rescore(memory, raw.words, likely)
     assert_close(scores, expected.sort(1, descending=True).values)
-    assert torch.equal(beam(ruc, memory, 1, 14)[0][:, 0], greedy(ruc, memory, 14))  # one candidate: nothing to reorder
+    # one candidate: nothing to reorder
+    assert torch.equal(beam(ruc, memory, 1, 14)[0][:, 0], greedy(ruc, memory, 14))
 
 
 # what makes each of them itself
@@ -325,10 +439,17 @@ def test_the_weights_of_ta_sum_to_one_over_picked_frames_only():
     memory = ta.encode(pick_frames(features, picks))
     state = ta.start(memory)
     for word in words.T[:4]:
-        state, seen, weights = ta.moving().step(product(ta.words(word), ta.word_gates), state, memory)
+        state, seen, weights = ta.moving().step(
+            product(ta.words(word), ta.word_gates), state, memory
+        )
         assert_close(weights.sum(1), torch.ones(len(words)))
         assert not weights[~memory.mask].any() and (weights[memory.mask] > 0).all()
-        assert_close(seen, torch.stack([(weight[:, None]*value).sum(0) for weight, value in zip(weights, memory.values)]))
+        assert_close(
+            seen,
+            torch.stack(
+                [(weight[:, None] * value).sum(0) for weight, value in zip(weights, memory.values)]
+            ),
+        )
     assert (weights[0, 0] == 1) and weights[-1].max() < 1
 
 
@@ -336,7 +457,10 @@ def test_attention_does_not_know_the_order_of_frames_and_s2vt_does():
     (features, picks, words), turned = some_clips(), {}
     for name in ("ta", "p-rnn", "s2vt"):
         captioner = made(name).eval()
-        one, other = (teach(captioner, captioner.encode(pick_frames(each[-1:], picks[-1:])), words[-1:]) for each in (features, features.flip(1)))
+        one, other = (
+            teach(captioner, captioner.encode(pick_frames(each[-1:], picks[-1:])), words[-1:])
+            for each in (features, features.flip(1))
+        )
         turned[name] = (one - other).abs().max().item()
     assert max(turned["ta"], turned["p-rnn"]) < 1e-5 < 1e-3 < turned["s2vt"]
 
@@ -355,7 +479,8 @@ def test_a_paragraph_says_where_the_next_sentence_starts():
     paragraph, memory = Paragraph(prnn), prnn.encode(pick_frames(features, picks))
     story, begin = paragraph(prnn, memory, words, None)
     longer, later = paragraph(prnn, memory._replace(begin=begin), words, story)
-    assert not torch.allclose(begin, later) and not torch.allclose(story, longer)  # the same sentence, told twice
+    # the same sentence, told twice
+    assert not torch.allclose(begin, later) and not torch.allclose(story, longer)
     padded = paragraph(prnn, memory, torch.nn.functional.pad(words, (0, 3)), None)
     assert_close(padded[1], begin)
     logits = teach(prnn, memory._replace(begin=begin), words)
@@ -368,19 +493,33 @@ def test_s2vt_reads_nothing_after_it_begins_to_write():
     s2vt, (features, picks, words) = made("s2vt").eval(), some_clips()
     picked = pick_frames(features, picks)
     memory = s2vt.encode(picked)
-    assert {tuple(each.shape) for layer in memory for each in layer} == {(5, 64)}  # two states and two cells, however many frames
+    # two states and two cells, however many frames
+    assert {tuple(each.shape) for layer in memory for each in layer} == {(5, 64)}
     before = teach(s2vt, memory, words)
     picked.features.fill_(99.0)  # whatever became of the frames
     assert torch.equal(teach(s2vt, memory, words), before)
-    one, other = (s2vt.step(word, s2vt.start(memory), memory)[0] for word in (words[:, 0], words[:, 1]))
-    assert torch.equal(one.first[0], other.first[0]) and not torch.equal(one.second[0], other.second[0])  # words reach the second layer alone
+    one, other = (
+        s2vt.step(word, s2vt.start(memory), memory)[0] for word in (words[:, 0], words[:, 1])
+    )
+    # words reach the second layer alone
+    assert torch.equal(one.first[0], other.first[0]) and not torch.equal(
+        one.second[0], other.second[0]
+    )
 
 
 def test_empty_places_come_first_and_leave_the_state_at_zero():
-    rows, mask = torch.arange(1, 13).view(2, 6, 1), torch.tensor([[True]*2 + [False]*4, [True]*6])
+    rows, mask = (
+        torch.arange(1, 13).view(2, 6, 1),
+        torch.tensor([[True] * 2 + [False] * 4, [True] * 6]),
+    )
     moved, taken = moved_to_the_end(rows, mask)
-    assert moved[taken][:, 0].tolist() == [1, 2, 7, 8, 9, 10, 11, 12] and taken[0].tolist() == [False]*4 + [True]*2
-    states, cell = ContinuedLSTM.apply(torch.full((3, 2, 16), SHUT), torch.randn(16, 4), torch.zeros(2, 4), torch.zeros(2, 4))
+    assert (
+        moved[taken][:, 0].tolist() == [1, 2, 7, 8, 9, 10, 11, 12]
+        and taken[0].tolist() == [False] * 4 + [True] * 2
+    )
+    states, cell = ContinuedLSTM.apply(
+        torch.full((3, 2, 16), SHUT), torch.randn(16, 4), torch.zeros(2, 4), torch.zeros(2, 4)
+    )
     assert not states.any() and not cell.any()
 
 
@@ -399,7 +538,9 @@ def test_the_share_of_words_makes_the_sentence_not_its_padding():
     short, long = torch.tensor([[7, 9, EOS]]), torch.tensor([[7, 9, EOS, PAD, PAD]])
     assert_close(lstm_e.relevance(memory, short), lstm_e.relevance(memory, long))
     mean = lstm_e.words.weight[[7, 9]].mean(0)
-    assert_close(lstm_e.relevance(memory, short)[0], (lstm_e.see(memory.mean)[0] - mean).square().sum())
+    assert_close(
+        lstm_e.relevance(memory, short)[0], (lstm_e.see(memory.mean)[0] - mean).square().sum()
+    )
 
 
 def test_words_that_ruc_uva_expects_change_its_start():
@@ -408,8 +549,10 @@ def test_words_that_ruc_uva_expects_change_its_start():
         memory = ruc.encode(pick_frames(features, picks))
         chances, before = ruc.tags(memory).sigmoid(), ruc.start(memory)[0]
         said = torch.zeros_like(chances, dtype=torch.bool).scatter_(1, words, words > EOS)
-        assert chances[said].mean() > 0.5 > 0.1 > chances[~said].mean()  # the tags are those of the captions
-        ruc.tagger.bias[4 + int(chances[:, 4:].mean(0).argmin())] += 20  # now it expects what it never heard
+        # the tags are those of the captions
+        assert chances[said].mean() > 0.5 > 0.1 > chances[~said].mean()
+        # now it expects what it never heard
+        ruc.tagger.bias[4 + int(chances[:, 4:].mean(0).argmin())] += 20
         after = ruc.start(memory)[0]
     assert (after - before).abs().max() > 1e-3
 
@@ -425,7 +568,8 @@ def test_re_ranking_changes_the_order_towards_what_fits():
     ruc, (features, picks, words, _) = trained("ruc-uva")[0], world()
     with torch.no_grad():
         memory = ruc.encode(pick_frames(features, picks))
-        candidates = torch.stack([words, words.roll(1, 0)], 1)  # its own caption, and another clip's
+        # its own caption, and another clip's
+        candidates = torch.stack([words, words.roll(1, 0)], 1)
         scores = torch.tensor([[-1.0, -0.9]]).expand(len(words), -1)  # which is a little likelier
         rescored = ruc.rescore(memory, candidates, scores)
         own, other = (ruc.relevance(memory, candidates[:, which]) for which in (0, 1))
@@ -435,12 +579,16 @@ def test_re_ranking_changes_the_order_towards_what_fits():
 
 def test_one_size_for_what_is_shown_and_for_words():
     for name in ("lstm-e", "ruc-uva"):
-        with pytest.raises(PickNetError, match=f"{name} shows a video as if it were a word"): made(name, feature_embedding=16)
+        with pytest.raises(PickNetError, match=f"{name} shows a video as if it were a word"):
+            made(name, feature_embedding=16)
 
 
 def test_an_lstm_that_stops_and_goes_on_is_one_that_does_not_stop():
     torch.manual_seed(0)
-    inputs, weight, hidden, cell = (torch.randn(*shape, dtype=torch.float64).requires_grad_() for shape in ((6, 2, 12), (12, 3), (2, 3), (2, 3)))
+    inputs, weight, hidden, cell = (
+        torch.randn(*shape, dtype=torch.float64).requires_grad_()
+        for shape in ((6, 2, 12), (12, 3), (2, 3), (2, 3))
+    )
     assert torch.autograd.gradcheck(ContinuedLSTM.apply, (inputs, weight, hidden, cell))
     early, between = ContinuedLSTM.apply(inputs[:4], weight, hidden, cell)
     late, last = ContinuedLSTM.apply(inputs[4:], weight, early[-1], between)

@@ -18,7 +18,28 @@ from picknet_nb.text import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
 word_tokenize = pytest.importorskip("nltk.tokenize").word_tokenize
 
 simple = st.text(alphabet="abcdXYZ019 .\t\n", max_size=40)
-pieces = st.sampled_from(["cannot", "Gonna", "wanna", "dog", "dogs.", "it's", "can't", "t-shirt", "1/2", "$3.50", "--", "...", "'", '"', "(a)", "é", "ſ", "İ"])
+pieces = st.sampled_from(
+    [
+        "cannot",
+        "Gonna",
+        "wanna",
+        "dog",
+        "dogs.",
+        "it's",
+        "can't",
+        "t-shirt",
+        "1/2",
+        "$3.50",
+        "--",
+        "...",
+        "'",
+        '"',
+        "(a)",
+        "é",
+        "ſ",
+        "İ",
+    ]
+)
 mixed = st.lists(pieces, max_size=8).map(" ".join)
 
 
@@ -56,16 +77,27 @@ def test_words_of_a_caption(caption, words):
 
 
 @settings(max_examples=50, deadline=None)
-@given(captions=st.lists(mixed | simple, max_size=8), max_words=st.integers(1, 9), min_count=st.integers(1, 3))
+@given(
+    captions=st.lists(mixed | simple, max_size=8),
+    max_words=st.integers(1, 9),
+    min_count=st.integers(1, 3),
+)
 def test_rows_of_ids_are_well_formed(captions, max_words, min_count):
     vocabulary = Vocabulary.build(captions, min_count)
     words = vocabulary.encode(captions, max_words)
     assert words.shape == (len(captions), max_words) and words.dtype == torch.int64
-    assert ((words == EOS).sum(1) == 1).all() and not (words == BOS).any() and (words < len(vocabulary)).all()
+    assert (
+        ((words == EOS).sum(1) == 1).all()
+        and not (words == BOS).any()
+        and (words < len(vocabulary)).all()
+    )
     for row, caption, sentence in zip(words.tolist(), captions, vocabulary.decode(words)):
         end = row.index(EOS)
-        assert PAD not in row[:end] and set(row[end + 1:]) <= {PAD}
-        expected = [word if word in vocabulary.ids else "<unk>" for word in tokenize(caption)[: max_words - 1]]
+        assert PAD not in row[:end] and set(row[end + 1 :]) <= {PAD}
+        expected = [
+            word if word in vocabulary.ids else "<unk>"
+            for word in tokenize(caption)[: max_words - 1]
+        ]
         assert sentence.split(" ") == (expected or [""])
 
 
@@ -80,17 +112,28 @@ def test_a_vocabulary_does_not_depend_on_the_order_of_captions(captions, order):
 
 def test_a_vocabulary_survives_its_file(tmp_path):
     vocabulary = Vocabulary.build(["ein Fluß fließt", "a naïve café"], 1)
-    assert Vocabulary.load(vocabulary.save(tmp_path / "words.json")) == vocabulary
+    assert Vocabulary.load(vocabulary.save(tmp_path/"words.json")) == vocabulary
     assert Vocabulary(vocabulary.to_list()) == vocabulary
 
 
-@pytest.mark.parametrize("content, reason", [
-    (None, "no such file"), (b"", "not valid JSON"), (b"\xff\xfe", "cannot be read"), (b"[" * 100_000, "not valid JSON"), (b"{}", "list of words"),
-    (b"null", "list of words"), (json.dumps([*SPECIALS, 4]).encode(), "list of words"), (json.dumps([*SPECIALS, ""]).encode(), "list of words"),
-    (b'["a"]', "begin with"), (b"[]", "begin with"), (json.dumps([*SPECIALS, "a", "a"]).encode(), "twice"),
-])
+@pytest.mark.parametrize(
+    "content, reason",
+    [
+        (None, "no such file"),
+        (b"", "not valid JSON"),
+        (b"\xff\xfe", "cannot be read"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b"{}", "list of words"),
+        (b"null", "list of words"),
+        (json.dumps([*SPECIALS, 4]).encode(), "list of words"),
+        (json.dumps([*SPECIALS, ""]).encode(), "list of words"),
+        (b'["a"]', "begin with"),
+        (b"[]", "begin with"),
+        (json.dumps([*SPECIALS, "a", "a"]).encode(), "twice"),
+    ],
+)
 def test_a_bad_vocabulary_file_is_refused(tmp_path, content, reason):
-    path = tmp_path / "words.json"
+    path = tmp_path/"words.json"
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(FileError, match=reason) as caught:
@@ -123,7 +166,12 @@ def test_many_captions_are_quick():
 
 
 def test_without_nltk_simple_captions_still_work_and_others_say_what_to_install():
-    script = ("import sys\nsys.modules['nltk'] = None\nfrom picknet_nb import files, text\nprint(text.tokenize('A dog runs.'))\n"
-              "try: text.tokenize(\"It's a dog\")\nexcept files.PickNetError as error: print(error)")
-    said = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    script = (
+        "import sys\nsys.modules['nltk'] = None\nfrom picknet_nb import files, "
+        "text\nprint(text.tokenize('A dog runs.'))\n"
+        "try: text.tokenize(\"It's a dog\")\nexcept files.PickNetError as error: print(error)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    ).stdout
     assert "['a', 'dog', 'runs']" in said and "picknet_nb[metrics]" in said

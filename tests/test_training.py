@@ -23,8 +23,21 @@ from picknet_nb.stages import Adaptation, Model, Supervision, Validation, recipe
 from picknet_nb.training import Step, TrainingError, joined, train
 from picknet_nb.workers import rank_and_world
 
-CONFIG = preset("smoke", hidden=16, word_embedding=16, feature_embedding=16, policy_hidden=16, supervision_epochs=3, word_epochs=1,
-                reinforcement_epochs=3, adaptation_epochs=2, average_weights=0.5, consensus=1.0, clock=True, mention_weight=0.5)
+CONFIG = preset(
+    "smoke",
+    hidden=16,
+    word_embedding=16,
+    feature_embedding=16,
+    policy_hidden=16,
+    supervision_epochs=3,
+    word_epochs=1,
+    reinforcement_epochs=3,
+    adaptation_epochs=2,
+    average_weights=0.5,
+    consensus=1.0,
+    clock=True,
+    mention_weight=0.5,
+)
 ROW = recipes()["PickNet (V+L)"]
 VIDEOS = 24  # of which 14 are trained on: four steps an epoch
 
@@ -51,25 +64,38 @@ def undisturbed(tmp_path_factory) -> Path:
 
 def lines(folder: Path) -> list[str]:
     "The log without how long its epochs took."
-    return [line.rsplit('"seconds"', 1)[0] for line in (folder/"log.jsonl").read_text().splitlines()]
+    return [
+        line.rsplit('"seconds"', 1)[0] for line in (folder/"log.jsonl").read_text().splitlines()
+    ]
 
 
 def stage_of(folder: Path) -> str:
     "The stage that the checkpoint of a run stands in, and whether something was being written."
     stored = read_checkpoint(folder)
-    return (stored["progress"]["stage"] if stored else "start") + ", writing" * bool(list(folder.glob(".*.partial")))
+    return (stored["progress"]["stage"] if stored else "start") + ", writing" * bool(
+        list(folder.glob(".*.partial"))
+    )
 
 
-def killed_until_done(start, folder: Path, whole: float, most: int, draw: random.Random, kill) -> list[str]:
-    "Kill a run at random moments, at most so often, and start it again until it is finished; what comes back says where it was struck."
+def killed_until_done(
+    start, folder: Path, whole: float, most: int, draw: random.Random, kill
+) -> list[str]:
+    """Kill a run at random moments, at most so often, and start it again until it is finished;
+    what comes back says where it was struck."""
     struck = []
     for _ in range(400):
         child = start(folder)
         if len(struck) < most:
             until, before = time.monotonic() + 120, set(folder.glob("*"))
-            while child.poll() is None and time.monotonic() < until and not (folder/"checkpoint.pt").exists() and not set(folder.glob("*")) - before:
+            while (
+                child.poll() is None
+                and time.monotonic() < until
+                and not (folder/"checkpoint.pt").exists()
+                and not set(folder.glob("*")) - before
+            ):
                 time.sleep(0.02)  # until it has begun to work
-            time.sleep(draw.uniform(0.0, draw.choice((0.25, 1.0)) * whole))  # early and late: every stage is struck
+            # early and late: every stage is struck
+            time.sleep(draw.uniform(0.0, draw.choice((0.25, 1.0)) * whole))
             if child.poll() is None:
                 child.send_signal(kill)
                 child.wait(60)
@@ -83,18 +109,29 @@ def killed_until_done(start, folder: Path, whole: float, most: int, draw: random
 
 def same_bits(folder: Path, undisturbed: Path) -> None:
     "A run has ended as the one that was left alone."
-    expected, found = load_file(undisturbed/"weights.safetensors"), load_file(folder/"weights.safetensors")
+    expected, found = (
+        load_file(undisturbed/"weights.safetensors"),
+        load_file(folder/"weights.safetensors"),
+    )
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert lines(folder) == lines(undisturbed)
     assert not list(folder.glob(".*.partial"))
 
 
-def killed_as_often(start, undisturbed: Path, tmp_path: Path, moments: int, kill=signal.SIGKILL) -> None:
+def killed_as_often(
+    start, undisturbed: Path, tmp_path: Path, moments: int, kill=signal.SIGKILL
+) -> None:
     "So many kills, in one run after the other; where they are few, one run is enough."
-    draw, struck, whole = random.Random(int(kill)), [], float((undisturbed/"seconds.txt").read_text())
+    draw, struck, whole = (
+        random.Random(int(kill)),
+        [],
+        float((undisturbed/"seconds.txt").read_text()),
+    )
     for number in range(moments):
-        struck += killed_until_done(start, tmp_path/f"killed{number}", whole, moments - len(struck), draw, kill)
+        struck += killed_until_done(
+            start, tmp_path/f"killed{number}", whole, moments - len(struck), draw, kill
+        )
         same_bits(tmp_path/f"killed{number}", undisturbed)
         if len(struck) >= moments or struck and moments < 10:
             break
@@ -105,16 +142,20 @@ def killed_as_often(start, undisturbed: Path, tmp_path: Path, moments: int, kill
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
 def test_killed_at_random_moments_ends_with_the_same_bits(undisturbed, tmp_path, kill):
-    killed_as_often(start_child, undisturbed, tmp_path, int(os.environ.get("PICKNET_KILLS", "4")), kill)
+    killed_as_often(
+        start_child, undisturbed, tmp_path, int(os.environ.get("PICKNET_KILLS", "4")), kill
+    )
 
 
-def learn_together(folder: Path, dies_at: int = 0) -> None:  # dies_at: the write in which the first process dies; 0: in none
+# dies_at: the write in which the first process dies; 0: in none
+def learn_together(folder: Path, dies_at: int = 0) -> None:
     torch.set_num_threads(1)
     plain, left = os.fsync, [dies_at]
 
     def fsync(handle):
         left[0] -= 1
-        if not left[0] and os.environ.get("RANK", "0") == "0": os.kill(os.getpid(), signal.SIGKILL)  # in the middle of a write
+        # in the middle of a write
+        if not left[0] and os.environ.get("RANK", "0") == "0": os.kill(os.getpid(), signal.SIGKILL)
         plain(handle)
     os.fsync = fsync
     with joined("gloo"): train(folder, noise_corpus(VIDEOS), CONFIG, ROW, bars=False)
@@ -136,20 +177,33 @@ def undisturbed_pair(tmp_path_factory) -> Path:
 
 
 def test_two_processes_killed_together_end_with_the_same_bits(undisturbed_pair, tmp_path):
-    killed_as_often(start_pair, undisturbed_pair, tmp_path, int(os.environ.get("PICKNET_KILLS", "2")))
+    killed_as_often(
+        start_pair, undisturbed_pair, tmp_path, int(os.environ.get("PICKNET_KILLS", "2"))
+    )
 
 
 @pytest.mark.parametrize("processes", [1, 2])
-def test_a_process_that_dies_in_the_middle_of_a_write_ends_with_the_same_bits(request, tmp_path, processes):
+def test_a_process_that_dies_in_the_middle_of_a_write_ends_with_the_same_bits(
+    request, tmp_path, processes
+):
     "Alone, or as one of two."
     undisturbed = request.getfixturevalue("undisturbed_pair" if processes == 2 else "undisturbed")
-    moments, draw, struck, number = int(os.environ.get("PICKNET_KILLS", "2")), random.Random(0), [], 0
+    moments, draw, struck, number = (
+        int(os.environ.get("PICKNET_KILLS", "2")),
+        random.Random(0),
+        [],
+        0,
+    )
     while len(struck) < moments or not (tmp_path/f"{number}"/"weights.safetensors").exists():
         if (tmp_path/f"{number}"/"weights.safetensors").exists():
             number += 1
         folder = tmp_path/f"{number}"
         dies_at = draw.randint(2, 14) if len(struck) < moments else 0
-        child = start_pair(folder, dies_at) if processes == 2 else Forked(learn_together, folder, dies_at)
+        child = (
+            start_pair(folder, dies_at)
+            if processes == 2
+            else Forked(learn_together, folder, dies_at)
+        )
         if code := child.wait():
             assert code == -signal.SIGKILL, child.output()
             struck.append(stage_of(folder))
@@ -165,9 +219,17 @@ class Killed(BaseException):
 
 
 def test_killed_after_every_kind_of_write_ends_with_the_same_bits(tmp_path, monkeypatch):
-    corpus, config = noise_corpus(videos=10), CONFIG.changed(supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1)
+    corpus, config = (
+        noise_corpus(videos=10),
+        CONFIG.changed(supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1),
+    )
     train(tmp_path/"alone", corpus, config, ROW, bars=False)
-    alone, plain, left, last = load_file(tmp_path/"alone"/"weights.safetensors"), runs.write_whole, [0], set()
+    alone, plain, left, last = (
+        load_file(tmp_path/"alone"/"weights.safetensors"),
+        runs.write_whole,
+        [0],
+        set(),
+    )
 
     def write_and_die(path, content):
         plain(path, content)
@@ -188,26 +250,51 @@ def test_killed_after_every_kind_of_write_ends_with_the_same_bits(tmp_path, monk
         killed = load_file(folder/"weights.safetensors")
         assert all(torch.equal(alone[name], killed[name]) for name in alone)
         assert lines(folder) == lines(tmp_path/"alone")
-    assert {"checkpoint.pt", "log.jsonl", "supervision.safetensors", "adaptation.safetensors", "weights.safetensors"} <= last, last
+    assert {
+        "checkpoint.pt",
+        "log.jsonl",
+        "supervision.safetensors",
+        "adaptation.safetensors",
+        "weights.safetensors",
+    } <= last, last
 
 
 def test_what_a_kill_left_half_written_goes(corpus, tmp_path):
     (tmp_path/"run").mkdir()
     (tmp_path/"run"/".abcdefgh.partial").write_bytes(b"half a checkpoint")
-    train(tmp_path/"run", corpus, preset("smoke", supervision_epochs=1), recipes()["Baseline"], bars=False)
+    train(
+        tmp_path/"run",
+        corpus,
+        preset("smoke", supervision_epochs=1),
+        recipes()["Baseline"],
+        bars=False,
+    )
     assert not list((tmp_path/"run").glob(".*.partial"))
 
 
 def test_a_finished_run_has_everything_it_needs(undisturbed):
     model, config, vocabulary, details = load_run(undisturbed)
-    assert config.training.average_weights == 0.5 and len(vocabulary) > 4 and details["corpus"] == "noise"
+    assert (
+        config.training.average_weights == 0.5
+        and len(vocabulary) > 4
+        and details["corpus"] == "noise"
+    )
 
 
 def test_the_last_weights_are_kept_where_that_is_asked_for(corpus, tmp_path):
     for keep in ("best", "last"):
-        train(tmp_path/keep, corpus, preset("smoke", supervision_epochs=4, keep=keep), recipes()["Baseline"], bars=False)
-    best, last = (load_file(tmp_path/keep/"weights.safetensors") for keep in ("best", "last"))
-    scores = [json.loads(line)["validation"]["score"] for line in (tmp_path/"best"/"log.jsonl").read_text().splitlines()]
+        train(
+            tmp_path / keep,
+            corpus,
+            preset("smoke", supervision_epochs=4, keep=keep),
+            recipes()["Baseline"],
+            bars=False,
+        )
+    best, last = (load_file(tmp_path / keep/"weights.safetensors") for keep in ("best", "last"))
+    scores = [
+        json.loads(line)["validation"]["score"]
+        for line in (tmp_path/"best"/"log.jsonl").read_text().splitlines()
+    ]
     same = all(torch.equal(best[name], last[name]) for name in best)
     assert same == (scores.index(max(scores)) == len(scores) - 1)
 
@@ -215,12 +302,26 @@ def test_the_last_weights_are_kept_where_that_is_asked_for(corpus, tmp_path):
 def test_a_captioner_trained_without_a_clock_serves_a_policy_with_one(corpus, tmp_path):
     config = preset("smoke", supervision_epochs=1, reinforcement_epochs=0, adaptation_epochs=0)
     train(tmp_path/"first", corpus, config, recipes()["Baseline"], bars=False)
-    train(tmp_path/"second", corpus, config.changed(clock=True), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
-    first, second = (load_file(tmp_path/name/"weights.safetensors") for name in ("first", "second"))
+    train(
+        tmp_path/"second",
+        corpus,
+        config.changed(clock=True),
+        ROW,
+        start=tmp_path/"first"/"weights.safetensors",
+        bars=False,
+    )
+    first, second = (
+        load_file(tmp_path / name/"weights.safetensors") for name in ("first", "second")
+    )
     assert "policy.clock" in second and "policy.clock" not in first
     train(tmp_path/"alone", corpus, config.changed(clock=True), recipes()["Baseline"], bars=False)
     alone = load_file(tmp_path/"alone"/"weights.safetensors")
-    same = [torch.equal(first[name], other[name]) for other in (second, alone) for name in first if name.startswith("captioner.")]
+    same = [
+        torch.equal(first[name], other[name])
+        for other in (second, alone)
+        for name in first
+        if name.startswith("captioner.")
+    ]
     assert same and all(same)  # the rows of stage one are the same with and without
 
 
@@ -228,11 +329,29 @@ def test_weight_decay_leaves_the_policy_alone(corpus, tmp_path):
     config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0)
     train(tmp_path/"first", corpus, config, recipes()["Baseline"], bars=False)
     for decay in (0.0, 0.1):
-        train(tmp_path/f"{decay}", corpus, config.changed(weight_decay=decay), ROW, start=tmp_path/"first"/"weights.safetensors", bars=False)
-    without, with_decay = (load_file(tmp_path/f"{decay}"/"weights.safetensors") for decay in (0.0, 0.1))
+        train(
+            tmp_path/f"{decay}",
+            corpus,
+            config.changed(weight_decay=decay),
+            ROW,
+            start=tmp_path/"first"/"weights.safetensors",
+            bars=False,
+        )
+    without, with_decay = (
+        load_file(tmp_path/f"{decay}"/"weights.safetensors") for decay in (0.0, 0.1)
+    )
     assert all(torch.equal(without[name], with_decay[name]) for name in without)
-    train(tmp_path/"decayed", corpus, config.changed(weight_decay=0.1), recipes()["Baseline"], bars=False)
-    assert not torch.equal(load_file(tmp_path/"decayed"/"weights.safetensors")["captioner.decoder.output.weight"], without["captioner.decoder.output.weight"])
+    train(
+        tmp_path/"decayed",
+        corpus,
+        config.changed(weight_decay=0.1),
+        recipes()["Baseline"],
+        bars=False,
+    )
+    assert not torch.equal(
+        load_file(tmp_path/"decayed"/"weights.safetensors")["captioner.decoder.output.weight"],
+        without["captioner.decoder.output.weight"],
+    )
 
 
 def test_the_captioner_reads_no_more_frames_of_a_sample_than_the_first_limit(corpus):
@@ -250,8 +369,13 @@ def test_the_captioner_reads_no_more_frames_of_a_sample_than_the_first_limit(cor
 
 def test_clips_with_too_few_captions_are_told_so_before_anything_is_written(tmp_path):
     config = preset("smoke", supervision_epochs=1, word_epochs=1)
-    run = lambda videos, **changes: train(tmp_path/"run", videos, config.changed(**changes), recipes()["Baseline"], bars=False)
-    with pytest.raises(TrainingError, match="no training clip has 5 captions that could go together; set captions_together=2$"):
+    run = lambda videos, **changes: train(
+        tmp_path/"run", videos, config.changed(**changes), recipes()["Baseline"], bars=False
+    )
+    with pytest.raises(
+        TrainingError,
+        match="no training clip has 5 captions that could go together; set captions_together=2$",
+    ):
         run(noise_corpus(captions=2))
     with pytest.raises(TrainingError, match="set captions_together=1 and word_epochs=0$"):
         run(noise_corpus(captions=1))
@@ -262,17 +386,37 @@ def test_clips_with_too_few_captions_are_told_so_before_anything_is_written(tmp_
 def test_clips_that_are_left_out_are_counted(corpus, tmp_path):
     first = corpus.splits["train"][0].item()
     corpus.caption_video[(corpus.caption_video == first).nonzero()[0]] = first + 1
-    with pytest.warns(UserWarning, match="1 of 24 training clips have fewer than 5 captions and are left out; captions_together=1 would keep them"):
-        train(tmp_path/"run", corpus, preset("smoke", supervision_epochs=1), recipes()["Baseline"], bars=False)
+    with pytest.warns(
+        UserWarning,
+        match="1 of 24 training clips have fewer than 5 captions and are left out; "
+              "captions_together=1 would keep them",
+    ):
+        train(
+            tmp_path/"run",
+            corpus,
+            preset("smoke", supervision_epochs=1),
+            recipes()["Baseline"],
+            bars=False,
+        )
 
 
 def test_one_clip_to_validate_with_says_nothing_and_the_last_epoch_is_kept(corpus, tmp_path):
     corpus.splits["validation"] = corpus.splits["validation"][:1]
     for keep in ("best", "last"):
-        with pytest.warns(UserWarning, match="the validation split has fewer than two clips: CIDEr.* is always 0"):
-            train(tmp_path/keep, corpus, preset("smoke", supervision_epochs=3, patience=1, keep=keep), recipes()["Baseline"], bars=False)
-    best, last = (load_file(tmp_path/keep/"weights.safetensors") for keep in ("best", "last"))
-    assert len(lines(tmp_path/"best")) == 3 and all(torch.equal(best[name], last[name]) for name in best)
+        with pytest.warns(
+            UserWarning, match="the validation split has fewer than two clips: CIDEr.* is always 0"
+        ):
+            train(
+                tmp_path / keep,
+                corpus,
+                preset("smoke", supervision_epochs=3, patience=1, keep=keep),
+                recipes()["Baseline"],
+                bars=False,
+            )
+    best, last = (load_file(tmp_path / keep/"weights.safetensors") for keep in ("best", "last"))
+    assert len(lines(tmp_path/"best")) == 3 and all(
+        torch.equal(best[name], last[name]) for name in best
+    )
 
 
 @pytest.fixture
@@ -284,13 +428,20 @@ def usual_interrupt():
 
 
 @pytest.mark.parametrize("where", ["step", "validation"])
-def test_an_interrupt_waits_for_the_step_and_costs_nothing(corpus, tmp_path, monkeypatch, usual_interrupt, where):
+def test_an_interrupt_waits_for_the_step_and_costs_nothing(
+    corpus, tmp_path, monkeypatch, usual_interrupt, where
+):
     owner, name = (Step, "update") if where == "step" else (Validation, "__call__")
-    config, plain, calls = preset("smoke", supervision_epochs=3), getattr(owner, name), iter(range(4 if where == "step" else 1))
+    config, plain, calls = (
+        preset("smoke", supervision_epochs=3),
+        getattr(owner, name),
+        iter(range(4 if where == "step" else 1)),
+    )
     train(tmp_path/"whole", corpus, config, recipes()["Baseline"], bars=False)
 
     def pressed(self, argument):
-        if next(calls, None) is None: signal.raise_signal(signal.SIGINT)
+        if next(calls, None) is None:
+            signal.raise_signal(signal.SIGINT)
         return plain(self, argument)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
@@ -300,8 +451,10 @@ def test_an_interrupt_waits_for_the_step_and_costs_nothing(corpus, tmp_path, mon
     progress = read_checkpoint(tmp_path/"cut")["progress"]
     assert (progress["epoch"], progress["step"]) == ((0, 5) if where == "step" else (2, 0))
     train(tmp_path/"cut", corpus, config, recipes()["Baseline"], bars=False)
-    whole, cut = (load_file(tmp_path/name/"weights.safetensors") for name in ("whole", "cut"))
-    assert all(torch.equal(whole[name], cut[name]) for name in whole) and lines(tmp_path/"whole") == lines(tmp_path/"cut")
+    whole, cut = (load_file(tmp_path / name/"weights.safetensors") for name in ("whole", "cut"))
+    assert all(torch.equal(whole[name], cut[name]) for name in whole) and lines(
+        tmp_path/"whole"
+    ) == lines(tmp_path/"cut")
 
 
 def test_rewarded_words_need_other_samples_of_the_clip():
@@ -315,8 +468,15 @@ def test_another_config_and_another_vocabulary_are_refused(undisturbed, corpus):
         train(undisturbed, corpus, CONFIG.changed(hidden=48), ROW, bars=False)
     with pytest.raises(RunError, match="vocabulary"):
         train(undisturbed, noise_corpus(videos=6), CONFIG, ROW, bars=False)
-    assert {path: path.read_bytes() for path in undisturbed.iterdir() if path.name not in (".lock", ".locked_by")} == \
-           {path: content for path, content in before.items() if path.name not in (".lock", ".locked_by")}
+    assert {
+        path: path.read_bytes()
+        for path in undisturbed.iterdir()
+        if path.name not in (".lock", ".locked_by")
+    } == {
+        path: content
+        for path, content in before.items()
+        if path.name not in (".lock", ".locked_by")
+    }
 
 
 def test_a_checkpoint_cut_in_half_is_named_and_kept(undisturbed, tmp_path):
@@ -348,7 +508,11 @@ def test_a_full_disk_is_an_error_and_costs_nothing(corpus, tmp_path):
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
         signal.signal(signal.SIGXFSZ, handler)
         Step.update = plain
-    assert not [path for path in folder.iterdir() if path.name.startswith(".") and path.name not in (".lock", ".locked_by")]
+    assert not [
+        path
+        for path in folder.iterdir()
+        if path.name.startswith(".") and path.name not in (".lock", ".locked_by")
+    ]
     train(folder, corpus, config, ROW, bars=False)  # goes on from the last whole checkpoint
     assert (folder/"weights.safetensors").exists()
 
@@ -357,10 +521,20 @@ def test_a_finished_run_keeps_its_weights_and_no_optimiser(corpus, tmp_path):
     folder = tmp_path/"run"
     before = train(folder, corpus, CONFIG, ROW, bars=False).state_dict()
     stored = read_checkpoint(folder)
-    assert not stored["model"] and not stored["optimiser"] and not stored["shadow"] and stored["finished"][-1] == stored["progress"]["stage"]
-    assert (folder/"checkpoint.pt").stat().st_size < (folder/"weights.safetensors").stat().st_size
+    assert (
+        not stored["model"]
+        and not stored["optimiser"]
+        and not stored["shadow"]
+        and stored["finished"][-1] == stored["progress"]["stage"]
+    )
+    assert (folder/"checkpoint.pt").stat().st_size < (
+        folder/"weights.safetensors"
+    ).stat().st_size
     after = train(folder, corpus, CONFIG, ROW, bars=False).state_dict()  # which only opens it
-    assert all(torch.equal(before[name], after[name]) for name in before) and read_checkpoint(folder)["log"] == stored["log"]
+    assert (
+        all(torch.equal(before[name], after[name]) for name in before)
+        and read_checkpoint(folder)["log"] == stored["log"]
+    )
 
 
 def test_a_loss_that_is_no_number_names_step_tensor_and_checkpoint(corpus, tmp_path):
@@ -380,21 +554,32 @@ def test_exploding_weights_stop_the_run(corpus, tmp_path, monkeypatch):
         plain(self, indices)
 
     monkeypatch.setattr(Step, "update", spoil)
-    with pytest.raises(TrainingError, match=r"supervision, epoch 0, step 3: .* captioner\..* last good checkpoint in .*: none yet"):
+    with pytest.raises(
+        TrainingError,
+        match=r"supervision, epoch 0, step 3: .* captioner\..* last good checkpoint in .*: none "
+              r"yet",
+    ):
         train(tmp_path/"run", corpus, CONFIG, recipes()["Baseline"], bars=False)
 
 
-def test_a_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(corpus, tmp_path, monkeypatch):
+def test_a_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(
+    corpus, tmp_path, monkeypatch
+):
     plain, calls = torch.nn.utils.clip_grad_norm_, iter(range(3))
 
     def spoil(weights, limit):
         weights = list(weights)
-        if next(calls, None) is None: weights[0].grad.fill_(float("nan"))
+        if next(calls, None) is None:
+            weights[0].grad.fill_(float("nan"))
         return plain(weights, limit)
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoil)
-    with pytest.raises(TrainingError, match=r"supervision, epoch 0, step 3: .* or it or its gradient is no number"):
-        train(tmp_path/"run", corpus, CONFIG.changed(keep="last"), recipes()["Baseline"], bars=False)
+    with pytest.raises(
+        TrainingError, match=r"supervision, epoch 0, step 3: .* or it or its gradient is no number"
+    ):
+        train(
+            tmp_path/"run", corpus, CONFIG.changed(keep="last"), recipes()["Baseline"], bars=False
+        )
     assert not (tmp_path/"run"/"weights.safetensors").exists()
 
 
@@ -402,7 +587,8 @@ def test_the_time_before_a_kill_counts_and_the_checkpoint_is_named(corpus, tmp_p
     config, plain, calls = preset("smoke", supervision_epochs=2), Step.update, iter(range(3))
 
     def slow(self, indices):
-        if next(calls, None) is None: raise Killed
+        if next(calls, None) is None:
+            raise Killed
         time.sleep(0.2)
         plain(self, indices)
 
@@ -411,10 +597,20 @@ def test_the_time_before_a_kill_counts_and_the_checkpoint_is_named(corpus, tmp_p
         train(tmp_path/"run", corpus, config, recipes()["Baseline"], bars=False, save_seconds=0.0)
     monkeypatch.setattr(Step, "update", plain)
     train(tmp_path/"run", corpus, config, recipes()["Baseline"], bars=False)
-    first, second = (json.loads(line)["seconds"] for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines())
+    first, second = (
+        json.loads(line)["seconds"]
+        for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines()
+    )
     assert first >= 0.6
-    trainer = Trainer(tmp_path/"run", Model.for_corpus(config, corpus), corpus, config, bars=False)
-    step = Step(Supervision(trainer.model, corpus, config, lambda clips: None), [trainer.model.captioner], 1e-3, config)
+    trainer = Trainer(
+        tmp_path/"run", Model.for_corpus(config, corpus), corpus, config, bars=False
+    )
+    step = Step(
+        Supervision(trainer.model, corpus, config, lambda clips: None),
+        [trainer.model.captioner],
+        1e-3,
+        config,
+    )
     restore(trainer, "supervision", step)
     assert trainer.kept == "supervision, epoch 2, step 0"
 
@@ -440,7 +636,8 @@ def test_two_runs_cannot_share_a_folder(corpus, tmp_path):
 def tell_losses(folder: Path) -> None:
     "Train, in double precision, and write down the loss of each step, the mean over all processes."
     torch.set_num_threads(1)
-    torch.set_default_dtype(torch.float64)  # single precision would hide what is not equal behind rounding
+    # single precision would hide what is not equal behind rounding
+    torch.set_default_dtype(torch.float64)
     losses, plain = [], training.Sums.add
 
     def add(self, loss, gradient, measures):
@@ -450,18 +647,36 @@ def tell_losses(folder: Path) -> None:
             mean /= rank_and_world()[1]
         losses.append(mean.item())
         plain(self, loss, gradient, measures)
+
     training.Sums.add = add
     with joined("gloo"):
-        train(folder, noise_corpus(), preset("smoke", supervision_epochs=4, dropout=0.0, feedback_step=0.0), recipes()["Baseline"], bars=False)
-    if rank_and_world()[0] == 0: (folder/"losses.json").write_text(json.dumps(losses))
+        train(
+            folder,
+            noise_corpus(),
+            preset("smoke", supervision_epochs=4, dropout=0.0, feedback_step=0.0),
+            recipes()["Baseline"],
+            bars=False,
+        )
+    if rank_and_world()[0] == 0:
+        (folder/"losses.json").write_text(json.dumps(losses))
 
 
 def test_two_processes_reach_the_losses_of_one(tmp_path):
-    for processes in (Forked(tell_losses, tmp_path/"alone"), Ranks(tell_losses, tmp_path/"both")):
+    for processes in (
+        Forked(tell_losses, tmp_path/"alone"),
+        Ranks(tell_losses, tmp_path/"both"),
+    ):
         assert processes.wait() == 0, processes.output()
-    alone, both = (json.loads((tmp_path/name/"losses.json").read_text()) for name in ("alone", "both"))
+    alone, both = (
+        json.loads((tmp_path / name/"losses.json").read_text()) for name in ("alone", "both")
+    )
     assert len(alone) >= 20
-    torch.testing.assert_close(torch.tensor(both[:20], dtype=torch.float64), torch.tensor(alone[:20], dtype=torch.float64), rtol=0, atol=1e-10)
+    torch.testing.assert_close(
+        torch.tensor(both[:20], dtype=torch.float64),
+        torch.tensor(alone[:20], dtype=torch.float64),
+        rtol=0,
+        atol=1e-10,
+    )
 
 
 def be_patient(folder: Path) -> None:
@@ -469,15 +684,25 @@ def be_patient(folder: Path) -> None:
     plain, calls = Validation.__call__, iter(range(100))
 
     def apart(self, model):  # what one process finds worse every time, the other finds better
-        return plain(self, model) | {"score": float(next(calls) * (1 if rank_and_world()[0] else -1))}
+        return plain(self, model) | {
+            "score": float(next(calls) * (1 if rank_and_world()[0] else -1))
+        }
+
     Validation.__call__ = apart
     signal.alarm(100)  # processes that wait for each other end, too
     with joined("gloo"):
-        train(folder, noise_corpus(), preset("smoke", supervision_epochs=1, adaptation_epochs=8, patience=2), recipes()["Random, adapted"], bars=False)
+        train(
+            folder,
+            noise_corpus(),
+            preset("smoke", supervision_epochs=1, adaptation_epochs=8, patience=2),
+            recipes()["Random, adapted"],
+            bars=False,
+        )
 
 
 def test_processes_that_find_different_scores_stop_at_the_same_epoch(tmp_path):
     both = Ranks(be_patient, tmp_path/"run")
     assert both.wait() == 0, both.output()
     log = [json.loads(line) for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines()]
-    assert [line["epoch"] for line in log if line["stage"] == "adaptation"] == [0, 1, 2]  # the first process decides: the first epoch was the best
+    # the first process decides: the first epoch was the best
+    assert [line["epoch"] for line in log if line["stage"] == "adaptation"] == [0, 1, 2]

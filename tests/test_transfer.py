@@ -1,4 +1,5 @@
-"Runs that begin with a trained model: what is taken over, what is refused, and what a kill must not change."
+"""Runs that begin with a trained model: what is taken over, what is refused, and what a kill
+must not change."""
 import json
 from dataclasses import replace
 
@@ -17,15 +18,31 @@ from picknet_nb.training import Step, train
 from picknet_nb.transfer import StartError, find_start, matched_rows, read_start, rows_of_words
 
 ROW = recipes()["PickNet (V+L)"]
-SHORT = dict(supervision_epochs=1, word_epochs=1, reinforcement_epochs=1, shrink_epochs=1, batch_size=20, captions_together=5)
+SHORT = dict(
+    supervision_epochs=1,
+    word_epochs=1,
+    reinforcement_epochs=1,
+    shrink_epochs=1,
+    batch_size=20,
+    captions_together=5,
+)
 
 
-def corpus_like(cnn: str = "efficientnet-lite0", dims: int = 1280, glance_dims: int = 3136, **details):
-    "Noise that has the sizes of real clips, with words of which some are known to the model in the box."
+def corpus_like(
+    cnn: str = "efficientnet-lite0", dims: int = 1280, glance_dims: int = 3136, **details
+):
+    """Noise that has the sizes of real clips, with words of which some are known to the model in
+    the box."""
     corpus, draw = noise_corpus(videos=16), torch.Generator().manual_seed(1)
     words = Vocabulary((*corpus.vocabulary.words[:-2], "jabberwock", "snark"))
-    return replace(corpus, vocabulary=words, details=details, features=torch.randn(16, 30, dims, generator=draw).half(), settings=replace(corpus.settings, cnn=cnn),
-                   glances=torch.randint(0, 256, (16, 30, glance_dims), generator=draw, dtype=torch.uint8))
+    return replace(
+        corpus,
+        vocabulary=words,
+        details=details,
+        features=torch.randn(16, 30, dims, generator=draw).half(),
+        settings=replace(corpus.settings, cnn=cnn),
+        glances=torch.randint(0, 256, (16, 30, glance_dims), generator=draw, dtype=torch.uint8),
+    )
 
 
 def begun(corpus, **changes) -> tuple[Model, dict, object]:
@@ -46,11 +63,23 @@ def test_rows_go_by_word_and_everything_else_by_name():
     fresh = [word for word in corpus.vocabulary.words if word not in start.words.ids]
     assert "<eos>" in shared and len(shared) > 4 and fresh == ["jabberwock", "snark"]
     for name in ("captioner.decoder.embedding.weight", "captioner.decoder.output.weight"):
-        for word in shared: assert torch.equal(now[name][corpus.vocabulary.ids[word]], learned[name][start.words.ids[word]].float())
-        for word in fresh: assert torch.equal(now[name][corpus.vocabulary.ids[word]], before[name][corpus.vocabulary.ids[word]])
+        for word in shared:
+            assert torch.equal(
+                now[name][corpus.vocabulary.ids[word]], learned[name][start.words.ids[word]].float()
+            )
+        for word in fresh:
+            assert torch.equal(
+                now[name][corpus.vocabulary.ids[word]], before[name][corpus.vocabulary.ids[word]]
+            )
         assert name.removeprefix("captioner.") in rows_of_words(preset("laptop"), corpus)
-    same = [name for name in learned if name not in ("captioner.decoder.embedding.weight", "captioner.decoder.output.weight")]
-    assert all(torch.equal(now[name], learned[name].float()) for name in same) and any(name.startswith("policy.") for name in same)
+    same = [
+        name
+        for name in learned
+        if name not in ("captioner.decoder.embedding.weight", "captioner.decoder.output.weight")
+    ]
+    assert all(torch.equal(now[name], learned[name].float()) for name in same) and any(
+        name.startswith("policy.") for name in same
+    )
     new = [name for name in now if name.startswith("captioner.mentions.")]
     assert new and all(torch.equal(now[name], before[name]) for name in new)
 
@@ -60,32 +89,71 @@ def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
     words = corpus.vocabulary
     turned = type(words)((*words.words[:4], *reversed(words.words[4:])))
     rows = torch.randn(len(words), 3)
-    assert torch.equal(matched_rows(torch.zeros(len(words), 3), rows, turned, words)[4:], rows[4:].flip(0))
+    assert torch.equal(
+        matched_rows(torch.zeros(len(words), 3), rows, turned, words)[4:], rows[4:].flip(0)
+    )
 
 
-@pytest.mark.parametrize("changes, made, reason", [
-    ({}, {"cnn": "resnet50"}, "it knows the features of efficientnet-lite0, and these clips were prepared with resnet50; prepare them with --cnn efficientnet-lite0"),
-    ({}, {"dims": 64}, "its feature size is 1280, and here it is 64"),
-    ({}, {"weights": "mine.pth 0123456789ab"}, "its CNN's fingerprint is 579344248a93, and here it is 0123456789ab"),
-    ({"hidden": 64}, {}, "its hidden is 448, and here it is 64"),
-    ({"word_embedding": 32}, {}, "its word_embedding is 256, and here it is 32"),
-    ({"architecture": "ta"}, {}, "its architecture is paper, and here it is ta"),
-])
+@pytest.mark.parametrize(
+    "changes, made, reason",
+    [
+        (
+            {},
+            {"cnn": "resnet50"},
+            "it knows the features of efficientnet-lite0, and these clips were prepared with "
+            "resnet50; prepare them with --cnn efficientnet-lite0",
+        ),
+        ({}, {"dims": 64}, "its feature size is 1280, and here it is 64"),
+        (
+            {},
+            {"weights": "mine.pth 0123456789ab"},
+            "its CNN's fingerprint is 579344248a93, and here it is 0123456789ab",
+        ),
+        ({"hidden": 64}, {}, "its hidden is 448, and here it is 64"),
+        ({"word_embedding": 32}, {}, "its word_embedding is 256, and here it is 32"),
+        ({"architecture": "ta"}, {}, "its architecture is paper, and here it is ta"),
+    ],
+)
 def test_what_does_not_fit_is_refused_before_anything_is_written(changes, made, reason, tmp_path):
     with pytest.raises(StartError) as refused:
-        train(tmp_path/"run", corpus_like(**made), preset("laptop", **SHORT, **changes), ROW, bars=False)
-    assert reason in str(refused.value) and "--set start_from=" in str(refused.value) and not (tmp_path/"run").exists()
+        train(
+            tmp_path/"run",
+            corpus_like(**made),
+            preset("laptop", **SHORT, **changes),
+            ROW,
+            bars=False,
+        )
+    assert (
+        reason in str(refused.value)
+        and "--set start_from=" in str(refused.value)
+        and not (tmp_path/"run").exists()
+    )
 
 
 def test_a_name_that_nothing_has_is_refused_with_those_that_exist(tmp_path):
-    with pytest.raises(PickNetError, match="start_from=evryday is no model in the box .there are everyday, shapes. and no folder of a run"): find_start("evryday")
-    assert find_start("everyday") == BOX/"everyday" and find_start(str(BOX/"shapes")) == BOX/"shapes"
+    with pytest.raises(
+        PickNetError,
+        match="start_from=evryday is no model in the box .there are everyday, shapes. and no "
+              "folder of a run",
+    ):
+        find_start("evryday")
+    assert (
+        find_start("everyday") == BOX/"everyday"
+        and find_start(str(BOX/"shapes")) == BOX/"shapes"
+    )
 
 
 def test_a_policy_of_another_size_starts_anew():
     model, before, start = begun(corpus_like(glance_dims=196))
-    assert not start.policy and all(torch.equal(weight, before[name]) for name, weight in model.state_dict().items() if name.startswith("policy."))
-    assert "starts anew" in start.told(corpus_like()) and not begun(corpus_like(), policy_hidden=32)[2].policy
+    assert not start.policy and all(
+        torch.equal(weight, before[name])
+        for name, weight in model.state_dict().items()
+        if name.startswith("policy.")
+    )
+    assert (
+        "starts anew" in start.told(corpus_like())
+        and not begun(corpus_like(), policy_hidden=32)[2].policy
+    )
 
 
 class PowerCut(Exception):
@@ -104,44 +172,89 @@ def cut_after(steps: int):
 def test_a_killed_run_ends_with_the_bits_of_one_left_alone(tmp_path, monkeypatch):
     corpus, config = corpus_like(), preset("laptop", **SHORT)
     alone = train(tmp_path/"alone", corpus, config, ROW, bars=False).state_dict()
-    for steps in (0, 1, 2, 1):  # before the first checkpoint, in stage one, in the epoch of rewarded words, before stage two
+    # before the first checkpoint, in stage one, in the epoch of rewarded words, before stage two
+    for steps in (0, 1, 2, 1):
         with monkeypatch.context() as patch:
             patch.setattr(Step, "update", cut_after(steps))
-            with pytest.raises(PowerCut): train(tmp_path/"cut", corpus, config, ROW, bars=False, save_seconds=0.0)
+            with pytest.raises(PowerCut):
+                train(tmp_path/"cut", corpus, config, ROW, bars=False, save_seconds=0.0)
         if steps == 1:  # from here on the model that it began with is not asked again
-            monkeypatch.setattr("picknet_nb.training.read_start", lambda *_: pytest.fail("read again"))
+            monkeypatch.setattr(
+                "picknet_nb.training.read_start", lambda *_: pytest.fail("read again")
+            )
     survivor = train(tmp_path/"cut", corpus, config, ROW, bars=False).state_dict()
     assert all(torch.equal(weight, survivor[name]) for name, weight in alone.items())
-    noted = [json.loads((tmp_path/name/"run.json").read_text())["began_from"] for name in ("alone", "cut")]
-    assert noted[0] == noted[1] and noted[0]["model"] == "everyday" and noted[0]["policy"] and len(noted[0]["weights"]) == 12
+    noted = [
+        json.loads((tmp_path / name/"run.json").read_text())["began_from"]
+        for name in ("alone", "cut")
+    ]
+    assert (
+        noted[0] == noted[1]
+        and noted[0]["model"] == "everyday"
+        and noted[0]["policy"]
+        and len(noted[0]["weights"]) == 12
+    )
 
 
 def test_a_run_that_has_no_checkpoint_yet_refuses_other_weights(tmp_path, monkeypatch):
     corpus, config = corpus_like(), preset("laptop", **SHORT)
     monkeypatch.setattr(Step, "update", cut_after(0))
-    with pytest.raises(PowerCut): train(tmp_path/"run", corpus, config, ROW, bars=False)
+    with pytest.raises(PowerCut):
+        train(tmp_path/"run", corpus, config, ROW, bars=False)
     about = json.loads((tmp_path/"run"/"run.json").read_text())
     about["began_from"]["weights"] = "0" * 12
     (tmp_path/"run"/"run.json").write_text(json.dumps(about))
-    with pytest.raises(RunError, match="holds another run: weights 000000000000"): train(tmp_path/"run", corpus, config, ROW, bars=False)
+    with pytest.raises(RunError, match="holds another run: weights 000000000000"):
+        train(tmp_path/"run", corpus, config, ROW, bars=False)
 
 
 def test_a_policy_that_has_learned_is_not_calibrated_unless_it_must_be(tmp_path, monkeypatch):
     from picknet_nb.policy import Policy
+
     corpus, config = corpus_like(), preset("laptop", **SHORT)
     calls, plain = [], Policy.calibrate
-    monkeypatch.setattr(Policy, "calibrate", lambda self, *given, **named: calls.append(self) or plain(self, *given, **named))
-    monkeypatch.setattr(Policy, "rollout", lambda self, glances, *_, **__: torch.arange(30).lt(6).expand(len(glances), 30))
+    monkeypatch.setattr(
+        Policy,
+        "calibrate",
+        lambda self, *given, **named: calls.append(self) or plain(self, *given, **named),
+    )
+    monkeypatch.setattr(
+        Policy,
+        "rollout",
+        lambda self, glances, *_, **__: torch.arange(30).lt(6).expand(len(glances), 30),
+    )
     train(tmp_path/"six", corpus, config, ROW, bars=False)
     assert not calls
-    monkeypatch.setattr(Policy, "rollout", lambda self, glances, *_, **__: torch.ones(len(glances), 30, dtype=torch.bool))
+    monkeypatch.setattr(
+        Policy,
+        "rollout",
+        lambda self, glances, *_, **__: torch.ones(len(glances), 30, dtype=torch.bool),
+    )
     train(tmp_path/"all", corpus, config, ROW, bars=False)
     assert len(calls) == 1
 
 
 def test_a_run_of_ones_own_can_be_begun_with(tmp_path):
     corpus = noise_corpus(videos=16)
-    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0, mention_weight=0.5)
+    config = preset(
+        "smoke",
+        supervision_epochs=1,
+        reinforcement_epochs=1,
+        adaptation_epochs=0,
+        mention_weight=0.5,
+    )
     first = train(tmp_path/"first", corpus, config, ROW, bars=False).state_dict()
-    second = train(tmp_path/"second", corpus, config.changed(start_from=str(tmp_path/"first"), supervision_epochs=0, reinforcement_epochs=0), ROW, bars=False)
-    assert all(torch.equal(weight, first[name]) for name, weight in second.state_dict().items() if name.startswith("captioner."))
+    second = train(
+        tmp_path/"second",
+        corpus,
+        config.changed(
+            start_from=str(tmp_path/"first"), supervision_epochs=0, reinforcement_epochs=0
+        ),
+        ROW,
+        bars=False,
+    )
+    assert all(
+        torch.equal(weight, first[name])
+        for name, weight in second.state_dict().items()
+        if name.startswith("captioner.")
+    )

@@ -1,4 +1,5 @@
-"""The pool: every job gets one answer, whatever becomes of the workers, and nobody outlives the one who asked."""
+"""The pool: every job gets one answer, whatever becomes of the workers, and nobody outlives the
+one who asked."""
 import gc
 import os
 import signal
@@ -22,7 +23,8 @@ each_start = pytest.mark.parametrize("start", STARTS)
 linux = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux shows them")
 
 
-# what the workers do: spawned ones find it by name ------------------------------------------------------------------
+# what the workers do: spawned ones find it by name
+# ------------------------------------------------------------------
 
 
 def square(job):
@@ -104,7 +106,9 @@ class Private(Exception):
 
 
 def raise_odd(job):
-    raise {"picky": Picky, "private": lambda *words: Private(" ".join(words))}[job]("clip.mp4", "is broken")
+    raise {"picky": Picky, "private": lambda *words: Private(" ".join(words))}[job](
+        "clip.mp4", "is broken"
+    )
 
 
 def nested(depth):
@@ -115,8 +119,12 @@ def nested(depth):
 
 
 unnamed = lambda: None  # noqa: E731 (it is the lambda that cannot be pickled)
-UNSENDABLE = {"a function inside a function": lambda: (lambda: None), "an unnamed function": lambda: unnamed, "a lock": threading.Lock,
-              "a list ten thousand deep": lambda: nested(10_000)}
+UNSENDABLE = {
+    "a function inside a function": lambda: lambda: None,
+    "an unnamed function": lambda: unnamed,
+    "a lock": threading.Lock,
+    "a list ten thousand deep": lambda: nested(10_000),
+}
 
 
 def answer_with(job):
@@ -149,10 +157,13 @@ def wait_for(condition, seconds: float = 60.0):
     return found
 
 
-# answers ------------------------------------------------------------------------------------------------------------
+# answers
+# --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("start", "crew"), [("fork", 1), ("fork", 3), ("spawn", 2)][2 * (START == "spawn"):])
+@pytest.mark.parametrize(
+    ("start", "crew"), [("fork", 1), ("fork", 3), ("spawn", 2)][2 * (START == "spawn") :]
+)
 def test_every_job_gets_exactly_one_answer(start, crew):
     done = list(Pool(square, crew, start=start).run(range(12)))
     assert Counter(each.job for each in done) == Counter(range(12))
@@ -161,14 +172,20 @@ def test_every_job_gets_exactly_one_answer(start, crew):
 
 def test_no_jobs_and_no_workers_to_speak_of():
     assert list(Pool(square, 3).run([])) == []
-    assert [each.answer for each in Pool(square, 50).run([3])] == [9]  # as many workers as jobs, and no more
-    assert sorted(each.answer for each in Pool(square, 2).run(iter((3, 3, 0)))) == [0, 9, 9]  # the same job twice, one that counts as false
+    # as many workers as jobs, and no more
+    assert [each.answer for each in Pool(square, 50).run([3])] == [9]
+    # the same job twice, one that counts as false
+    assert sorted(each.answer for each in Pool(square, 2).run(iter((3, 3, 0)))) == [0, 9, 9]
 
 
 @each_start
 def test_what_a_worker_is_given(start):
     "What its setup made, a room of its own that is read before the next job, and the arguments."
-    done = list(Pool(with_everything, 2, ("x", "y"), make_room, collect, set_up, start=start).run(range(1, 9)))
+    done = list(
+        Pool(with_everything, 2, ("x", "y"), make_room, collect, set_up, start=start).run(
+            range(1, 9)
+        )
+    )
     processes = {}
     for job, (seen, (made, process, arguments)), reason in done:
         assert seen == job and arguments == ("x", "y") and not reason
@@ -188,11 +205,14 @@ def test_jobs_that_come_while_it_runs(start):
 
 
 def test_jobs_and_answers_larger_than_a_pipe():
-    done = list(Pool(twice, 2, start=START).run([bytes([number]) * 5_000_000 for number in range(4)]))
+    done = list(
+        Pool(twice, 2, start=START).run([bytes([number]) * 5_000_000 for number in range(4)])
+    )
     assert len(done) == 4 and all(each.answer == 2 * each.job for each in done)
 
 
-# workers that die or hang -------------------------------------------------------------------------------------------
+# workers that die or hang
+# -------------------------------------------------------------------------------------------
 
 
 @each_start
@@ -237,16 +257,32 @@ def test_a_worker_that_dies_in_the_middle_of_its_answer(tmp_path):
     done = {}
     for each in Pool(die_while_answering, 2, (tmp_path,), start=START).run(["", "large"]):
         done[each.job] = each
-        if not each.job: time.sleep(1.0)  # nobody reads meanwhile
-    assert len(begun(tmp_path, "large")) == 2 and {job: each.answer for job, each in done.items()} == {"": "", "large": "large" * 10_000_000}
+        if not each.job:
+            time.sleep(1.0)  # nobody reads meanwhile
+    assert len(begun(tmp_path, "large")) == 2 and {
+        job: each.answer for job, each in done.items()
+    } == {"": "", "large": "large" * 10_000_000}
 
 
 @each_start
 def test_a_worker_that_hangs_is_ended_at_its_time_limit(start, tmp_path):
-    begin, limit = time.monotonic(), 1.0 if start == "fork" else 12.0  # a spawned worker has an interpreter to start first
-    done = {each.job: each for each in Pool(hang_on, 2, (tmp_path, 0), start=start, time_limit=limit).run(["hangs", *range(4)])}
-    assert done["hangs"] == Done("hangs", None, "took longer than its time limit") and len(begun(tmp_path, "hangs")) == 1  # not tried again
-    assert all(done[job].answer == job for job in range(4)) and limit <= time.monotonic() - begin < limit + 10
+    # a spawned worker has an interpreter to start first
+    begin, limit = time.monotonic(), 1.0 if start == "fork" else 12.0
+    done = {
+        each.job: each
+        for each in Pool(hang_on, 2, (tmp_path, 0), start=start, time_limit=limit).run(
+            ["hangs", *range(4)]
+        )
+    }
+    # not tried again
+    assert (
+        done["hangs"] == Done("hangs", None, "took longer than its time limit")
+        and len(begun(tmp_path, "hangs")) == 1
+    )
+    assert (
+        all(done[job].answer == job for job in range(4))
+        and limit <= time.monotonic() - begin < limit + 10
+    )
     assert not any(map(alive, begun(tmp_path, "hangs")))
     tally("faults", "hanging worker", "injected")
 
@@ -254,11 +290,17 @@ def test_a_worker_that_hangs_is_ended_at_its_time_limit(start, tmp_path):
 @linux
 def test_a_worker_that_hangs_is_ended_however_busy_the_others_are(tmp_path):
     "Otherwise one strange file of ten thousand would cost a worker for the rest of the night."
-    done = [each.job for each in Pool(hang_on, 2, (tmp_path, 0.2), time_limit=1.0).run(["hangs", *range(40)])]
-    assert done.index("hangs") < 25 and sorted(done, key=str) == sorted(["hangs", *range(40)], key=str)
+    done = [
+        each.job
+        for each in Pool(hang_on, 2, (tmp_path, 0.2), time_limit=1.0).run(["hangs", *range(40)])
+    ]
+    assert done.index("hangs") < 25 and sorted(done, key=str) == sorted(
+        ["hangs", *range(40)], key=str
+    )
 
 
-# errors -------------------------------------------------------------------------------------------------------------
+# errors
+# --------------------------------------------------------------------------------------------------
 
 
 @each_start
@@ -269,7 +311,11 @@ def test_an_error_comes_back_with_the_traceback_of_the_worker(start):
             answered.append(done.job)
     assert caught.value.path == "clip.mp4" and answered == [0, 1]
     told = str(caught.value.__cause__)
-    assert "in a worker process" in told and "in complain" in told and 'raise FileError("clip.mp4", "is broken")' in told
+    assert (
+        "in a worker process" in told
+        and "in complain" in told
+        and 'raise FileError("clip.mp4", "is broken")' in told
+    )
     assert workers_of_this_process() == before
 
 
@@ -303,14 +349,18 @@ def test_a_job_that_cannot_be_sent_is_an_error():
     assert workers_of_this_process() == before
 
 
-# the end ------------------------------------------------------------------------------------------------------------
+# the end
+# --------------------------------------------------------------------------------------------------
 
 
 def workers_of_this_process() -> set[int]:
-    "Its children that are still there, but for the servant of multiprocessing that counts shared memory."
+    """Its children that are still there, but for the servant of multiprocessing that counts
+    shared memory."""
     if sys.platform != "linux":
         return set()
-    children = Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
+    children = (
+        Path(f"/proc/{os.getpid()}/task/{threading.get_native_id()}/children").read_text().split()
+    )
     what = lambda process: Path(f"/proc/{process}/cmdline").read_bytes() if alive(process) else b""
     return {int(each) for each in children if alive(each) and b"resource_tracker" not in what(each)}
 
@@ -341,10 +391,12 @@ def nap(job, folder):
 
 if __name__ == "__main__":
     start, folder, wanted = sys.argv[1:]
-    running = Pool(nap, 2, (folder,), start=start).run([0, 1, 2, 3] if wanted == "one" else [1, 2, 3])
+    jobs = [0, 1, 2, 3] if wanted == "one" else [1, 2, 3]
+    running = Pool(nap, 2, (folder,), start=start).run(jobs)
     for done in running:
         while wanted == "one" and len(os.listdir(folder)) < 2: time.sleep(0.01)
-        if wanted == "one": break  # both workers are busy, and `running` is still held when the interpreter ends
+        # both workers are busy, and `running` is still held when the interpreter ends
+        if wanted == "one": break
 """
 
 
@@ -365,9 +417,15 @@ def launch(folder: Path, start: str, wanted: str = "all") -> subprocess.Popen:
     "A process group of its own: a parent and two workers that are at work."
     (folder/"script.py").write_text(SCRIPT)
     (folder/"workers").mkdir()
-    process = subprocess.Popen([sys.executable, str(folder/"script.py"), start, str(folder/"workers"), wanted], start_new_session=True, stderr=subprocess.PIPE, text=True,
-                               cwd=Path(__file__).parents[1], env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))  # a shell's background jobs ignore it
+    process = subprocess.Popen(
+        [sys.executable, str(folder/"script.py"), start, str(folder/"workers"), wanted],
+        start_new_session=True,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[1])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )  # a shell's background jobs ignore it
     wait_for(lambda: len(list((folder/"workers").iterdir())) == 2)
     return process
 
@@ -391,7 +449,8 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nobody(tmp_path, start):
     os.killpg(process.pid, signal.SIGINT)
     errors = process.communicate(timeout=30)[1]
     assert time.monotonic() - begin < 10 and process.returncode == -signal.SIGINT
-    assert errors.count("Traceback") == 1 and errors.rstrip().endswith("KeyboardInterrupt"), errors  # the parent's, none of the workers'
+    # the parent's, none of the workers'
+    assert errors.count("Traceback") == 1 and errors.rstrip().endswith("KeyboardInterrupt"), errors
     wait_for(lambda: not members(process.pid), 20)
     tally("faults", "SIGINT", "injected")
 
@@ -408,7 +467,8 @@ def test_an_interpreter_that_ends_while_workers_are_busy_waits_for_nobody(tmp_pa
     wait_for(lambda: not members(process.pid), 20)
 
 
-# answers in order ---------------------------------------------------------------------------------------------------
+# answers in order
+# --------------------------------------------------------------------------------------------------
 
 
 def take_turns(numbered, folder):
@@ -425,7 +485,15 @@ def test_answers_come_in_the_order_of_the_jobs(tmp_path):
     jobs = ["a", "b", "dies", "c", "hangs", "d", *("e" * 9)]
     found = list(Pool(take_turns, 2, (tmp_path,), time_limit=5).in_order(iter(jobs)))
     assert [done.job for done in found] == jobs
-    assert [done.answer or done.reason.split()[-1] for done in found] == ["aa", "bb", "7)", "cc", "limit", "dd", *(["ee"] * 9)]
+    assert [done.answer or done.reason.split()[-1] for done in found] == [
+        "aa",
+        "bb",
+        "7)",
+        "cc",
+        "limit",
+        "dd",
+        *(["ee"] * 9),
+    ]
 
 
 def wait_for_leave(numbered, folder):
@@ -442,12 +510,15 @@ def test_no_job_begins_far_ahead_of_one_that_takes_long(tmp_path):
 
     begun, watcher = [], threading.Thread(target=leave)
     watcher.start()
-    assert [done.job for done in Pool(wait_for_leave, 2, (tmp_path,)).in_order(range(40))] == list(range(40))
+    assert [done.job for done in Pool(wait_for_leave, 2, (tmp_path,)).in_order(range(40))] == list(
+        range(40)
+    )
     watcher.join()
     assert len(begun) == 8
 
 
-# limits of memory, and generators apart -----------------------------------------------------------------------------
+# limits of memory, and generators apart
+# -----------------------------------------------------------------------------
 
 
 def swell(size):
@@ -467,16 +538,26 @@ def count_up(most, trouble=""):
 def test_a_worker_takes_no_more_memory_than_it_may(start):
     with pytest.raises(MemoryError):
         list(Pool(swell, 1, memory_limit=300 << 20, start=start).run([1 << 30]))
-    assert [done.answer for done in Pool(swell, 1, memory_limit=300 << 20, start=start).run([100 << 20])] == [100 << 20]
+    assert [
+        done.answer for done in Pool(swell, 1, memory_limit=300 << 20, start=start).run([100 << 20])
+    ] == [100 << 20]
 
 
 @linux
-@pytest.mark.parametrize("trouble, error, words", [("dies", PickNetError, "its process died .exit status 7."), ("hangs", PickNetError, "took longer"),
-                                                  ("swells", MemoryError, None), ("raises", FileError, "a.mp4: broken")])
+@pytest.mark.parametrize(
+    "trouble, error, words",
+    [
+        ("dies", PickNetError, "its process died .exit status 7."),
+        ("hangs", PickNetError, "took longer"),
+        ("swells", MemoryError, None),
+        ("raises", FileError, "a.mp4: broken"),
+    ],
+)
 def test_a_generator_apart_tells_all_it_can_and_then_what_went_wrong(trouble, error, words):
     items, heard = apart(count_up, 3, trouble, memory_limit=200 << 20, time_limit=1.0), []
     with pytest.raises(error, match=words):
-        for item in items: heard.append(item)
+        for item in items:
+            heard.append(item)
     assert heard == [0, 1, 2] and not items.process.is_alive() and list(items) == []
 
 
@@ -498,7 +579,9 @@ def test_a_generator_apart_is_in_another_process_and_ends_with_the_one_who_wants
 
 @linux
 def test_inside_a_worker_a_generator_runs_where_it_is():
-    assert [done.answer for done in Pool(lambda job: list(apart(count_up, job)), 1).run([3])] == [[0, 1, 2]]
+    assert [done.answer for done in Pool(lambda job: list(apart(count_up, job)), 1).run([3])] == [
+        [0, 1, 2]
+    ]
 
 
 def swell_twice(job):
@@ -513,7 +596,8 @@ def test_inside_a_worker_too_a_generator_takes_no_more_memory_than_it_may():
 
 
 class Owned:
-    "What belongs to the process that made it: to free it elsewhere may mean to wait for threads that are not there."
+    """What belongs to the process that made it: to free it elsewhere may mean to wait for
+    threads that are not there."""
     def __init__(self): self.me, self.owner = self, os.getpid()
 
     def __del__(self):
@@ -536,7 +620,8 @@ def test_garbage_of_the_parent_is_not_collected_in_a_worker():
         gc.enable()
 
 
-# who am I -----------------------------------------------------------------------------------------------------------
+# who am I
+# --------------------------------------------------------------------------------------------------
 
 
 def test_cores_and_ranks(monkeypatch):
@@ -559,4 +644,11 @@ def test_threads_and_environment_are_as_before(monkeypatch):
 
 
 def test_everything_public_is_tested_here():
-    assert set(workers.__all__) == {"usable_cores", "rank_and_world", "Done", "Pool", "apart", "can_fork"}
+    assert set(workers.__all__) == {
+        "usable_cores",
+        "rank_and_world",
+        "Done",
+        "Pool",
+        "apart",
+        "can_fork",
+    }

@@ -21,7 +21,8 @@ from picknet_nb.text import Vocabulary
 from picknet_nb.video import glance, read_clip
 
 
-made_once = functools.cache(typer.main.get_command)  # 40 ms, which some tests would otherwise spend a hundred times
+# 40 ms, which some tests would otherwise spend a hundred times
+made_once = functools.cache(typer.main.get_command)
 
 
 def invoked(*words):
@@ -48,29 +49,56 @@ def film(path, width=96, height=96, total=20, rate=10):
 
 def endless_frames():
     "Frames of a scene that changes now and then, as long as anyone likes."
-    blocks = torch.randint(0, 256, (12, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    blocks = torch.randint(
+        0, 256, (12, 1, 4, 4), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+    )
     pictures = blocks.repeat_interleave(24, 2).repeat_interleave(24, 3).expand(-1, 3, -1, -1)
     for number in itertools.count():
         yield pictures[number // 10 % 12]
 
 
-def examples_corpus(videos: Path, settings: ClipSettings, vocabulary: Vocabulary | None = None) -> Corpus:
+def examples_corpus(
+    videos: Path, settings: ClipSettings, vocabulary: Vocabulary | None = None
+) -> Corpus:
     "The clips of a toy as a corpus: all of them for training, none for anything else."
     captions = json.loads((videos/"captions.json").read_text())
-    features, glances, weights = watched(tuple(videos/f"{name}.mp4" for name in captions), settings)
-    splits = {"train": torch.arange(len(captions)), "validation": torch.arange(0), "test": torch.arange(0)}
-    features, glances = (each if each is None else each.clone() for each in (features, glances))  # what is remembered stays as it is
-    return Corpus.build("examples", list(captions), features, glances, list(captions.values()), splits, settings, {"weights": weights},
-                        vocabulary=vocabulary)
+    features, glances, weights = watched(
+        tuple(videos/f"{name}.mp4" for name in captions), settings
+    )
+    splits = {
+        "train": torch.arange(len(captions)),
+        "validation": torch.arange(0),
+        "test": torch.arange(0),
+    }
+    # what is remembered stays as it is
+    features, glances = (each if each is None else each.clone() for each in (features, glances))
+    return Corpus.build(
+        "examples",
+        list(captions),
+        features,
+        glances,
+        list(captions.values()),
+        splits,
+        settings,
+        {"weights": weights},
+        vocabulary=vocabulary,
+    )
 
 
 @functools.cache
-def watched(videos: tuple[Path, ...], settings: ClipSettings) -> tuple[torch.Tensor, torch.Tensor | None, str]:
+def watched(
+    videos: tuple[Path, ...], settings: ClipSettings
+) -> tuple[torch.Tensor, torch.Tensor | None, str]:
     "What a CNN and a glance see of some clips, and the weights of the CNN."
     cnn = load_cnn(settings.cnn)
     clips = [read_clip(path, settings.frames, cnn.image_size).frames for path in videos]
-    glances = torch.stack([glance(each, settings.glance_size) for each in clips]) if settings.glance == "grey" else None
-    return torch.stack([cnn(each) for each in clips]), glances, cnn.weights  # features: (clips, frames, dims)
+    glances = (
+        torch.stack([glance(each, settings.glance_size) for each in clips])
+        if settings.glance == "grey"
+        else None
+    )
+    # features: (clips, frames, dims)
+    return torch.stack([cnn(each) for each in clips]), glances, cnn.weights
 
 
 def store_run(folder: Path, videos: Path, recipe: Recipe = Recipe(), **changes) -> Path:
@@ -87,9 +115,16 @@ def store_run(folder: Path, videos: Path, recipe: Recipe = Recipe(), **changes) 
 
 
 def undecided(run: Path) -> Path:
-    "The same run with a policy that is less sure of itself, so that a threshold makes a difference."
+    """The same run with a policy that is less sure of itself, so that a threshold makes a
+    difference."""
     weights = load_file(run/"weights.safetensors")
-    save_weights({name: weight * 0.2 if name.startswith("policy.decide") else weight for name, weight in weights.items()}, run/"weights.safetensors")
+    save_weights(
+        {
+            name: weight * 0.2 if name.startswith("policy.decide") else weight
+            for name, weight in weights.items()
+        },
+        run/"weights.safetensors",
+    )
     return run
 
 
@@ -98,26 +133,36 @@ class Looker(nn.Module):
 
     def __init__(self, settings, feature_dims: int, vocabulary_size: int):
         super().__init__()
-        self.look, self.word = nn.Linear(feature_dims, settings.hidden), nn.Embedding(vocabulary_size, settings.hidden)
+        self.look, self.word = (
+            nn.Linear(feature_dims, settings.hidden),
+            nn.Embedding(vocabulary_size, settings.hidden),
+        )
         self.say, self.drop = nn.Linear(settings.hidden, vocabulary_size), nn.Dropout(0.5)
 
     def encode(self, picked):
         later = (picked.times + 1).float().log()[..., None]
-        return {"frames": self.drop(self.look(picked.features.float()).tanh() * later), "mask": picked.mask}
+        return {
+            "frames": self.drop(self.look(picked.features.float()).tanh() * later),
+            "mask": picked.mask,
+        }
 
     def start(self, memory):
         return {"thought": memory["frames"][:, 0]}
 
     def step(self, word, state, memory):
         thought = state["thought"] + self.word(word)
-        match = (memory["frames"] @ thought[..., None])[..., 0].masked_fill(~memory["mask"], -torch.inf)
+        match = (memory["frames"] @ thought[..., None])[..., 0].masked_fill(
+            ~memory["mask"], -torch.inf
+        )
         thought = torch.tanh(thought + (match.softmax(1)[..., None] * memory["frames"]).sum(1))
         return {"thought": thought}, self.say(thought)
 
 
 def brightest(k: int):
     "The frames with the brightest glances."
-    return lambda clips: (lambda light: light >= light.topk(k, 1).values[:, -1:])(clips.glances.float().mean(-1) + torch.arange(30) * 1e-4)
+    return lambda clips: (lambda light: light >= light.topk(k, 1).values[:, -1:])(
+        clips.glances.float().mean(-1) + torch.arange(30) * 1e-4
+    )
 
 
 class Colours(nn.Module):

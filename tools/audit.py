@@ -1,4 +1,5 @@
-"What `make audit` does: the licence of every dependency into data/results/licences.json, and known vulnerabilities where the network allows."
+"""What `make audit` does: the licence of every dependency into data/results/licences.json, and
+known vulnerabilities where the network allows."""
 import json
 import re
 import subprocess
@@ -8,7 +9,11 @@ from importlib import metadata
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-OFFLINE = re.compile(r"ConnectionError|ConnectTimeout|Max retries|Name or service not known|Temporary failure|service error|ProxyError|SSLError|unreachable", re.I)
+OFFLINE = re.compile(
+    r"ConnectionError|ConnectTimeout|Max retries|Name or service not known|Temporary "
+    r"failure|service error|ProxyError|SSLError|unreachable",
+    re.I,
+)
 
 
 def requirements(name: str, extras: bool) -> list[str]:
@@ -23,11 +28,13 @@ def requirements(name: str, extras: bool) -> list[str]:
 
 
 def dependencies() -> list[str]:
-    "Everything that `pip install picknet_nb[video,metrics,cnn,notebook]` brings, as far as it is installed."
+    """Everything that `pip install picknet_nb[video,metrics,cnn,notebook]` brings, as far as it
+    is installed."""
     found, waiting = {}, requirements("picknet_nb", extras=True)
     while waiting:
         name = re.sub(r"[-_.]+", "-", waiting.pop()).lower()
-        if name in found: continue
+        if name in found:
+            continue
         try:
             found[name] = metadata.metadata(name)
             waiting += requirements(name, extras=False)
@@ -37,21 +44,44 @@ def dependencies() -> list[str]:
 
 
 def licence(name: str) -> str:
-    "What a distribution says about its licence: an expression, else its classifiers, else the first line of the field."
+    """What a distribution says about its licence: an expression, else its classifiers, else the
+    first line of the field."""
     about = metadata.metadata(name)
-    classified = [line.rpartition(" :: ")[2] for line in about.get_all("Classifier") or [] if line.startswith("License ::")]
-    return about.get("License-Expression") or ", ".join(each for each in classified if each != "OSI Approved") \
+    classified = [
+        line.rpartition(" :: ")[2]
+        for line in about.get_all("Classifier") or []
+        if line.startswith("License ::")
+    ]
+    return (
+        about.get("License-Expression")
+        or ", ".join(each for each in classified if each != "OSI Approved")
         or (about.get("License") or "not stated").strip().splitlines()[0][:80]
+    )
 
 
 def vulnerabilities(names: list[str]) -> tuple[str, int]:
-    "What pip-audit finds, and our exit status; without it or without its service we say so and do not fail."
+    """What pip-audit finds, and our exit status; without it or without its service we say so and
+    do not fail."""
     pinned = "\n".join(f"{name}=={metadata.version(name).partition('+')[0]}" for name in names)
     with tempfile.TemporaryDirectory() as folder:
         (listed := Path(folder)/"pinned.txt").write_text(pinned)
         try:
-            done = subprocess.run([sys.executable, "-m", "pip_audit", "--requirement", str(listed), "--no-deps", "--disable-pip", "--progress-spinner=off", "--format=json"],
-                                  capture_output=True, text=True, timeout=300)
+            done = subprocess.run(
+                [
+                    sys.executable,
+                    "-m",
+                    "pip_audit",
+                    "--requirement",
+                    str(listed),
+                    "--no-deps",
+                    "--disable-pip",
+                    "--progress-spinner=off",
+                    "--format=json",
+                ],
+                capture_output=True,
+                text=True,
+                timeout=300,
+            )
         except subprocess.TimeoutExpired:
             return "NOT CHECKED: the vulnerability service does not answer", 0
     if "No module named pip_audit" in done.stderr:
@@ -60,12 +90,27 @@ def vulnerabilities(names: list[str]) -> tuple[str, int]:
         judged = json.loads(done.stdout)["dependencies"]
     except (ValueError, KeyError):
         offline = OFFLINE.search(done.stderr)
-        return f"NOT CHECKED: {'the vulnerability service cannot be reached from here' if offline else done.stderr.strip()[-500:]}", 0 if offline else 1
+        return (
+            f"NOT CHECKED: "
+            "the vulnerability service cannot be reached from here"
+            if offline else done.stderr.strip()[-500:],
+            0 if offline else 1,
+        )
     known = [each for each in judged if "vulns" in each]
     if not known:  # a mirror that has no advisories must not read as a clean bill
         return "NOT CHECKED: the registry here tells nothing about any of them", 0
-    found = [f"{each['name']} {each['version']}: {', '.join(one['id'] for one in each['vulns'])}" for each in known if each["vulns"]]
-    return "\n".join([f"{len(found)} of {len(known)} checked distributions have some ({len(judged) - len(known)} could not be checked)", *found]), bool(found)
+    found = [
+        f"{each['name']} {each['version']}: {', '.join(one['id'] for one in each['vulns'])}"
+        for each in known
+        if each["vulns"]
+    ]
+    return "\n".join(
+        [
+            f"{len(found)} of {len(known)} checked distributions have some "
+            f"({len(judged) - len(known)} could not be checked)",
+            *found,
+        ]
+    ), bool(found)
 
 
 def main() -> int:

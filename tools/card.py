@@ -2,9 +2,11 @@
 
 python tools/card.py everyday --corpus data/corpora/msvd-lite0 --corpus data/corpora/msrvtt-lite0
 
-The corpora are made by `picknet prepare msvd --cnn efficientnet-lite0 …` and `picknet prepare msrvtt --cnn efficientnet-lite0 …`.
-With --no-scores the captions are made and kept, on a machine without Java; where such captions of the same weights are there, they are scored.
-What is measured goes to data/results/model_NAME.json, the card to the model's folder. `--only-card` writes the card again.
+The corpora are made by `picknet prepare msvd --cnn efficientnet-lite0 …` and `picknet prepare
+msrvtt --cnn efficientnet-lite0 …`. With --no-scores the captions are made and kept, on a machine
+without Java; where such captions of the same weights are there, they are scored. What is measured
+goes to data/results/model_NAME.json, the card to the model's folder. `--only-card` writes the card
+again.
 """
 from __future__ import annotations
 
@@ -31,24 +33,47 @@ PICKERS = {"learned": "the frames it picks", "one": "one frame", "all": "all fra
 
 def pickers_of(model, config) -> dict:
     "What is compared: the model's own picks, one frame, all of them."
-    return {"learned": make_picker("learned", policy=model.policy, threshold=config.policy.threshold), "one": make_picker("uniform", 1), "all": make_picker("all")}
+    return {
+        "learned": make_picker("learned", policy=model.policy, threshold=config.policy.threshold),
+        "one": make_picker("uniform", 1),
+        "all": make_picker("all"),
+    }
 
 
 @torch.no_grad()
 def captions_of(folder: Path, corpus: Corpus, device: str) -> dict:
-    "Captions of the test clips of a corpus with each kind of picks, as the model speaks and greedily."
+    """Captions of the test clips of a corpus with each kind of picks, as the model speaks and
+    greedily."""
     model, config, vocabulary, about = load_run(folder, device)
     if (corpus.settings.cnn, corpus.features.shape[-1]) != (config.clip.cnn, about["feature_dims"]):
-        raise PickNetError(f"{corpus.name} was made with {corpus.settings.cnn}, and this model looks with {config.clip.cnn}")
+        raise PickNetError(
+            f"{corpus.name} was made with {corpus.settings.cnn}, and this model looks with "
+            f"{config.clip.cnn}"
+        )
     speech, videos, found = Speech.read(folder), corpus.splits["test"], {}
     for kind, picker in pickers_of(model, config).items():
         choose = frame_choice(picker, corpus)
         picks = torch.cat([choose(some) for some in videos.split(128)])
-        for decoding, (beam, no_repeats) in {"as it speaks": (speech.beam, speech.no_repeats), "greedy": (1, False)}.items():
-            words = [caption(model.captioner, corpus.features[some], chosen, config.clip.max_words, beam, no_repeats=no_repeats)
-                     for some, chosen in zip(videos.split(64), picks.split(64))]
+        for decoding, (beam, no_repeats) in {
+            "as it speaks": (speech.beam, speech.no_repeats),
+            "greedy": (1, False),
+        }.items():
+            words = [
+                caption(
+                    model.captioner,
+                    corpus.features[some],
+                    chosen,
+                    config.clip.max_words,
+                    beam,
+                    no_repeats=no_repeats,
+                )
+                for some, chosen in zip(videos.split(64), picks.split(64))
+            ]
             said = vocabulary.decode(torch.cat(words).cpu())
-            found[f"{kind}, {decoding}"] = {"frames": picks.sum(1).float().mean().item(), "captions": dict(zip([corpus.ids[video] for video in videos.tolist()], said))}
+            found[f"{kind}, {decoding}"] = {
+                "frames": picks.sum(1).float().mean().item(),
+                "captions": dict(zip([corpus.ids[video] for video in videos.tolist()], said)),
+            }
     return found
 
 
@@ -56,54 +81,121 @@ def manners(captions: dict[str, str]) -> dict:
     "What can be said of captions without knowing what the clips show."
     words = [text.split() for text in captions.values()]
     repeated = sum(max(Counter(zip(each, each[1:])).values(), default=0) > 1 for each in words)
-    return {"clips": len(words), "distinct": len(set(captions.values())), "mean_length": sum(map(len, words)) / len(words), "empty": sum(not each for each in words),
-            "repeated_bigram": repeated / len(words), "special_token": sum(bool(set(each) & set(SPECIALS)) for each in words)}
+    return {
+        "clips": len(words),
+        "distinct": len(set(captions.values())),
+        "mean_length": sum(map(len, words)) / len(words),
+        "empty": sum(not each for each in words),
+        "repeated_bigram": repeated / len(words),
+        "special_token": sum(bool(set(each) & set(SPECIALS)) for each in words),
+    }
 
 
 def scores_of(sets: dict[str, dict], references: dict[str, dict[str, list[str]]]) -> dict:
-    "The scores of every set and of all of them together, with the interval of CIDEr over clips, and how far other picks are from the learned ones."
+    """The scores of every set and of all of them together, with the interval of CIDEr over
+    clips, and how far other picks are from the learned ones."""
     from picknet_nb.metrics import paired_bootstrap, score_many
 
-    found, groups = {}, {name: [name] for name in sets} | ({"together": list(sets)} if len(sets) > 1 else {})
+    found, groups = (
+        {},
+        {name: [name] for name in sets} | ({"together": list(sets)} if len(sets) > 1 else {}),
+    )
     for group, names in groups.items():
-        kinds = {kind: {video: text for name in names for video, text in sets[name][kind]["captions"].items()} for kind in sets[names[0]]}
-        known = {video: lines for name in names for video, lines in references[name].items() if video in kinds["learned, as it speaks"]}
+        kinds = {
+            kind: {
+                video: text
+                for name in names
+                for video, text in sets[name][kind]["captions"].items()
+            }
+            for kind in sets[names[0]]
+        }
+        known = {
+            video: lines
+            for name in names
+            for video, lines in references[name].items()
+            if video in kinds["learned, as it speaks"]
+        }
         scored = dict(score_many(kinds, known, per_video=True, split="test"))
         own = scored["learned, as it speaks"]
         zero = dict.fromkeys(own.per_video["CIDEr"], 0.0)
-        found[group] = {kind: {**scores.values, "CIDEr_interval": paired_bootstrap(scores.per_video["CIDEr"], zero)[1:3],
-                               "minus": paired_bootstrap(own, scores)._asdict() if kind != "learned, as it speaks" else None,
-                               "frames": sum(sets[name][kind]["frames"] * len(sets[name][kind]["captions"]) for name in names) / len(known)}
-                        for kind, scores in scored.items()} | {"clips": len(known), "signature": own.signature,
-                        "per_clip": {video: round(value, 4) for video, value in own.per_video["CIDEr"].items()}}
+        found[group] = {
+            kind: {
+                **scores.values,
+                "CIDEr_interval": paired_bootstrap(scores.per_video["CIDEr"], zero)[1:3],
+                "minus": paired_bootstrap(own, scores)._asdict()
+                if kind != "learned, as it speaks"
+                else None,
+                "frames": sum(
+                    sets[name][kind]["frames"] * len(sets[name][kind]["captions"]) for name in names
+                )
+                / len(known),
+            }
+            for kind, scores in scored.items()
+        } | {
+            "clips": len(known),
+            "signature": own.signature,
+            "per_clip": {video: round(value, 4) for video, value in own.per_video["CIDEr"].items()},
+        }
     return found
 
 
-def failures(sets: dict[str, dict], scores: dict, references: dict[str, dict[str, list[str]]], count: int = 5) -> list[dict]:
+def failures(
+    sets: dict[str, dict], scores: dict, references: dict[str, dict[str, list[str]]], count: int = 5
+) -> list[dict]:
     "Some of the captions with the lowest scores: what failure looks like."
-    said = {video: text for found in sets.values() for video, text in found["learned, as it speaks"]["captions"].items()}
+    said = {
+        video: text
+        for found in sets.values()
+        for video, text in found["learned, as it speaks"]["captions"].items()
+    }
     people = {video: lines for known in references.values() for video, lines in known.items()}
-    worst = sorted(scores["per_clip"], key=lambda video: (scores["per_clip"][video], video))[:count * 5:5]
-    return [{"clip": video, "said": said[video], "people": people[video][0].strip().rstrip(".")} for video in worst]
+    worst = sorted(scores["per_clip"], key=lambda video: (scores["per_clip"][video], video))[
+        : count * 5 : 5
+    ]
+    return [
+        {"clip": video, "said": said[video], "people": people[video][0].strip().rstrip(".")}
+        for video in worst
+    ]
 
 
 def add_scores(result: dict, references: dict[str, dict[str, list[str]]]) -> None:
     "Score what was said, and keep the worst."
     result["scores"] = scores_of(result["sets"], references)
-    result["failures"] = failures(result["sets"], list(result["scores"].values())[-1], references)  # of all sets
+    # of all sets
+    result["failures"] = failures(result["sets"], list(result["scores"].values())[-1], references)
 
 
-def measure(name: str, corpora: list[Corpus], device: str, scores: bool, out: Path, command: str) -> dict:
+def measure(
+    name: str, corpora: list[Corpus], device: str, scores: bool, out: Path, command: str
+) -> dict:
     "Everything that the card says in numbers."
     folder = find_model(name)
-    weights, before = file_digest(folder/"weights.safetensors"), read_json(out) if out.exists() else {}
-    if scores and before.get("weights") == weights and "scores" not in before and before["sets"].keys() == {corpus.name for corpus in corpora}:
+    weights, before = (
+        file_digest(folder/"weights.safetensors"),
+        read_json(out) if out.exists() else {},
+    )
+    if (
+        scores
+        and before.get("weights") == weights
+        and "scores" not in before
+        and before["sets"].keys() == {corpus.name for corpus in corpora}
+    ):
         add_scores(before, {corpus.name: corpus.references("test") for corpus in corpora})
         write_whole(out, json.dumps(before, indent=1, ensure_ascii=False) + "\n")
         return before
     sets = {corpus.name: captions_of(folder, corpus, device) for corpus in corpora}
-    result = {"kind": "model", "model": name, "weights": weights, "command": command, **circumstances(), "sets": sets,
-              "manners": {each: manners(found["learned, as it speaks"]["captions"]) for each, found in sets.items()}}
+    result = {
+        "kind": "model",
+        "model": name,
+        "weights": weights,
+        "command": command,
+        **circumstances(),
+        "sets": sets,
+        "manners": {
+            each: manners(found["learned, as it speaks"]["captions"])
+            for each, found in sets.items()
+        },
+    }
     if scores:
         add_scores(result, {corpus.name: corpus.references("test") for corpus in corpora})
     write_whole(out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
@@ -112,14 +204,28 @@ def measure(name: str, corpora: list[Corpus], device: str, scores: bool, out: Pa
 
 def table(result: dict) -> str:
     "The scores as Markdown."
-    lines = ["| test clips | frames looked at | CIDEr (95 % over clips) | BLEU-4 | METEOR | ROUGE-L |", "|---|---|---|---|---|---|"]
-    title = lambda group: {"together": "all of them", "msvd": "MSVD", "msrvtt": "MSR-VTT", "shapes": "built-in world"}.get(group, group)
+    lines = [
+        "| test clips | frames looked at | CIDEr (95 % over clips) | BLEU-4 | METEOR | ROUGE-L |",
+        "|---|---|---|---|---|---|",
+    ]
+    title = lambda group: {
+        "together": "all of them",
+        "msvd": "MSVD",
+        "msrvtt": "MSR-VTT",
+        "shapes": "built-in world",
+    }.get(group, group)
     for group, kinds in result["scores"].items():
         for kind, shown in PICKERS.items():
             each = kinds[f"{kind}, as it speaks"]
             low, high = (100 * value for value in each["CIDEr_interval"])
-            lines.append(f"| {title(group)}, {kinds['clips']} clips | {shown}, {each['frames']:.1f} | {100 * each['CIDEr']:.1f} ({low:.1f} to {high:.1f}) | "
-                         + " | ".join(f"{100 * each[metric]:.1f}" for metric in ("BLEU@4", "METEOR", "ROUGE-L")) + " |")
+            lines.append(
+                f"| {title(group)}, {kinds['clips']} clips | {shown}, {each['frames']:.1f} | "
+                f"{100 * each['CIDEr']:.1f} ({low:.1f} to {high:.1f}) | "
+                + " | ".join(
+                    f"{100 * each[metric]:.1f}" for metric in ("BLEU@4", "METEOR", "ROUGE-L")
+                )
+                + " |"
+            )
     return "\n".join(lines)
 
 
@@ -128,30 +234,71 @@ def write_card(name: str, result: dict) -> Path:
     text = (ROOT/"tools"/"cards"/f"{name}.md").read_text(encoding="utf-8")
     shares = [each["repeated_bigram"] * each["clips"] for each in result["manners"].values()]
     clips = sum(each["clips"] for each in result["manners"].values())
-    timing = read_json(path) if (path := ROOT/"data"/"results"/f"benchmark_{name}.json").exists() else {}
-    facts = {"TABLE": table(result) if "scores" in result else "", "MACHINE": result["machine"], "DATE": result["date"], "COMMAND": result["command"],
-             "SILENT": "none is empty or holds a special token" if not any(each["empty"] or each["special_token"] for each in result["manners"].values()) else "some are empty or hold a special token",
-             "REPEATED": f"{100 * sum(shares) / clips:.1f} %", "DISTINCT": str(len({text for found in result["sets"].values() for text in found["learned, as it speaks"]["captions"].values()})), "CLIPS": f"{clips:,}",
-             "FAILURES": "\n".join(f"- *{each['said']}*; people: *{each['people']}*" for each in result.get("failures", [])),
-             "SECONDS": f"{timing['seconds_per_clip']:.2f}" if timing else "", "RATE": f"{timing['clips_per_second']:.1f}" if timing else "",
-             "CORES": timing.get("machine", "")}
+    timing = (
+        read_json(path)
+        if (path := ROOT/"data"/"results"/f"benchmark_{name}.json").exists()
+        else {}
+    )
+    facts = {
+        "TABLE": table(result) if "scores" in result else "",
+        "MACHINE": result["machine"],
+        "DATE": result["date"],
+        "COMMAND": result["command"],
+        "SILENT": "none is empty or holds a special token"
+        if not any(each["empty"] or each["special_token"] for each in result["manners"].values())
+        else "some are empty or hold a special token",
+        "REPEATED": f"{100 * sum(shares) / clips:.1f} %",
+        "DISTINCT": str(
+            len(
+                {
+                    text
+                    for found in result["sets"].values()
+                    for text in found["learned, as it speaks"]["captions"].values()
+                }
+            )
+        ),
+        "CLIPS": f"{clips:,}",
+        "FAILURES": "\n".join(
+            f"- *{each['said']}*; people: *{each['people']}*" for each in result.get("failures", [])
+        ),
+        "SECONDS": f"{timing['seconds_per_clip']:.2f}" if timing else "",
+        "RATE": f"{timing['clips_per_second']:.1f}" if timing else "",
+        "CORES": timing.get("machine", ""),
+    }
     for fact, value in facts.items():
         text = text.replace(f"<{fact}>", value)
     return write_whole(find_model(name)/"card.md", text)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("name", help="of a model in the box")
-    parser.add_argument("--corpus", action="append", default=[], help="a corpus folder; may be repeated")
+    parser.add_argument(
+        "--corpus", action="append", default=[], help="a corpus folder; may be repeated"
+    )
     parser.add_argument("--no-scores", dest="scores", action="store_false")
     parser.add_argument("--only-card", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     out = given.out or ROOT/"data"/"results"/f"model_{given.name}.json"
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    command = f"python tools/card.py {given.name} " + " ".join(f"--corpus {each}" for each in given.corpus)
-    result = read_json(out) if given.only_card else measure(given.name, [Corpus.load(each, device) for each in given.corpus], device, given.scores, out, command)
+    command = f"python tools/card.py {given.name} " + " ".join(
+        f"--corpus {each}" for each in given.corpus
+    )
+    result = (
+        read_json(out)
+        if given.only_card
+        else measure(
+            given.name,
+            [Corpus.load(each, device) for each in given.corpus],
+            device,
+            given.scores,
+            out,
+            command,
+        )
+    )
     if "scores" in result:
         print(write_card(given.name, result), table(result), sep="\n")
 

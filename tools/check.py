@@ -1,4 +1,5 @@
-"What `make test` does: sync, then notebooks and pytest together and, beside them, wheel; each step timed, a summary at the end."
+"""What `make test` does: sync, then notebooks and pytest together and, beside them, wheel; each
+step timed, a summary at the end."""
 import os
 import re
 import shutil
@@ -11,7 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 BIN = Path(sys.executable).parent
-SINGLE = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1", "MPLBACKEND": "agg", "CI": os.environ.get("CI", "true")}
+SINGLE = {
+    **os.environ,
+    "OMP_NUM_THREADS": "1",
+    "PYTHONUNBUFFERED": "1",
+    "MPLBACKEND": "agg",
+    "CI": os.environ.get("CI", "true"),
+}
 
 
 def call(*command, **options) -> None:
@@ -24,7 +31,11 @@ def sync() -> str:
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder)
         for name in ("nbs", "picknet_nb"):
-            shutil.copytree(name, copy/name, ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".*.ipynb"))
+            shutil.copytree(
+                name,
+                copy / name,
+                ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".*.ipynb"),
+            )
         shutil.copy("settings.ini", copy)
         call(sys.executable, "tools/readme.py", copy)
         call(BIN/"nbdev_clean", cwd=copy, stdout=subprocess.DEVNULL)
@@ -32,8 +43,15 @@ def sync() -> str:
         (copy/"picknet_nb").mkdir()
         shutil.copy("picknet_nb/__init__.py", copy/"picknet_nb")
         call(BIN/"nbdev_export", cwd=copy, stdout=subprocess.DEVNULL)
-        complaints = [*compare(copy, "picknet_nb", "*.py", "is not what the notebooks export: edit the notebook, then type `make export`"),
-                      *compare(copy, "nbs", "*.ipynb", "is not clean: type `make clean-notebooks`")]
+        complaints = [
+            *compare(
+                copy,
+                "picknet_nb",
+                "*.py",
+                "is not what the notebooks export: edit the notebook, then type `make export`",
+            ),
+            *compare(copy, "nbs", "*.ipynb", "is not clean: type `make clean-notebooks`"),
+        ]
         if (copy/"README.md").read_bytes() != Path("README.md").read_bytes():
             complaints.append("README.md is not what nbs/index.ipynb says: type `make readme`")
     if complaints:
@@ -43,23 +61,31 @@ def sync() -> str:
 
 def compare(copy: Path, folder: str, pattern: str, complaint: str):
     "A sentence for each file that differs or stands on one side only."
-    names = lambda root: {path.relative_to(root) for path in (root/folder).glob(pattern) if not path.name.startswith(".")}
+    names = lambda root: {
+        path.relative_to(root)
+        for path in (root / folder).glob(pattern)
+        if not path.name.startswith(".")
+    }
     for name in sorted(names(copy) | names(Path("."))):
-        here, there = Path(name), copy/name
+        here, there = Path(name), copy / name
         if not (here.exists() and there.exists() and here.read_bytes() == there.read_bytes()):
             yield f"{name} {complaint}"
 
 
 def side_by_side(*kinds: str) -> str:
     "Run files of these kinds by tools/pool.py; what it says at its end is the result."
-    if "tests" in kinds: call(sys.executable, "tools/chromium.py")
-    with subprocess.Popen([sys.executable, "tools/pool.py", *kinds], env=SINGLE, stdout=subprocess.PIPE, text=True) as process:
+    if "tests" in kinds:
+        call(sys.executable, "tools/chromium.py")
+    with subprocess.Popen(
+        [sys.executable, "tools/pool.py", *kinds], env=SINGLE, stdout=subprocess.PIPE, text=True
+    ) as process:
         lines = []
         for line in process.stdout:
             print(line, end="", flush=True)
             lines.append(line.rstrip())
-    if process.returncode: raise SystemExit("some of them failed: see above")
-    return "\n".join(lines[lines.index("in short:") + 1:])
+    if process.returncode:
+        raise SystemExit("some of them failed: see above")
+    return "\n".join(lines[lines.index("in short:") + 1 :])
 
 
 def notebooks() -> str:
@@ -78,25 +104,54 @@ def notebooks_and_pytest() -> str:
 
 
 def wheel() -> str:
-    "Build a source distribution, and from it a wheel that is installed alone, imported and run; both install the same files."
+    """Build a source distribution, and from it a wheel that is installed alone, imported and
+    run; both install the same files."""
     with tempfile.TemporaryDirectory() as folder:
-        left = shutil.ignore_patterns(".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info")
-        shutil.copytree(".", f"{folder}/copy", ignore=left)  # setuptools writes beside the sources, which others are reading meanwhile
-        call(sys.executable, "-m", "build", "--outdir", folder, f"{folder}/copy", stdout=subprocess.DEVNULL)
+        left = shutil.ignore_patterns(
+            ".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info"
+        )
+        # setuptools writes beside the sources, which others are reading meanwhile
+        shutil.copytree(".", f"{folder}/copy", ignore=left)
+        call(
+            sys.executable,
+            "-m",
+            "build",
+            "--outdir",
+            folder,
+            f"{folder}/copy",
+            stdout=subprocess.DEVNULL,
+        )
         (built,), (packed,) = Path(folder).glob("*.whl"), Path(folder).glob("*.tar.gz")
         call(sys.executable, "-m", "venv", "--without-pip", f"{folder}/empty")
-        pip = sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", f"{folder}/empty/bin/python"
+        pip = (
+            sys.executable,
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "--python",
+            f"{folder}/empty/bin/python",
+        )
         quiet = "--quiet", "--no-compile"  # most of PyTorch is never imported
         call(*pip, "install", *quiet, "--constraint", "constraints.txt", built)
-        installed = subprocess.run([*pip, "list", "--format=freeze"], check=True, capture_output=True, text=True).stdout
-        if "torch==" not in installed: raise SystemExit(f"the wheel does not bring PyTorch:\n{installed}")
-        unwanted = re.findall(r"^(?:nbdev|fastcore|jupyter\w*|notebook|ipykernel|av|nltk|matplotlib)(?===)", installed, re.M)
+        installed = subprocess.run(
+            [*pip, "list", "--format=freeze"], check=True, capture_output=True, text=True
+        ).stdout
+        if "torch==" not in installed:
+            raise SystemExit(f"the wheel does not bring PyTorch:\n{installed}")
+        unwanted = re.findall(
+            r"^(?:nbdev|fastcore|jupyter\w*|notebook|ipykernel|av|nltk|matplotlib)(?===)",
+            installed,
+            re.M,
+        )
         if unwanted:
-            raise SystemExit(f"the wheel pulls in {', '.join(unwanted)}: see requirements in settings.ini")
+            raise SystemExit(
+                f"the wheel pulls in {', '.join(unwanted)}: see requirements in settings.ini"
+            )
         try_out(folder)
         of_the_wheel = package_in(folder)
         call(*pip, "uninstall", "--quiet", "--yes", "picknet_nb")
-        if package_in(folder): raise SystemExit("files of the package are left after it was uninstalled")
+        if package_in(folder):
+            raise SystemExit("files of the package are left after it was uninstalled")
         call(*pip, "install", *quiet, "--no-deps", packed)  # its dependencies came with the wheel
         if package_in(folder) != of_the_wheel:
             raise SystemExit("the source distribution installs other files than the wheel")
@@ -106,7 +161,8 @@ def wheel() -> str:
 
 def try_out(folder: str) -> None:
     "Import every module of the installed package and run its command, away from the checkout."
-    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}  # PyTorch would be compiled each time
+    # PyTorch would be compiled each time
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
     call(f"{folder}/empty/bin/python", "-c", IMPORT_ALL, cwd=folder, env=kept)
     call(f"{folder}/empty/bin/picknet", "--help", cwd=folder, env=kept, stdout=subprocess.DEVNULL)
     call(f"{folder}/empty/bin/picknet", "info", cwd=folder, env=kept)
@@ -114,13 +170,18 @@ def try_out(folder: str) -> None:
 
 def package_in(folder: str) -> dict[str, bytes]:
     "Every file of the package that is installed there, and the command."
-    return {str(path): path.read_bytes() for pattern in ("lib/python*/site-packages/picknet_nb/**/*", "bin/picknet")
-            for path in Path(f"{folder}/empty").glob(pattern) if path.is_file() and path.suffix != ".pyc"}
+    return {
+        str(path): path.read_bytes()
+        for pattern in ("lib/python*/site-packages/picknet_nb/**/*", "bin/picknet")
+        for path in Path(f"{folder}/empty").glob(pattern)
+        if path.is_file() and path.suffix != ".pyc"
+    }
 
 
 IMPORT_ALL = """
 import importlib, pkgutil, picknet_nb
-for module in pkgutil.iter_modules(picknet_nb.__path__): importlib.import_module(f"picknet_nb.{module.name}")
+for module in pkgutil.iter_modules(picknet_nb.__path__):
+    importlib.import_module(f"picknet_nb.{module.name}")
 picknet_nb.analysis.load_paper()  # data that must come along
 """
 STEPS = {step.__name__: step for step in (sync, notebooks, pytest, notebooks_and_pytest, wheel)}
@@ -128,16 +189,24 @@ STEPS = {step.__name__: step for step in (sync, notebooks, pytest, notebooks_and
 
 @contextmanager
 def beside(name: str):
-    "A step in a process of its own, which ends with the block at the latest; what comes out gives its result, or its failure."
+    """A step in a process of its own, which ends with the block at the latest; what comes out
+    gives its result, or its failure."""
     with tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen([sys.executable, __file__, name], stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True)
+        process = subprocess.Popen(
+            [sys.executable, __file__, name],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=said,
+            start_new_session=True,
+        )
 
         def result() -> str:
             failed = process.wait()
             said.seek(0)
             told, _, summary = said.read().rpartition("\nmake test passed\n")
             print((told + summary * bool(failed)).rstrip(), flush=True)
-            if failed: raise SystemExit(f"the step '{name}' failed: see above")
+            if failed:
+                raise SystemExit(f"the step '{name}' failed: see above")
             return summary.strip()
 
         try:
@@ -159,7 +228,10 @@ def in_order(names: list[str]) -> list[str]:
         except (subprocess.CalledProcessError, SystemExit) as failure:
             raise SystemExit(f"{failure}\nmake test failed at the step '{name}'") from None
         first, *more = found.splitlines()
-        summary += [f"{name:10} {first} ({time.monotonic() - start:.0f} s)", *(f"{'':10} {line}" for line in more)]
+        summary += [
+            f"{name:10} {first} ({time.monotonic() - start:.0f} s)",
+            *(f"{'':10} {line}" for line in more),
+        ]
     return summary
 
 
@@ -168,8 +240,13 @@ def main(names: list[str]) -> None:
     for name in names:
         if name not in STEPS:
             raise SystemExit(f"no step {name!r}: {', '.join(STEPS)}")
-    if {"notebooks", "pytest"} <= set(names):  # in one queue, so that no core waits for the last of either
-        names = ["notebooks_and_pytest" if name == "notebooks" else name for name in names if name != "pytest"]
+    # in one queue, so that no core waits for the last of either
+    if {"notebooks", "pytest"} <= set(names):
+        names = [
+            "notebooks_and_pytest" if name == "notebooks" else name
+            for name in names
+            if name != "pytest"
+        ]
     if len(names) == 1 or "wheel" not in names:
         summary = in_order(names)
     else:

@@ -1,7 +1,8 @@
-"""A Chromium for the browser tests: the one that is there, else Playwright's, else the distribution's.
+"""A Chromium for the browser tests: the one that is there, else Playwright's, else the
+distribution's.
 
-Nothing fails here: where none can be had, the reason goes into a file, and the tests skip with it. While that file is there, nothing is
-tried again.
+Nothing fails here: where none can be had, the reason goes into a file, and the tests skip with it.
+While that file is there, nothing is tried again.
 """
 import os
 import shutil
@@ -13,16 +14,31 @@ from pathlib import Path
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 NOTE = Path(sys.prefix)/".no-chromium"  # why there is none; remove it to try again
-APT = ("apt-get", "-o", "Acquire::http::Timeout=20", "-o", "Acquire::Retries=1", "-o", "DPkg::Lock::Timeout=60")
+APT = (
+    "apt-get",
+    "-o",
+    "Acquire::http::Timeout=20",
+    "-o",
+    "Acquire::Retries=1",
+    "-o",
+    "DPkg::Lock::Timeout=60",
+)
 PACKAGE = (*APT, "install", "--yes", "--no-install-recommends", "chromium")
 
 
 def attempt(seconds: int, *command: str) -> str:
     "Run a command and all that it starts for so many seconds at most; why it failed, or nothing."
-    with tempfile.TemporaryFile() as said:  # no pipe: what the command started could hold it open for ever
+    # no pipe: what the command started could hold it open for ever
+    with tempfile.TemporaryFile() as said:
         try:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True,
-                                       env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"})
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=said,
+                start_new_session=True,
+                env={**os.environ, "DEBIAN_FRONTEND": "noninteractive"},
+            )
         except OSError as reason:
             return str(reason)
         try:
@@ -34,9 +50,17 @@ def attempt(seconds: int, *command: str) -> str:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         said.seek(0)
-        lines = [line.strip() for line in said.read().decode(errors="replace").splitlines() if line.strip()]
+        lines = [
+            line.strip()
+            for line in said.read().decode(errors="replace").splitlines()
+            if line.strip()
+        ]
     telling = [line for line in lines if "error" in line.lower() or line.startswith("E: ")]
-    return "" if process.returncode == 0 else (*telling, *lines[-1:], f"exit status {process.returncode}")[0][:200]
+    return (
+        ""
+        if process.returncode == 0
+        else (*telling, *lines[-1:], f"exit status {process.returncode}")[0][:200]
+    )
 
 
 def find_chromium() -> str:
@@ -48,14 +72,23 @@ def find_chromium() -> str:
             found.append(running.chromium.executable_path)
     except Exception:  # not installed, or it does not run on this machine
         pass
-    starts = lambda path: not attempt(60, path, "--version")  # some are only a hint at how to install one, some lack libraries
+    # some are only a hint at how to install one, some lack libraries
+    starts = lambda path: not attempt(60, path, "--version")
     return next(filter(starts, found), "")
 
 
 def from_playwright() -> str:
     "Playwright's own browser; why it cannot be had, or nothing."
     with_libraries = ("--with-deps",) if os.environ.get("GITHUB_ACTIONS") else ()
-    return attempt(300 if with_libraries else 90, sys.executable, "-m", "playwright", "install", *with_libraries, "chromium")
+    return attempt(
+        300 if with_libraries else 90,
+        sys.executable,
+        "-m",
+        "playwright",
+        "install",
+        *with_libraries,
+        "chromium",
+    )
 
 
 def from_distribution() -> str:
@@ -64,8 +97,10 @@ def from_distribution() -> str:
         return "there is no apt-get"
     if os.geteuid():
         return "only root may install it"
-    fetch = (180, *PACKAGE, "--download-only")  # a download may be broken off, an installation should not be
-    reason = attempt(*fetch) and (attempt(90, *APT, "update") or attempt(*fetch))  # the lists of packages may be old
+    # a download may be broken off, an installation should not be
+    fetch = (180, *PACKAGE, "--download-only")
+    # the lists of packages may be old
+    reason = attempt(*fetch) and (attempt(90, *APT, "update") or attempt(*fetch))
     return reason or attempt(600, *PACKAGE)
 
 
@@ -75,12 +110,18 @@ def main() -> None:
         return
     print("no Chromium for the browser tests: fetching one", flush=True)
     reasons = {}
-    for name, fetch in (("Playwright's", from_playwright), ("the distribution's", from_distribution)):
+    for name, fetch in (
+        ("Playwright's", from_playwright),
+        ("the distribution's", from_distribution),
+    ):
         reasons[name] = fetch() or "it does not run here"
         if find_chromium():
             return
     said = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
-    NOTE.write_text(f"no Chromium here, and none could be fetched ({said}); install one, or remove {NOTE.name} in the environment to try again\n")
+    NOTE.write_text(
+        f"no Chromium here, and none could be fetched ({said}); install one, or remove {NOTE.name} "
+        f"in the environment to try again\n"
+    )
 
 
 if __name__ == "__main__":

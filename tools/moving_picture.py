@@ -1,8 +1,12 @@
-"""The moving picture of the front page: a clip is watched, a few frames are picked, a sentence is said.
+"""The moving picture of the front page: a clip is watched, a few frames are picked, a sentence is
+said.
 
-python tools/moving_picture.py CLIP                                       what the model in the box does with any clip, into moving.webp
-python tools/moving_picture.py CLIP --model shapes --out shapes.webp      another model or run, another file
-python tools/moving_picture.py CLIP --out nbs/images/moving.webp --front  the one of the front page, and a note of how it was made
+python tools/moving_picture.py CLIP                                       what the model in the box
+    does with any clip, into moving.webp
+python tools/moving_picture.py CLIP --model shapes --out shapes.webp      another model or run,
+    another file
+python tools/moving_picture.py CLIP --out nbs/images/moving.webp --front  the one of the front page,
+    and a note of how it was made
 """
 import argparse
 import textwrap
@@ -15,7 +19,8 @@ from picknet_nb.captioning import Caption, load
 from picknet_nb.drawing import _font, drawable, height_to_width
 from picknet_nb.video import PICK_GREEN, read_clip
 
-WIDTH, LARGE, GAP, SLIDE = 640, 200, 10, 4  # of everything, of the frame that is watched, between things: pixels; steps from there to the row
+# of everything, of the frame that is watched, between things: pixels; steps from there to the row
+WIDTH, LARGE, GAP, SLIDE = 640, 200, 10, 4
 GREY, PALE = "#9a9a9a", "#ececec"
 
 
@@ -30,7 +35,11 @@ def paste(canvas, picture, place, picked: bool = False) -> None:
     left, top, wide, high = map(round, place)
     canvas.paste(picture.resize((wide, high), Image.Resampling.LANCZOS), (left, top))
     if picked:
-        ImageDraw.Draw(canvas).rectangle((left, top, left + wide - 1, top + high - 1), outline=PICK_GREEN, width=4 if wide > 150 else 3)
+        ImageDraw.Draw(canvas).rectangle(
+            (left, top, left + wide - 1, top + high - 1),
+            outline=PICK_GREEN,
+            width=4 if wide > 150 else 3,
+        )
 
 
 def draw_chances(draw, chances: list[float], seen: int, picked, high: int) -> None:
@@ -63,7 +72,12 @@ def scenes(caption: Caption, frames: list, tall: float):
         for place, number in zip(row, caption.picked[:done]):
             paste(canvas, frames[number], place, True)
         if moving is not None:
-            paste(canvas, frames[now], [a + moving * (b - a) for a, b in zip(watched, row[done])], True)
+            paste(
+                canvas,
+                frames[now],
+                [a + moving * (b - a) for a, b in zip(watched, row[done])],
+                True,
+            )
         draw.multiline_text((GAP, bottom), "\n".join(lines(said)), "black", _font(25))
         return canvas
 
@@ -82,25 +96,38 @@ def moving_picture(caption: Caption, out: Path) -> int:  # how many pictures
     "Watched, picked and said, as an animated WebP that starts again when it ends."
     tall = height_to_width(caption.source)
     clip = read_clip(caption.source, len(caption.probabilities), LARGE)
-    frames = [Image.fromarray(frame.permute(1, 2, 0).numpy()).resize((LARGE, round(LARGE * tall))) for frame in clip.frames]
+    frames = [
+        Image.fromarray(frame.permute(1, 2, 0).numpy()).resize((LARGE, round(LARGE * tall)))
+        for frame in clip.frames
+    ]
     pictures, stay = zip(*scenes(caption, frames, tall))
     first, *others = pictures
-    first.save(out, save_all=True, append_images=others, duration=list(stay), loop=0, quality=70, method=4)
+    first.save(
+        out, save_all=True, append_images=others, duration=list(stay), loop=0, quality=70, method=4
+    )
     return len(pictures)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("clip", type=Path)
-    parser.add_argument("--model", default="everyday", help="a model in the box, or the folder of a run")
+    parser.add_argument(
+        "--model", default="everyday", help="a model in the box, or the folder of a run"
+    )
     parser.add_argument("--out", type=Path, default=Path("moving.webp"))
-    parser.add_argument("--front", action="store_true", help="note in data/results/front_page.json what was drawn")
+    parser.add_argument(
+        "--front", action="store_true", help="note in data/results/front_page.json what was drawn"
+    )
     given = parser.parse_args()
     found = load(given.model).caption(given.clip)
     count = moving_picture(found, given.out)
     print(f"{given.out}: {count} pictures, {given.out.stat().st_size / 1000:.0f} kB: {found.text}")
     if given.front:
-        note("moving", given.model, clip=given.clip.stem, caption=found.text, picks=len(found.picked))
+        note(
+            "moving", given.model, clip=given.clip.stem, caption=found.text, picks=len(found.picked)
+        )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,13 @@
 """The pictures of the front page, made by trained models.
 
-python tools/picture.py method             nbs/images/method.png: the running clip glanced at, picked from, read and described
-python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the model in the box picks of a real clip, a test clip of MSVD
-python tools/picture.py frontier           nbs/images/frontier.png: CIDEr against frames, from the stored results
-python tools/picture.py explorer           nbs/images/explorer.png: the page of `picknet explore` (needs a Chromium)
+python tools/picture.py method             nbs/images/method.png: the running clip glanced at,
+    picked from, read and described
+python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the model in the box picks
+    of a real clip, a test clip of MSVD
+python tools/picture.py frontier           nbs/images/frontier.png: CIDEr against frames, from the
+    stored results
+python tools/picture.py explorer           nbs/images/explorer.png: the page of `picknet explore`
+    (needs a Chromium)
 """
 import argparse
 import json
@@ -31,18 +35,58 @@ LEFT, RIGHT, STEP = 1.9, 13.3, 1.155  # the columns of the ten frames
 def image(axes, picture, left: float, top: float, picked: bool = False) -> None:
     "A frame, a glance or a difference, one unit wide; boxed where it was picked."
     axes.imshow(picture, extent=(left, left + 1, top + 1, top), cmap="gray", vmin=0, vmax=255)
-    axes.add_patch(Rectangle((left, top), 1, 1, fill=False, edgecolor=PICK_GREEN if picked else "#b0b0b0", lw=3.5 if picked else 0.5))
+    axes.add_patch(
+        Rectangle(
+            (left, top),
+            1,
+            1,
+            fill=False,
+            edgecolor=PICK_GREEN if picked else "#b0b0b0",
+            lw=3.5 if picked else 0.5,
+        )
+    )
 
 
-def box(axes, text: str, left: float, top: float, right: float, bottom: float, colour: str = GREY, fill: str = PALE) -> None:
+def box(
+    axes,
+    text: str,
+    left: float,
+    top: float,
+    right: float,
+    bottom: float,
+    colour: str = GREY,
+    fill: str = PALE,
+) -> None:
     "A part of the method with its equations."
-    axes.add_patch(FancyBboxPatch((left, top), right - left, bottom - top, boxstyle="round,pad=0,rounding_size=0.12", facecolor=fill, edgecolor=colour, lw=1.5))
+    axes.add_patch(
+        FancyBboxPatch(
+            (left, top),
+            right - left,
+            bottom - top,
+            boxstyle="round,pad=0,rounding_size=0.12",
+            facecolor=fill,
+            edgecolor=colour,
+            lw=1.5,
+        )
+    )
     axes.text((left + right) / 2, (top + bottom) / 2, text, ha="center", va="center", fontsize=11)
 
 
 def arrow(axes, start, end, colour: str = GREY, **how) -> None:
     "From one part to the next."
-    axes.add_patch(FancyArrowPatch(start, end, arrowstyle="-|>", mutation_scale=13, color=colour, lw=1.6, shrinkA=0, shrinkB=0, **how))
+    axes.add_patch(
+        FancyArrowPatch(
+            start,
+            end,
+            arrowstyle="-|>",
+            mutation_scale=13,
+            color=colour,
+            lw=1.6,
+            shrinkA=0,
+            shrinkB=0,
+            **how,
+        )
+    )
 
 
 def columns(axes, frames, glances, before, picks, chances) -> None:
@@ -53,11 +97,23 @@ def columns(axes, frames, glances, before, picks, chances) -> None:
         image(axes, frames[i].permute(1, 2, 0), left, 0, bool(picks[i]))
         image(axes, glances[i].view(56, 56), left, 1.15)
         image(axes, differences[i], left, 2.3)
-        axes.bar(left + 0.5, -1.1 * chances[i], width=0.55, bottom=4.9, color=PICK_GREEN if picks[i] else "#b0b0b0", zorder=3)
+        axes.bar(
+            left + 0.5,
+            -1.1 * chances[i],
+            width=0.55,
+            bottom=4.9,
+            color=PICK_GREEN if picks[i] else "#b0b0b0",
+            zorder=3,
+        )
         if picks[i]:
             arrow(axes, (left + 0.5, 5.0), (left + 0.5, 5.55), PICK_GREEN)
             arrow(axes, (left + 0.5, 6.15), (left + 0.5, 6.6))
-    for height, text in ((0.5, "frame"), (1.65, "glance"), (2.8, "difference to\nthe last pick"), (4.35, "PickNet\n(12–14):\np(pick)")):
+    for height, text in (
+        (0.5, "frame"),
+        (1.65, "glance"),
+        (2.8, "difference to\nthe last pick"),
+        (4.35, "PickNet\n(12–14):\np(pick)"),
+    ):
         axes.text(1.65, height, text, ha="right", va="center", fontsize=11)
 
 
@@ -66,7 +122,9 @@ def some_of(picks, count: int = 10) -> list[int]:
     picked = picks.nonzero().flatten().tolist()
     others = [place for place in range(len(picks)) if place not in picked]
     room = count - len(picked)
-    return sorted(picked + [others[(2 * number + 1) * len(others) // (2 * room)] for number in range(room)])
+    return sorted(
+        picked + [others[(2 * number + 1) * len(others) // (2 * room)] for number in range(room)]
+    )
 
 
 def draw():
@@ -75,13 +133,23 @@ def draw():
     picks = torch.zeros(30, dtype=torch.bool).index_fill(0, torch.tensor(found.picked), True)
     clip = read_clip("data/example.mp4", frames=30, size=224)
     glances = glance(clip.frames)
-    last = torch.tensor([max((pick for pick in found.picked if pick < place), default=0) for place in range(30)])  # each frame is compared with
+    # each frame is compared with
+    last = torch.tensor(
+        [max((pick for pick in found.picked if pick < place), default=0) for place in range(30)]
+    )
     shown = some_of(picks)
     frames = clip.frames[shown]
     figure = pyplot.figure(figsize=(11.2, 6.7), dpi=100)
     axes = figure.add_axes((0, 0, 1, 1))
     box(axes, "", LEFT - 0.05, 3.65, RIGHT + 0.05, 4.98, PICK_GREEN, PALE_GREEN)
-    columns(axes, frames, glances[shown], glances[last][shown], picks[shown], [found.probabilities[place] for place in shown])
+    columns(
+        axes,
+        frames,
+        glances[shown],
+        glances[last][shown],
+        picks[shown],
+        [found.probabilities[place] for place in shown],
+    )
     box(axes, "CNN, frozen: picked frames only", LEFT - 0.05, 5.55, RIGHT + 0.05, 6.15)
     box(axes, "LSTM (1–6): one step for each picked frame", LEFT - 0.05, 6.6, RIGHT + 0.05, 7.2)
     box(axes, "reward (15–17): caption, diversity, limits", LEFT - 0.05, 7.65, 6.7, 8.25)
@@ -90,7 +158,13 @@ def draw():
     axes.text(11.45, 7.43, "$\\mathbf{v}$", va="center", fontsize=12)
     arrow(axes, (9.3, 7.95), (6.7, 7.95))
     axes.text(8.0, 8.45, f"“{found.text}”", ha="center", va="center", fontsize=11, style="italic")
-    arrow(axes, (LEFT - 0.05, 7.95), (1.0, 5.0), PICK_GREEN, connectionstyle="angle,angleA=180,angleB=90,rad=8")
+    arrow(
+        axes,
+        (LEFT - 0.05, 7.95),
+        (1.0, 5.0),
+        PICK_GREEN,
+        connectionstyle="angle,angleA=180,angleB=90,rad=8",
+    )
     axes.text(0.85, 6.5, "REINFORCE (19–24)", ha="right", va="center", fontsize=11, rotation=90)
     axes.set(xlim=(0.1, 13.6), ylim=(8.75, -0.15), aspect="equal")
     axes.axis("off")
@@ -98,34 +172,65 @@ def draw():
 
 
 def note(picture: str, model: str, **facts) -> None:
-    "Write down with which weights a picture was made, so that a test notices when there are others."
+    """Write down with which weights a picture was made, so that a test notices when there are
+    others."""
     path = Path("data/results/front_page.json")
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"kind": "pictures"}
-    known[picture] = {"model": model, "weights": file_digest(find_model(model)/"weights.safetensors"), **facts}
+    known[picture] = {
+        "model": model,
+        "weights": file_digest(find_model(model)/"weights.safetensors"),
+        **facts,
+    }
     write_whole(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
 
 def draw_caption(path: Path, people: str) -> None:
-    "The picks of the model in the box on a real clip, and a note of what it said, for the front page."
+    """The picks of the model in the box on a real clip, and a note of what it said, for the
+    front page."""
     from picknet_nb.drawing import save_strip
+
     found = load().caption(path)
     save_strip(found, Path("nbs/images/caption.jpg"))
-    note("caption", "everyday", clip=path.stem, caption=found.text, people=people, times=found.times)
+    note(
+        "caption", "everyday", clip=path.stem, caption=found.text, people=people, times=found.times
+    )
 
 
 def draw_explorer() -> None:
     "A screenshot of the page with an example clip."
     from playwright.sync_api import sync_playwright
+
     sys.path.insert(0, "tools")
     from chromium import find_chromium
+
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as cache, sync_playwright() as playwright:
-        serving = subprocess.Popen([sys.executable, "-m", "picknet_nb.cli", "explore", "--port", str(port), "--no-browser"], text=True,
-                                   stdout=subprocess.PIPE, stderr=subprocess.STDOUT, env={**os.environ, "XDG_CACHE_HOME": cache})
-        address = next(word for line in serving.stdout for word in line.split() if word.startswith("http") and "token=" in word)
-        page = playwright.chromium.launch(executable_path=find_chromium(), args=["--no-sandbox"]).new_page(viewport={"width": 1180, "height": 900})
+        serving = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "picknet_nb.cli",
+                "explore",
+                "--port",
+                str(port),
+                "--no-browser",
+            ],
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "XDG_CACHE_HOME": cache},
+        )
+        address = next(
+            word
+            for line in serving.stdout
+            for word in line.split()
+            if word.startswith("http") and "token=" in word
+        )
+        page = playwright.chromium.launch(
+            executable_path=find_chromium(), args=["--no-sandbox"]
+        ).new_page(viewport={"width": 1180, "height": 900})
         page.goto(address)
         page.locator(".pn-strip").first.wait_for(timeout=120_000)
         handle = page.locator(".noUi-handle").last
@@ -141,14 +246,21 @@ def draw_explorer() -> None:
 def draw_frontiers() -> None:
     "The frontier of the built-in world beside that of MSVD."
     from picknet_nb.frontier import draw_curves
+
     figure, axes = pyplot.subplots(1, 2, figsize=(8.6, 3.3), dpi=110, layout="constrained")
     for axis, (name, title) in zip(axes, {"shapes": "built-in world", "msvd": "MSVD"}.items()):
-        draw_curves(axis, json.loads(Path(f"data/results/frontier_{name}.json").read_text(encoding="utf-8")), title)
+        draw_curves(
+            axis,
+            json.loads(Path(f"data/results/frontier_{name}.json").read_text(encoding="utf-8")),
+            title,
+        )
     figure.savefig("nbs/images/frontier.png", facecolor="white")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("picture", choices=("method", "caption", "frontier", "explorer"))
     parser.add_argument("clip", nargs="?", type=Path)
     parser.add_argument("--people", default="", help="what somebody said about the clip")
@@ -157,8 +269,10 @@ def main() -> None:
         return draw_caption(given.clip, given.people)
     if given.picture == "frontier":
         return draw_frontiers()
-    if given.picture == "method": draw().savefig("nbs/images/method.png", facecolor="white")
-    else: draw_explorer()
+    if given.picture == "method":
+        draw().savefig("nbs/images/method.png", facecolor="white")
+    else:
+        draw_explorer()
     note(given.picture, "shapes")
 
 

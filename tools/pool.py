@@ -1,9 +1,12 @@
-"""Run notebooks and test files, each in a process of its own: `python tools/pool.py [notebooks|tests|NAME ...]`.
+"""Run notebooks and test files, each in a process of its own: `python tools/pool.py
+[notebooks|tests|NAME ...]`.
 
-What takes long and is the same for all is done once, before the first process is forked: importing PyTorch and what it imports later,
-drawing the example clips, and starting METEOR. There is one process more than there are cores, because many tests wait, for
-a server, a browser or a process that they have killed. What took longest the last time comes first, so that nothing long is left at the end.
-Files that tests write live in memory where that has room: thousands of them are made, and many are written through to the disk.
+What takes long and is the same for all is done once, before the first process is forked: importing
+PyTorch and what it imports later, drawing the example clips, and starting METEOR. There is one
+process more than there are cores, because many tests wait, for a server, a browser or a process
+that they have killed. What took longest the last time comes first, so that nothing long is left at
+the end. Files that tests write live in memory where that has room: thousands of them are made, and
+many are written through to the disk.
 """
 import ctypes
 import gc
@@ -27,17 +30,37 @@ from multiprocessing import Lock
 from pathlib import Path
 from unittest.mock import patch
 
-os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")  # a fork does not survive PyTorch's threads
+# a fork does not survive PyTorch's threads
+os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT/".venv"/"seconds.json"
-LONG = ("test_fuzzing_commands", "test_stranger", "picknet_on_one_page", "test_systems", "test_cli", "test_hostile_videos", "test_faults",
-        "test_explorer", "41_your_own", "test_fuzzing", "test_workers", "test_reproduction", "test_examples", "test_committees",
-        "test_hostile_runs", "19_committees", "test_training", "test_captioning", "test_streaming")  # where nothing is known yet
+LONG = (
+    "test_fuzzing_commands",
+    "test_stranger",
+    "picknet_on_one_page",
+    "test_systems",
+    "test_cli",
+    "test_hostile_videos",
+    "test_faults",
+    "test_explorer",
+    "41_your_own",
+    "test_fuzzing",
+    "test_workers",
+    "test_reproduction",
+    "test_examples",
+    "test_committees",
+    "test_hostile_runs",
+    "19_committees",
+    "test_training",
+    "test_captioning",
+    "test_streaming",
+)  # where nothing is known yet
 
 
 class SharedMeteor:
-    "What a METEOR that others use too looks like to one who asks: nobody comes between a question and its answers."
+    """What a METEOR that others use too looks like to one who asks: nobody comes between a
+    question and its answers."""
 
     def __init__(self, java, lock):
         self.java, self.lock, self.awaited = java, lock, 0
@@ -48,13 +71,17 @@ class SharedMeteor:
     def answer(self, line: str | None = None) -> str:
         "Send a line, if there is one, and read a line."
         if line is not None:
-            if not self.lock.acquire(timeout=600): raise TimeoutError("METEOR was left in the middle of an answer by a notebook that died")
+            if not self.lock.acquire(timeout=600):
+                raise TimeoutError(
+                    "METEOR was left in the middle of an answer by a notebook that died"
+                )
             self.awaited = 1 + (line.count(" ||| ") if line.startswith("EVAL") else 0)
         self.awaited -= 1
         try:
             return self.java.answer(line)
         finally:
-            if not self.awaited: self.lock.release()
+            if not self.awaited:
+                self.lock.release()
 
 
 def helpers():
@@ -66,32 +93,55 @@ def helpers():
 
 @contextmanager
 def one_meteor():
-    "A METEOR with few paraphrases for all notebooks that score, instead of `meteor_process`; 30_metrics and tests start their own."
+    """A METEOR with few paraphrases for all notebooks that score, instead of `meteor_process`;
+    30_metrics and tests start their own."""
     from picknet_nb import metrics
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            with patch("pycocoevalcap.meteor.meteor.__file__", str(helpers().few_paraphrases(Path(folder))/"meteor.py")):
+            with patch(
+                "pycocoevalcap.meteor.meteor.__file__",
+                str(helpers().few_paraphrases(Path(folder))/"meteor.py"),
+            ):
                 java = metrics.meteor_process()
-        except (ImportError, metrics.ScoreError):  # not installed, or no Java: whoever needs it will say so
+        # not installed, or no Java: whoever needs it will say so
+        except (ImportError, metrics.ScoreError):
             yield metrics.meteor_process
             return
-        with shared(java) as meteor: yield meteor
+        with shared(java) as meteor:
+            yield meteor
 
 
 @contextmanager
 def shared(java):
     "A Java process, started, as a function that gives it to whoever asks."
     with java:
-        java.watch.cancel()  # there is no time limit on all notebooks together, and a fork should see no other thread
+        # there is no time limit on all notebooks together, and a fork should see no other thread
+        java.watch.cancel()
         java.watch.join()
         lock = Lock()
         yield lambda *_, **__: SharedMeteor(java, lock)
 
 
-NEEDED = ("av", "IPython.display", "ipywidgets", "nbdev.test", "nltk.tokenize", "picknet_nb.api", "picknet_nb.compared",
-          "picknet_nb.explorer", "picknet_nb.frontier", "picknet_nb.watching", "PIL.Image", "pycocoevalcap.cider.cider_scorer", "pytest",
-          "torch._dynamo", "torch.distributed", "torchvision", "voila.app")  # every optimiser imports PyTorch's compiler
+NEEDED = (
+    "av",
+    "IPython.display",
+    "ipywidgets",
+    "nbdev.test",
+    "nltk.tokenize",
+    "picknet_nb.api",
+    "picknet_nb.compared",
+    "picknet_nb.explorer",
+    "picknet_nb.frontier",
+    "picknet_nb.watching",
+    "PIL.Image",
+    "pycocoevalcap.cider.cider_scorer",
+    "pytest",
+    "torch._dynamo",
+    "torch.distributed",
+    "torchvision",
+    "voila.app",
+)  # every optimiser imports PyTorch's compiler
 
 
 def prepare() -> None:
@@ -99,7 +149,8 @@ def prepare() -> None:
     import matplotlib.pyplot as plt
 
     unwanted = ("scipy", "sklearn")
-    sys.modules.update(dict.fromkeys(unwanted))  # NLTK would import them, for nobody, and every fork would copy their 1300 mappings
+    # NLTK would import them, for nobody, and every fork would copy their 1300 mappings
+    sys.modules.update(dict.fromkeys(unwanted))
     for name in NEEDED:
         with suppress(ImportError): import_module(name)  # whoever needs it will say so
     for name in unwanted: del sys.modules[name]
@@ -115,21 +166,26 @@ def prepare() -> None:
 
 
 def in_large_pages() -> None:
-    "Move what this process holds into pages of 2 MB, where the kernel can: a fork copies one entry for each, instead of 512."
-    if sys.platform != "linux": return
+    """Move what this process holds into pages of 2 MB, where the kernel can: a fork copies one
+    entry for each, instead of 512."""
+    if sys.platform != "linux":
+        return
     libc, size = ctypes.CDLL(None), 2 << 20
     for line in Path("/proc/self/maps").read_text().splitlines():
         place, rights, _, _, file, *name = line.split(maxsplit=5)
         start, end = (int(each, 16) for each in place.split("-"))
         if rights == "rw-p" and file == "0" and name in ([], ["[heap]"]):
             for page in range(-(-start // size) * size, end - size + 1, size):
-                libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(size), 25)  # MADV_COLLAPSE; an older kernel knows none, and nothing is lost
+                # MADV_COLLAPSE; an older kernel knows none, and nothing is lost
+                libc.madvise(ctypes.c_void_p(page), ctypes.c_size_t(size), 25)
 
 
 def place_in_memory() -> str | None:
-    "A folder in memory for temporary files, where there is one with room in which programs may run; None: wherever they usually are."
+    """A folder in memory for temporary files, where there is one with room in which programs may
+    run; None: wherever they usually are."""
     folder = Path("/dev/shm")
-    if "TMPDIR" in os.environ or not os.access(folder, os.W_OK | os.X_OK): return None
+    if "TMPDIR" in os.environ or not os.access(folder, os.W_OK | os.X_OK):
+        return None
     about = os.statvfs(folder)
     roomy = about.f_bavail * about.f_frsize > 6 << 30  # three times what all of them take together
     return str(folder) if roomy and not about.f_flag & os.ST_NOEXEC else None
@@ -150,12 +206,18 @@ def run_notebook(path: Path, report: Path, meteor) -> bool:
     from nbdev.config import get_config
 
     from picknet_nb import metrics
+
     os.chdir(ROOT/"nbs")
     metrics.meteor_process = meteor
     test.CaptureShell = partial(test.CaptureShell, mpl_format="png")
     usual = pylabtools.print_figure
-    pylabtools.print_figure = lambda figure, **how: usual(figure, **how | {"bbox_inches": None, "dpi": 72})  # nobody looks: draw once, and small
-    return test.test_nb(path, skip_flags=get_config().tst_flags.split(), do_print=True, basepath=ROOT)[0]
+    # nobody looks: draw once, and small
+    pylabtools.print_figure = lambda figure, **how: usual(
+        figure, **how | {"bbox_inches": None, "dpi": 72}
+    )
+    return test.test_nb(
+        path, skip_flags=get_config().tst_flags.split(), do_print=True, basepath=ROOT
+    )[0]
 
 
 def run_tests(path: Path, report: Path, meteor) -> bool:
@@ -164,24 +226,34 @@ def run_tests(path: Path, report: Path, meteor) -> bool:
 
     os.chdir(ROOT)
     sys.path[0] = str(ROOT)  # as it is for `python -m pytest`
-    sys.modules["__main__"] = types.ModuleType("__main__")  # a process that a test spawns would read this file again
+    # a process that a test spawns would read this file again
+    sys.modules["__main__"] = types.ModuleType("__main__")
     written = report.with_suffix("")
-    ended = pytest.main(["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={written}", str(path)])
+    ended = pytest.main(
+        ["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={written}", str(path)]
+    )
     shutil.rmtree(written, ignore_errors=True)
-    return ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)  # a file without what it needs is skipped as a whole
+    # a file without what it needs is skipped as a whole
+    return ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
 def started(path: Path, folder: Path, meteor) -> int:
-    "The process that runs a notebook or a test file; what it says goes into the folder, and a mark if all went well."
+    """The process that runs a notebook or a test file; what it says goes into the folder, and a
+    mark if all went well."""
     if process := os.fork():
         return process
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # who works in the background of a shell ignores it, but tests send it
+    # who works in the background of a shell ignores it, but tests send it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         said = os.open(folder/f"{path.name}.txt", os.O_WRONLY | os.O_CREAT)
-        for stream in (1, 2): os.dup2(said, stream)
-        sys.stdout, sys.stderr = (open(stream, "w", buffering=1, closefd=False) for stream in (1, 2))
+        for stream in (1, 2):
+            os.dup2(said, stream)
+        sys.stdout, sys.stderr = (
+            open(stream, "w", buffering=1, closefd=False) for stream in (1, 2)
+        )
         run = run_notebook if path.suffix == ".ipynb" else run_tests
-        if run(path, folder/f"{path.name}.xml", meteor): (folder/f"{path.name}.passed").touch()
+        if run(path, folder/f"{path.name}.xml", meteor):
+            (folder/f"{path.name}.passed").touch()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -189,32 +261,68 @@ def started(path: Path, folder: Path, meteor) -> int:
         os._exit(0)
 
 
-def run_all(paths: list[Path], most: int, folder: Path, meteor=None) -> tuple[dict[str, tuple[float, float]], list[str]]:
-    "How long each took, by the clock and in processor seconds, and the names of those that failed; what these said is printed."
+def run_all(
+    paths: list[Path], most: int, folder: Path, meteor=None
+) -> tuple[dict[str, tuple[float, float]], list[str]]:
+    """How long each took, by the clock and in processor seconds, and the names of those that
+    failed; what these said is printed."""
     waiting, running, taken, failed = list(paths), {}, {}, []
     while waiting or running:
         while waiting and len(running) < most:
             path = waiting.pop(0)
             running[started(path, folder, meteor)] = path, time.monotonic()
         process, _, used = os.wait3(0)
-        if process not in running: continue
+        if process not in running:
+            continue
         path, begun = running.pop(process)
-        taken[path.name] = round(time.monotonic() - begun, 1), round(used.ru_utime + used.ru_stime, 1)
-        if not (passed := (folder/f"{path.name}.passed").exists()):  # an exit status would also be 0 after os._exit(0) in a test
+        taken[path.name] = (
+            round(time.monotonic() - begun, 1),
+            round(used.ru_utime + used.ru_stime, 1),
+        )
+        # an exit status would also be 0 after os._exit(0) in a test
+        if not (passed := (folder/f"{path.name}.passed").exists()):
             failed.append(path.name)
-            print(f"── {path.name}", (folder/f"{path.name}.txt").read_text(errors="replace"), sep="\n")
-        print(f"{path.name:40} {'passed' if passed else 'failed'} in {taken[path.name][0]:.0f} s", flush=True)
+            print(
+                f"── {path.name}",
+                (folder/f"{path.name}.txt").read_text(errors="replace"),
+                sep="\n",
+            )
+        print(
+            f"{path.name:40} {'passed' if passed else 'failed'} in {taken[path.name][0]:.0f} s",
+            flush=True,
+        )
     return taken, failed
 
 
 def summary(folder: Path) -> list[str]:
     "How many tests passed, and how many were skipped for which reason, from the reports."
-    cases = [case for report in folder.glob("*.xml") for case in xml.parse(report).getroot().iter("testcase")]
-    reasons = Counter(skipped.get("message", "no reason given") for case in cases for skipped in case.iter("skipped"))
+    cases = [
+        case
+        for report in folder.glob("*.xml")
+        for case in xml.parse(report).getroot().iter("testcase")
+    ]
+    reasons = Counter(
+        skipped.get("message", "no reason given")
+        for case in cases
+        for skipped in case.iter("skipped")
+    )
     slowest = sorted(cases, key=lambda case: -float(case.get("time")))[:8]
-    print("the slowest tests:", *(f"{float(case.get('time')):6.1f} s {case.get('classname')}.{case.get('name')}" for case in slowest), sep="\n")
-    passed = sum(not list(case) or {part.tag for part in case} <= {"system-out", "system-err", "properties"} for case in cases)
-    return [f"{passed} tests passed, {sum(reasons.values())} skipped", *(f"{count} skipped: {why}" for why, count in reasons.items())]
+    print(
+        "the slowest tests:",
+        *(
+            f"{float(case.get('time')):6.1f} s {case.get('classname')}.{case.get('name')}"
+            for case in slowest
+        ),
+        sep="\n",
+    )
+    passed = sum(
+        not list(case) or {part.tag for part in case} <= {"system-out", "system-err", "properties"}
+        for case in cases
+    )
+    return [
+        f"{passed} tests passed, {sum(reasons.values())} skipped",
+        *(f"{count} skipped: {why}" for why, count in reasons.items()),
+    ]
 
 
 def remembered() -> dict[str, float]:
@@ -224,28 +332,52 @@ def remembered() -> dict[str, float]:
 
 def chosen(names: list[str]) -> list[Path]:
     "The notebooks and test files of these names, what took longest before the others."
-    found = {"notebooks": list((ROOT/"nbs").glob("[!.]*.ipynb")), "tests": list((ROOT/"tests").glob("test_*.py"))}
-    if unknown := set(names) - set(found) - {path.stem for paths in found.values() for path in paths}:
+    found = {
+        "notebooks": list((ROOT/"nbs").glob("[!.]*.ipynb")),
+        "tests": list((ROOT/"tests").glob("test_*.py")),
+    }
+    if (
+        unknown := set(names)
+        - set(found)
+        - {path.stem for paths in found.values() for path in paths}
+    ):
         sys.exit(f"no notebook and no test file is called {', '.join(sorted(unknown))}")
-    paths = [path for kind, paths in found.items() for path in paths if not names or kind in names or path.stem in names]
+    paths = [
+        path
+        for kind, paths in found.items()
+        for path in paths
+        if not names or kind in names or path.stem in names
+    ]
     known = dict.fromkeys(LONG, 1000) | remembered()
     return sorted(paths, key=lambda path: (-known.get(path.stem, 10), path.name))
 
 
 def main(names: list[str]) -> None:
     paths = chosen(names)
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     os.environ["PICKNET_POOL"] = str(os.getpid())  # by which tests know that they run side by side
     prepare()
     with temporary_files() as place, one_meteor() as meteor:
         taken, failed = run_all(paths, cores + 1, Path(place), meteor)
         told = summary(Path(place)) if any(path.suffix == ".py" for path in paths) else []
     seconds = {Path(name).stem: seconds for name, (seconds, _) in taken.items()}
-    if SECONDS.parent.is_dir(): SECONDS.write_text(json.dumps(remembered() | seconds, indent=1))
-    used = {Path(name).stem: used for name, (_, used) in sorted(taken.items(), key=lambda each: -each[1][1])}
-    if SECONDS.parent.is_dir(): SECONDS.with_name("processor_seconds.json").write_text(json.dumps(used, indent=1))
-    print("processor seconds:", ", ".join(f"{name} {each:.0f}" for name, each in list(used.items())[:12]), f"… {sum(used.values()):.0f} in all")
-    if failed: sys.exit("\n".join(["these failed, see above:", *failed]))
+    if SECONDS.parent.is_dir():
+        SECONDS.write_text(json.dumps(remembered() | seconds, indent=1))
+    used = {
+        Path(name).stem: used
+        for name, (_, used) in sorted(taken.items(), key=lambda each: -each[1][1])
+    }
+    if SECONDS.parent.is_dir():
+        SECONDS.with_name("processor_seconds.json").write_text(json.dumps(used, indent=1))
+    print(
+        "processor seconds:",
+        ", ".join(f"{name} {each:.0f}" for name, each in list(used.items())[:12]),
+        f"… {sum(used.values()):.0f} in all",
+    )
+    if failed:
+        sys.exit("\n".join(["these failed, see above:", *failed]))
     print("in short:", f"{len(taken)} notebooks and test files passed", *told, sep="\n")
 
 

@@ -1,4 +1,5 @@
-"README.md from nbs/index.ipynb: its prose as it is, its code fenced, links turned so that they work from the repository's root."
+"""README.md from nbs/index.ipynb: its prose as it is, its code fenced, links turned so that they
+work from the repository's root."""
 import re
 import sys
 from pathlib import Path
@@ -13,7 +14,11 @@ def cell_text(cell) -> str:
     if re.search(r"^#\|\s*hide", cell.source, re.M):
         return ""
     code = "\n".join(line for line in cell.source.splitlines() if not line.startswith("#|")).strip()
-    shown = [f"```python\n{code}\n```"] if code and not re.search(r"^#\|\s*echo:\s*false", cell.source, re.M) else []
+    shown = (
+        [f"```python\n{code}\n```"]
+        if code and not re.search(r"^#\|\s*echo:\s*false", cell.source, re.M)
+        else []
+    )
     for output in cell.get("outputs", []):
         data = output.get("data", {})
         if "text/markdown" in data:
@@ -27,7 +32,8 @@ def readme(notebook: Path) -> str:
     "The whole notebook as Markdown."
     cells = nbformat.read(notebook, as_version=4).cells
     text = "\n\n".join(filter(None, map(cell_text, cells))) + "\n"
-    text = re.sub(r"(\]\(|src=\")(?!https?:|#|\.\./|mailto:)", r"\1nbs/", text)  # beside the notebook
+    # beside the notebook
+    text = re.sub(r"(\]\(|src=\")(?!https?:|#|\.\./|mailto:)", r"\1nbs/", text)
     return re.sub(r"(\]\(|src=\")\.\./", r"\1", text)                         # above it
 
 

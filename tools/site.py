@@ -1,4 +1,5 @@
-"The web site from the notebooks: equations as MathML, so that it needs no network; an API page for each module; mkdocs; a check of every link."
+"""The web site from the notebooks: equations as MathML, so that it needs no network; an API page
+for each module; mkdocs; a check of every link."""
 import ast
 import html
 import os
@@ -21,52 +22,84 @@ from book import tracks
 
 ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
 GITHUB = "https://github.com/picknet-nb/picknet_nb/blob/main/"
-ELSEWHERE = ('<details><summary>Run it elsewhere</summary>\n\nIn a hosted notebook (Colab, Kaggle), run `!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e '
-             '"picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd picknet_nb/nbs`.\n\n</details>')
+ELSEWHERE = (
+    '<details><summary>Run it elsewhere</summary>\n\nIn a hosted notebook (Colab, Kaggle), run '
+    '`!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e '
+    '"picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd '
+    'picknet_nb/nbs`.\n\n</details>'
+)
 STYLE = """
 .md-grid { max-width: 76rem; }
-[data-md-color-scheme=default] { --md-primary-fg-color: #1a7f3c; --md-typeset-a-color: #1a7f3c; --md-accent-fg-color: #0f5c2a; }
+[data-md-color-scheme=default] {
+  --md-primary-fg-color: #1a7f3c; --md-typeset-a-color: #1a7f3c; --md-accent-fg-color: #0f5c2a; }
 [data-md-color-scheme=slate] { --md-primary-fg-color: #14602e; }
-math { font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", "Libertinus Math", "DejaVu Math TeX Gyre", math; }
-.jp-Cell math { font-size: 1.1em; } mtd[columnalign=left] { text-align: left; } mtd[columnalign=right] { text-align: right; }
-mtable[displaystyle=true] mtd { padding-left: 0; padding-right: 0; } mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
+math {
+  font-family: "STIX Two Math", "Cambria Math", "Latin Modern Math", "Libertinus Math",
+    "DejaVu Math TeX Gyre", math; }
+.jp-Cell math { font-size: 1.1em; }
+mtd[columnalign=left] { text-align: left; }
+mtd[columnalign=right] { text-align: right; }
+mtable[displaystyle=true] mtd { padding-left: 0; padding-right: 0; }
+mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
  math[display=block] { margin: 1em 0; overflow-x: auto; overflow-y: hidden; }
 .jupyter-wrapper .jp-InputPrompt, .jupyter-wrapper .jp-OutputPrompt { display: none !important; }
 .md-typeset .jupyter-wrapper table { display: block; overflow-x: auto; overflow-y: hidden; }
-.md-typeset table:not([class]) th, .md-typeset table:not([class]) td { min-width: 0; padding: 0.5em 0.8em; }
+.md-typeset table:not([class]) th, .md-typeset table:not([class]) td {
+  min-width: 0; padding: 0.5em 0.8em; }
 .md-typeset .jupyter-wrapper table:not([class]) code { white-space: nowrap; }
-.md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] { white-space: nowrap; font-variant-numeric: tabular-nums; padding: 0.5em; }
-.md-typeset blockquote:has(> p:first-child > strong:first-child) { border-left-color: #d98e04; background: #d98e0418; color: inherit; padding: 0.2em 0.8em; }
-.jupyter-wrapper, .jupyter-wrapper * { --jp-code-font-size: 11.7px !important; }  /* a hundred letters fit into a line */
+.md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] {
+  white-space: nowrap; font-variant-numeric: tabular-nums; padding: 0.5em; }
+.md-typeset blockquote:has(> p:first-child > strong:first-child) {
+  border-left-color: #d98e04; background: #d98e0418; color: inherit; padding: 0.2em 0.8em; }
+/* a hundred letters fit into a line */
+.jupyter-wrapper, .jupyter-wrapper * { --jp-code-font-size: 11.7px !important; }
 .jupyter-wrapper img { max-width: 100%; height: auto; }
 [data-md-color-scheme=slate] .md-typeset img { background: #fff; }
 @media (max-width: 44em) {
   .md-typeset table:not([class]) td:first-child { min-width: 8.5em; }
-  .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child):not([style*=right]) { min-width: 9em; }
-  .jupyter-wrapper .zeroclipboard-container { display: none; }  /* it would hide half of a short line */
+  .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child):not([style*=right]) {
+    min-width: 9em; }
+  /* it would hide half of a short line */
+  .jupyter-wrapper .zeroclipboard-container { display: none; }
   .jupyter-wrapper .jp-Notebook { padding: 0; }
-  .md-typeset .jupyter-wrapper .jp-RenderedText pre { white-space: pre-wrap; overflow-wrap: anywhere; }
+  .md-typeset .jupyter-wrapper .jp-RenderedText pre {
+    white-space: pre-wrap; overflow-wrap: anywhere; }
 }
 """
 
 
 def with_mathml(text: str) -> str:
     "Replace $…$ and $$…$$ outside of code by MathML."
+
     def equation(match: re.Match) -> str:
         if match["code"]:
             return match["code"]
         display = match["display"] is not None
-        source = re.sub(r"\\tag\{(.*?)\}", r"\\qquad(\1)", (match["display"] if display else match["inline"]).replace("\n> ", "\n").strip())
-        source = re.sub(r"\\(begin|end)\{align(ed)?\}", r"\\\1{align*}", source).replace(r"\arg\max", r"\operatorname{arg\,max}")
+        source = re.sub(
+            r"\\tag\{(.*?)\}",
+            r"\\qquad(\1)",
+            (match["display"] if display else match["inline"]).replace("\n> ", "\n").strip(),
+        )
+        source = re.sub(r"\\(begin|end)\{align(ed)?\}", r"\\\1{align*}", source).replace(
+            r"\arg\max", r"\operatorname{arg\,max}"
+        )
         mathml = convert(source, display="block" if display else "inline").replace("\n", " ")
         if unknown := re.search(r"<m\w+>([^<]*\\[^<]*|&)</m\w+>", mathml):
             raise SystemExit(f"LaTeX that does not become MathML ({unknown[1]}): {source}")
         return mathml
-    return re.sub(r"(?P<code>```.*?```|`[^`\n]+`)|\$\$(?P<display>.+?)\$\$|(?<![\\\w$])\$(?P<inline>[^$\n]+?)\$(?!\w)", equation, text, flags=re.S)
+
+    return re.sub(
+        r"(?P<code>```.*?```|`[^`\n]+`)|\$\$(?P<display>.+?)\$\$"
+        r"|(?<![\\\w$])\$(?P<inline>[^$\n]+?)\$(?!\w)",
+        equation,
+        text,
+        flags=re.S,
+    )
 
 
 def on_site(target: str) -> str:
-    "Where a link of a notebook leads on the site: notebooks to pages, modules to the API, other files to GitHub."
+    """Where a link of a notebook leads on the site: notebooks to pages, modules to the API,
+    other files to GitHub."""
     if re.match(r"\w+:|images/", target):
         return target
     path, _, anchor = target.partition("#")
@@ -79,19 +112,31 @@ def on_site(target: str) -> str:
 
 def for_site(text: str) -> str:
     "Markdown of a notebook with equations and links as the site wants them."
-    text = re.sub(r"(\]\()((?:[^()\s]|\([^()\s]*\))+)(\))", lambda link: link[1] + on_site(link[2]) + link[3], text)
-    text = re.sub(r"^#+ .+$", lambda heading: heading[0].replace("`", ""), text, flags=re.M)  # code in a heading would spoil its anchor
+    text = re.sub(
+        r"(\]\()((?:[^()\s]|\([^()\s]*\))+)(\))",
+        lambda link: link[1] + on_site(link[2]) + link[3],
+        text,
+    )
+    # code in a heading would spoil its anchor
+    text = re.sub(r"^#+ .+$", lambda heading: heading[0].replace("`", ""), text, flags=re.M)
     return with_mathml(text)
 
 
 def copy_notebooks() -> list[Path]:
-    "Notebooks with their equations rendered, hidden cells left out; and the originals, to download."
-    paths = sorted(path for path in (ROOT/"nbs").glob("*.ipynb") if not path.name.startswith((".", "index")))
+    """Notebooks with their equations rendered, hidden cells left out; and the originals, to
+    download."""
+    paths = sorted(
+        path for path in (ROOT/"nbs").glob("*.ipynb") if not path.name.startswith((".", "index"))
+    )
     (DOCS/"notebooks").mkdir()
     for path in paths:
         shutil.copy(path, DOCS/"notebooks")
         notebook = nbformat.read(path, as_version=4)
-        notebook.cells = [cell for cell in notebook.cells if not re.search(r"^#\|\s*(hide|default_exp)", cell.source, re.M)]
+        notebook.cells = [
+            cell
+            for cell in notebook.cells
+            if not re.search(r"^#\|\s*(hide|default_exp)", cell.source, re.M)
+        ]
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
                 cell.source = for_site(cell.source)
@@ -102,15 +147,22 @@ def copy_notebooks() -> list[Path]:
             for output in cell.outputs:
                 if "text/markdown" in output.get("data", {}):
                     output.data["text/markdown"] = for_site(output.data["text/markdown"])
-        notebook.cells[0].source += f"\n\n[Download this notebook](notebooks/{path.name}) · [see it on GitHub]({GITHUB}nbs/{path.name})\n\n{ELSEWHERE}"
-        nbformat.write(notebook, DOCS/path.name)
+        notebook.cells[
+            0
+        ].source += (f"\n\n[Download this notebook](notebooks/{path.name}) · [see it on "
+                     f"GitHub]({GITHUB}nbs/{path.name})\n\n{ELSEWHERE}")
+        nbformat.write(notebook, DOCS / path.name)
     return paths
 
 
 def comments_of(path: Path) -> dict[int, str]:
     "The comment at the end of each line."
     with open(path, "rb") as file:
-        return {token.start[0]: token.string.lstrip("# ") for token in tokenize.tokenize(file.readline) if token.type == tokenize.COMMENT}
+        return {
+            token.start[0]: token.string.lstrip("# ")
+            for token in tokenize.tokenize(file.readline)
+            if token.type == tokenize.COMMENT
+        }
 
 
 def cell(text: str) -> str:
@@ -120,15 +172,26 @@ def cell(text: str) -> str:
 
 def parameters(arguments: ast.arguments) -> list[str]:
     "Each parameter as it is written, without `self`; of an `Annotated` type only the type."
+
     def written(argument: ast.arg, default=None, stars: str = "") -> str:
         kind = argument.annotation
         if isinstance(kind, ast.Subscript) and ast.unparse(kind.value) == "Annotated":
             kind = kind.slice.elts[0]
         name = stars + argument.arg + (f": {ast.unparse(kind)}" if kind else "")
         return name + (f" = {ast.unparse(default)}" if default else "")
+
     plain = arguments.posonlyargs + arguments.args
-    shown = [written(*pair) for pair in zip(plain, [None] * (len(plain) - len(arguments.defaults)) + arguments.defaults)]
-    shown += [written(arguments.vararg, stars="*")] if arguments.vararg else ["*"] if arguments.kwonlyargs else []
+    shown = [
+        written(*pair)
+        for pair in zip(plain, [None] * (len(plain) - len(arguments.defaults)) + arguments.defaults)
+    ]
+    shown += (
+        [written(arguments.vararg, stars="*")]
+        if arguments.vararg
+        else ["*"]
+        if arguments.kwonlyargs
+        else []
+    )
     shown += [written(*pair) for pair in zip(arguments.kwonlyargs, arguments.kw_defaults)]
     shown += [written(arguments.kwarg, stars="**")] if arguments.kwarg else []
     return [each for each in shown if each not in ("self", "cls")]
@@ -136,33 +199,70 @@ def parameters(arguments: ast.arguments) -> list[str]:
 
 def signature(function: ast.FunctionDef, name: str) -> str:
     "How it is called; one line for each parameter where a single line would be long."
-    returns = f" -> {ast.unparse(function.returns)}" if function.returns and function.name != "__init__" else ""
+    returns = (
+        f" -> {ast.unparse(function.returns)}"
+        if function.returns and function.name != "__init__"
+        else ""
+    )
     shown = parameters(function.args)
     line = f"{name}({', '.join(shown)}){returns}"
     return line if len(line) < 80 else f"{name}(\n    " + ",\n    ".join(shown) + f",\n){returns}"
 
 
 def describe(node, comments: dict[int, str], level: int, owner: str = "") -> str:
-    "One function or class: signature, docstring, a row for each commented parameter, its public methods."
+    """One function or class: signature, docstring, a row for each commented parameter, its
+    public methods."""
     text = f"{'#' * level} {owner}{node.name} {{#{owner}{node.name}}}\n\n"
     if isinstance(node, ast.ClassDef):
-        members = [member for member in node.body if isinstance(member, ast.FunctionDef) and (not member.name.startswith("_") or member.name == "__call__")]
-        start = next((member for member in node.body if isinstance(member, ast.FunctionDef) and member.name == "__init__"), None)
+        members = [
+            member
+            for member in node.body
+            if isinstance(member, ast.FunctionDef)
+            and (not member.name.startswith("_") or member.name == "__call__")
+        ]
+        start = next(
+            (
+                member
+                for member in node.body
+                if isinstance(member, ast.FunctionDef) and member.name == "__init__"
+            ),
+            None,
+        )
     else:
         members, start = [], node
     if start:
-        arguments = [argument for argument in [*start.args.args, *start.args.kwonlyargs] if argument.arg != "self"]
+        arguments = [
+            argument
+            for argument in [*start.args.args, *start.args.kwonlyargs]
+            if argument.arg != "self"
+        ]
         text += f"```python\n{signature(start, owner + node.name)}\n```\n\n"
     text += (ast.get_docstring(node) or "") + "\n\n"
-    if isinstance(node, ast.ClassDef) and (bases := [ast.unparse(base) for base in node.bases if ast.unparse(base) != "NamedTuple"]):
+    if isinstance(node, ast.ClassDef) and (
+        bases := [ast.unparse(base) for base in node.bases if ast.unparse(base) != "NamedTuple"]
+    ):
         text += f"Extends {', '.join(f'`{base}`' for base in bases)}.\n\n"
-    rows = [(argument.arg, comments.get(argument.lineno, "")) for argument in arguments] if start else []
+    rows = (
+        [(argument.arg, comments.get(argument.lineno, "")) for argument in arguments]
+        if start
+        else []
+    )
     if isinstance(node, ast.ClassDef):
-        rows = [(ast.unparse(field), comments.get(field.lineno, "")) for field in node.body if isinstance(field, ast.AnnAssign)] or rows
+        rows = [
+            (ast.unparse(field), comments.get(field.lineno, ""))
+            for field in node.body
+            if isinstance(field, ast.AnnAssign)
+        ] or rows
     if any(comment for _, comment in rows):
         kind = "field" if isinstance(node, ast.ClassDef) and start is None else "parameter"
-        text += f"| {kind} | |\n|---|---|\n" + "".join(f"| `{name}` | {cell(comment)} |\n" for name, comment in rows if comment) + "\n"
-    return text + "".join(describe(member, comments, level + 1, f"{node.name}.") for member in members)
+        text += (
+            f"| {kind} | |\n|---|---|\n"
+            + "".join(f"| `{name}` | {cell(comment)} |\n" for name, comment in rows if comment)
+            + "\n"
+        )
+    return text + "".join(
+        describe(member, comments, level + 1, f"{node.name}.") for member in members
+    )
 
 
 def write_api(notebooks: list[Path]) -> list[str]:
@@ -175,9 +275,16 @@ def write_api(notebooks: list[Path]) -> list[str]:
         if not module.exists():
             continue
         tree, comments = ast.parse(module.read_text()), comments_of(module)
-        nodes = [node for node in tree.body if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")]
-        intro = f"# {name}\n\n{ast.get_docstring(tree)}\n\nDerived and tested in [{notebook.stem}](../{notebook.name}).\n\n"
-        (DOCS/"api"/f"{name}.md").write_text(intro + "".join(describe(node, comments, 2) for node in nodes))
+        nodes = [
+            node
+            for node in tree.body
+            if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
+        ]
+        intro = (f"# {name}\n\n{ast.get_docstring(tree)}\n\nDerived and tested in "
+                 f"[{notebook.stem}](../{notebook.name}).\n\n")
+        (DOCS/"api"/f"{name}.md").write_text(
+            intro + "".join(describe(node, comments, 2) for node in nodes)
+        )
         names.append(name)
     return names
 
@@ -187,7 +294,11 @@ def navigation(modules: list[str]) -> list:
     parts = {title: [f"{name}.ipynb" for name in names] for title, names in tracks().items()}
     rooms = parts.pop("Side rooms")
     parts["The method"].append({"Side rooms": rooms})
-    return [{"Home": "index.md"}, *({title: pages} for title, pages in parts.items()), {"API": [{name: f"api/{name}.md"} for name in modules]}]
+    return [
+        {"Home": "index.md"},
+        *({title: pages} for title, pages in parts.items()),
+        {"API": [{name: f"api/{name}.md"} for name in modules]},
+    ]
 
 
 class Page(HTMLParser):
@@ -206,15 +317,23 @@ class Page(HTMLParser):
 
 def broken_links(site: Path) -> list[str]:
     "Every link inside the site that leads nowhere, anchors included."
-    pages, broken = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}, []
+    pages, broken = (
+        {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"},
+        [],
+    )
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
                 continue
-            target = (path.parent/unquote(parts.path)).resolve() if parts.path else path
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
             target = target/"index.html" if target.is_dir() else target
-            if not target.exists() or parts.fragment and target in pages and unquote(parts.fragment) not in pages[target].anchors:
+            if (
+                not target.exists()
+                or parts.fragment
+                and target in pages
+                and unquote(parts.fragment) not in pages[target].anchors
+            ):
                 broken.append(f"{path.relative_to(site.resolve())}: {link}")
     return sorted(set(broken))
 
@@ -225,15 +344,39 @@ def main() -> None:
     DOCS.mkdir()
     (DOCS/"site.css").write_text(STYLE)
     shutil.copytree(ROOT/"nbs"/"images", DOCS/"images")
-    home = (ROOT/"README.md").read_text().replace("](nbs/", "](").replace('src="nbs/', 'src="').replace("<details>", '<details markdown="1">')
-    (DOCS/"index.md").write_text(re.sub(r"\]\((?!https?:|images/|#)(?!\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home))
+    home = (
+        (ROOT/"README.md")
+        .read_text()
+        .replace("](nbs/", "](")
+        .replace('src="nbs/', 'src="')
+        .replace("<details>", '<details markdown="1">')
+    )
+    (DOCS/"index.md").write_text(
+        re.sub(r"\]\((?!https?:|images/|#)(?!\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home)
+    )
     notebooks = copy_notebooks()
-    settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {"nav": navigation(write_api(notebooks)), "docs_dir": str(DOCS.resolve()), "site_dir": str(Path("site").resolve())}
+    settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {
+        "nav": navigation(write_api(notebooks)),
+        "docs_dir": str(DOCS.resolve()),
+        "site_dir": str(Path("site").resolve()),
+    }
     made = DOCS.with_suffix(".yml")
     made.write_text(yaml.safe_dump(settings, sort_keys=False))
     try:
-        subprocess.run([sys.executable, "-m", "mkdocs", "build", "--quiet", "--strict", "--config-file", str(made)],
-                       check=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+        subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "mkdocs",
+                "build",
+                "--quiet",
+                "--strict",
+                "--config-file",
+                str(made),
+            ],
+            check=True,
+            env={**os.environ, "NO_MKDOCS_2_WARNING": "1"},
+        )
     finally:
         made.unlink()
     if broken := broken_links(Path("site")):
