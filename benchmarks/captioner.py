@@ -149,10 +149,8 @@ class Task:
             picks = torch.rand(picks.shape, device=DEVICE).argsort(1) < most
 
         def logits(features, words, probability):
-            memory, probability = (
-                captioner.encode(pick_frames(features, picks, most)),
-                probability if feedback else 0.0,
-            )
+            memory = captioner.encode(pick_frames(features, picks, most))
+            probability = probability if feedback else 0.0
             if not plain:
                 return teach(captioner, memory, words, probability)
             return plain_logits(
@@ -357,10 +355,8 @@ def attempt(table: dict, name: str, function):
 
 def with_floor(result: dict, counted: dict, limits: dict) -> dict:
     "A time beside the shortest that the counted operations and bytes allow."
-    arithmetic, memory = (
-        1e3 * counted["flop"] / limits["flop_per_s"],
-        1e3 * counted["bytes"] / limits["bytes_per_s"],
-    )
+    arithmetic = 1e3 * counted["flop"] / limits["flop_per_s"]
+    memory = 1e3 * counted["bytes"] / limits["bytes_per_s"]
     floor = max(arithmetic, memory)
     return result | {
         "arithmetic_ms": arithmetic,

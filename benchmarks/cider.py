@@ -109,10 +109,8 @@ def measure(device: str, batch: int, max_words: int) -> dict:
     build_s = time.perf_counter() - begin
     ids, videos = make_candidates(references, vocabulary, batch, max_words)
 
-    frequencies, captions = (
-        document_frequencies(references),
-        [caption.split() for caption in vocabulary.decode(ids)],
-    )
+    frequencies = document_frequencies(references)
+    captions = [caption.split() for caption in vocabulary.decode(ids)]
     plain = lambda: [
         plain_cider(caption, references[video], frequencies, len(references))
         for caption, video in zip(captions, videos.tolist())

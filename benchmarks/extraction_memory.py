@@ -106,10 +106,8 @@ def main() -> None:
     options = parser.parse_args()
     clips = sorted(options.clips.glob("*.mp4")) or [ROOT/"data"/"example.mp4"] * 300
     with tempfile.TemporaryDirectory() as folder:
-        short, long = (
-            write_video(Path(folder)/"short.mp4", 10),
-            write_video(Path(folder)/"long.mp4", 600),
-        )
+        short = write_video(Path(folder)/"short.mp4", 10)
+        long = write_video(Path(folder)/"long.mp4", 600)
         cases = {
             "50 clips": peak(clips[:50]),
             "300 clips": peak(clips[:300]),

@@ -49,10 +49,8 @@ class Agreement:
         theirs, off = (steps / scale) ** 2, (ours.sqrt() * scale - steps).abs()
         self.cosine += F.cosine_similarity(ours, theirs).tolist()
         self.error += ((ours - theirs).norm(dim=1) / theirs.norm(dim=1)).tolist()
-        self.same, self.near = (
-            self.same + (off <= 0.5).sum().item(),
-            self.near + (off <= 1.5).sum().item(),
-        )
+        self.same = self.same + (off <= 0.5).sum().item()
+        self.near = self.near + (off <= 1.5).sum().item()
         self.count += off.numel()
 
     def result(self) -> dict:

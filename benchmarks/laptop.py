@@ -58,10 +58,8 @@ def trained_and_asked(clips: Path, captions: Path, mapping: Path, folder: Path) 
     found = json.loads(parts["evaluate"]["printed"])
     for part in parts.values():
         part.pop("printed")
-    corpus, began_from = (
-        Corpus.load(folder/"corpus"),
-        json.loads((folder/"run"/"run.json").read_text())["began_from"],
-    )
+    corpus = Corpus.load(folder/"corpus")
+    began_from = json.loads((folder/"run"/"run.json").read_text())["began_from"]
     timed_command(
         "evaluate",
         began_from["model"],

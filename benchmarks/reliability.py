@@ -459,16 +459,12 @@ def load_stream(folder: Path, hours: float = 3.0) -> dict:
     from picknet_nb.captioning import example_run, load_captioner
     from picknet_nb.video import stream_frames
 
-    captioner, seconds, clock = (
-        load_captioner(example_run(folder/"toy"), device="cpu"),
-        int(hours * 3600),
-        Clock(),
-    )
-    video, resident, page = (
-        clock("writing the video", tiny_clip, folder/"long.mp4", seconds * 2, 2, 96),
-        [],
-        os.sysconf("SC_PAGE_SIZE"),
-    )
+    captioner = load_captioner(example_run(folder/"toy"), device="cpu")
+    seconds = int(hours * 3600)
+    clock = Clock()
+    video = clock("writing the video", tiny_clip, folder/"long.mp4", seconds * 2, 2, 96)
+    resident = []
+    page = os.sysconf("SC_PAGE_SIZE")
 
     def weighed():
         for number, item in enumerate(stream_frames(video, 1.0, captioner.eye.cnn.image_size)):

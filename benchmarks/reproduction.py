@@ -63,10 +63,8 @@ def reinforced(corpus: Corpus, config, quick: bool, epochs: int) -> tuple[float,
     )
     if not quick:
         stage.environment.quick = stage.environment.plain
-    step, started = (
-        Step(stage, [model.policy], config.training.reinforcement_rate, config),
-        time.perf_counter(),
-    )
+    step = Step(stage, [model.policy], config.training.reinforcement_rate, config)
+    started = time.perf_counter()
     for epoch in range(epochs):
         stage.start_epoch(epoch)
         for batch in epoch_order(corpus.splits["train"], config.training.batch_size, epoch):
@@ -97,10 +95,8 @@ def rewards(corpus: Corpus, config, epochs: int) -> dict:
 def small_forms(corpus: Corpus, config) -> dict:
     "What a step draws and subtracts, in milliseconds."
     like = torch.empty(config.clip.max_words, config.training.batch_size, config.captioner.hidden)
-    noise, drop = (
-        torch.empty(config.clip.max_words, config.training.batch_size, len(corpus.vocabulary)),
-        config.captioner.dropout,
-    )
+    noise = torch.empty(config.clip.max_words, config.training.batch_size, len(corpus.vocabulary))
+    drop = config.captioner.dropout
     glances = corpus.glances[corpus.splits["train"][: config.training.batch_size]]
     forms = {
         "dropout": (
@@ -195,10 +191,8 @@ def main() -> None:
     if options.threads:
         return step_of_stage_one(options.scale, options.threads, options.steps)
     torch.set_num_threads(1)
-    corpus, config = (
-        open_data("shapes", options.scale),
-        recipes()["PickNet (V+L)"].settings(preset(options.scale)),
-    )
+    corpus = open_data("shapes", options.scale)
+    config = recipes()["PickNet (V+L)"].settings(preset(options.scale))
     result = {
         "kind": "benchmark",
         "what": "reproduction on a CPU",

@@ -73,10 +73,8 @@ def train(
     )
     rate = config.training.supervision_rate
     adam = torch.optim.Adam(captioner.parameters(), rate)
-    captions, picks = (
-        corpus.words.view(len(corpus.ids), -1, corpus.words.shape[1]),
-        pick(name, corpus),
-    )
+    captions = corpus.words.view(len(corpus.ids), -1, corpus.words.shape[1])
+    picks = pick(name, corpus)
     best, kept, waiting = -1.0, None, torch.empty(0, dtype=torch.int64)
     for step in range(steps):
         if len(waiting) < CLIPS:
@@ -97,10 +95,8 @@ def train(
         if step % 100 == 99:
             current = score(captioner, corpus, picks, "validation")
             if current > best:
-                best, kept = (
-                    current,
-                    {key: value.clone() for key, value in captioner.state_dict().items()},
-                )
+                best = current
+                kept = {key: value.clone() for key, value in captioner.state_dict().items()}
     captioner.load_state_dict(kept)
     return captioner, picks
 

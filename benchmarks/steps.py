@@ -45,10 +45,8 @@ def step_of(stage: str, corpus) -> Step:
     torch.manual_seed(0)
     model = Model.for_corpus(CONFIG, corpus).train()
     if stage.startswith("supervision"):
-        made, parts = (
-            ExtendedSupervision(model, corpus, CONFIG, frame_choice(make_picker("all"), corpus)),
-            [model.captioner],
-        )
+        made = ExtendedSupervision(model, corpus, CONFIG, frame_choice(make_picker("all"), corpus))
+        parts = [model.captioner]
         made.feed_back(0.25 if stage == "supervision" else 0.0)
     else:
         model.policy.calibrate(corpus.glances[:256], wanted=6.5)

@@ -125,10 +125,8 @@ def main() -> None:
             stage: sorted(line["seconds"] for line in trainer.log if line["stage"] == stage)
             for stage in epochs
         }
-    in_all, captions = (
-        time.perf_counter() - started,
-        len(corpus.pairs("train")) // config.training.batch_size,
-    )
+    in_all = time.perf_counter() - started
+    captions = len(corpus.pairs("train")) // config.training.batch_size
     steps = {
         "supervision": captions,
         "reinforcement": len(corpus.splits["train"]) // config.training.batch_size,

@@ -82,10 +82,8 @@ def time_reading(frames: int, size: int, seconds: list[int], repeats: int) -> li
     with tempfile.TemporaryDirectory() as folder:
         for length in seconds:
             path = draw(Path(folder)/f"{length}.mp4", 25 * length, 160, 250)
-            walked, jumped = (
-                read_clip(path, frames, size, jump=False),
-                read_clip(path, frames, size),
-            )
+            walked = read_clip(path, frames, size, jump=False)
+            jumped = read_clip(path, frames, size)
             assert torch.equal(walked.frames, jumped.frames) and torch.equal(
                 walked.times, jumped.times
             )
@@ -151,9 +149,9 @@ def main() -> None:
     try:
         import av
 
-        version, reading = (
-            av.__version__,
-            time_reading(arguments.frames, arguments.size, arguments.seconds, arguments.repeats),
+        version = av.__version__
+        reading = time_reading(
+            arguments.frames, arguments.size, arguments.seconds, arguments.repeats
         )
     except ImportError:
         version, reading = None, []

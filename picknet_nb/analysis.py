@@ -275,10 +275,8 @@ def draw_scores(results: dict | Sequence[dict], metric: str = "CIDEr", decoding:
         if not seeds:
             continue
         values = [100 * row["scores"][decoding][metric] for row in seeds]
-        frames, height = (
-            statistics.fmean(row["frames_used"] for row in seeds),
-            statistics.fmean(values),
-        )
+        frames = statistics.fmean(row["frames_used"] for row in seeds)
+        height = statistics.fmean(values)
         spread = statistics.stdev(values) if len(values) > 1 else 0
         colour = "tab:green" if "PickNet" in name else "0.4"
         axis.errorbar(

@@ -172,12 +172,10 @@ class TemporalAttention(AttentionNetworks):
 
     def at_once(self, memory: Frames, before: Tensor) -> Tensor:
         "The same for whole captions; `before`, int64 (batch, time), holds the word before each."
-        rows, moving, state, steps = (
-            self.drop(self.words(before.T)),
-            self.moving(),
-            self.start(memory),
-            [],
-        )
+        rows = self.drop(self.words(before.T))
+        moving = self.moving()
+        state = self.start(memory)
+        steps = []
         for inputs in product(rows, self.word_gates):  # (time, batch, 4 hidden)
             state, seen, _ = moving.step(inputs, state, memory)
             steps.append((state[0], seen))

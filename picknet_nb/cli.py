@@ -561,12 +561,12 @@ def captioned(
     with joined() as device:
         (model, config, vocabulary, about), was = load_run(run, str(device)), noted(run)
         config = config if threshold is None else config.changed(threshold=threshold)
-        data, scale = (
+        data = (
             data
-            or same_as_noted(run, "--data", None, was["data"])
-            or "shapes" * (about.get("corpus") == "shapes"),
-            scale or was["scale"] or "small",
+        or same_as_noted(run, "--data", None, was["data"])
+        or "shapes" * (about.get("corpus") == "shapes")
         )
+        scale = scale or was["scale"] or "small"
         if not data:
             raise PickNetError(f"{run}: where are clips to judge it by? Name a corpus with --data")
         corpus = open_data(data, scale, device=str(device))

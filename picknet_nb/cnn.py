@@ -46,13 +46,11 @@ class CNN(nn.Module):
         batch_on_cuda: int | None = None,  # and on a GPU; None: as many
     ):
         super().__init__()
-        self.name, self.dims, self.image_size, self.weights, self.batch = (
-            name,
-            dims,
-            image_size,
-            weights,
-            batch,
-        )
+        self.name = name
+        self.dims = dims
+        self.image_size = image_size
+        self.weights = weights
+        self.batch = batch
         self.batch_on_cuda, self.body = batch_on_cuda or batch, body
         # for a body without any numbers of its own
         self.register_buffer("anchor", torch.empty(0), persistent=False)
@@ -392,22 +390,18 @@ class SameConv(nn.Conv2d):
             max((-(-side // stride) - 1) * stride + kernel - side, 0) for side in x.shape[-2:]
         )
         if tall % 2 or wide % 2:
-            x, tall, wide = (
-                F.pad(x, (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2)),
-                0,
-                0,
-            )
+            x = F.pad(x, (wide // 2, wide - wide // 2, tall // 2, tall - tall // 2))
+            tall = 0
+            wide = 0
         return F.conv2d(
             x, self.weight, self.bias, stride, (tall // 2, wide // 2), groups=self.groups
         )
 
 # %% ../nbs/04_cnn.ipynb #d67f0a9c
 # as in TensorFlow
-_conv, _norm, _act = (
-    partial(SameConv, bias=False),
-    partial(nn.BatchNorm2d, eps=1e-3),
-    partial(nn.ReLU6, inplace=True),
-)
+_conv = partial(SameConv, bias=False)
+_norm = partial(nn.BatchNorm2d, eps=1e-3)
+_act = partial(nn.ReLU6, inplace=True)
 
 
 class MBConv(nn.Module):
@@ -415,18 +409,14 @@ class MBConv(nn.Module):
 
     def __init__(self, inputs: int, outputs: int, kernel: int, stride: int, widen: int):
         super().__init__()
-        inner, self.widens, self.skips = (
-            widen * inputs,
-            widen > 1,
-            stride == 1 and inputs == outputs,
-        )
+        inner = widen * inputs
+        self.widens = widen > 1
+        self.skips = stride == 1 and inputs == outputs
         if self.widens:
             self._expand_conv, self._bn0, self._act0 = _conv(inputs, inner, 1), _norm(inner), _act()
-        self._depthwise_conv, self._bn1, self._act1 = (
-            _conv(inner, inner, kernel, stride, groups=inner),
-            _norm(inner),
-            _act(),
-        )
+        self._depthwise_conv = _conv(inner, inner, kernel, stride, groups=inner)
+        self._bn1 = _norm(inner)
+        self._act1 = _act()
         self._project_conv, self._bn2 = _conv(inner, outputs, 1), _norm(outputs)
 
     # (n, inputs, height, width) -> (n, outputs, height / stride, width / stride)
@@ -459,11 +449,9 @@ class EfficientNetLite0(nn.Module):
             for block in range(blocks):
                 self._blocks.append(MBConv(before, channels, kernel, 1 if block else stride, widen))
                 before = channels
-        self._conv_head, self._bn1, self._act1 = (
-            _conv(before, self.dims, 1),
-            _norm(self.dims),
-            _act(),
-        )
+        self._conv_head = _conv(before, self.dims, 1)
+        self._bn1 = _norm(self.dims)
+        self._act1 = _act()
 
     def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 1280)
         x = self._act0(self._bn0(self._conv_stem(images)))  # (n, 32, 112, 112)

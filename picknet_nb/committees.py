@@ -68,11 +68,9 @@ class StochasticNetworks(nn.Module):
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__()
-        word, hidden, self.latent = (
-            settings.word_embedding,
-            settings.hidden,
-            max(settings.hidden // 8, 1),
-        )
+        word = settings.word_embedding
+        hidden = settings.hidden
+        self.latent = max(settings.hidden // 8, 1)
         self.encoder = Encoder(
             feature_dims,
             settings.feature_embedding,
@@ -81,23 +79,15 @@ class StochasticNetworks(nn.Module):
             input_dropout=settings.input_dropout,
             video_vector=settings.video_vector,
         )
-        self.words, self.dropout = (
-            nn.Embedding(vocabulary_size, word, padding_idx=PAD),
-            settings.dropout,
-        )
-        self.word_gates, self.video_gates = (
-            nn.Linear(word, 4 * hidden),
-            nn.Linear(hidden, 4 * hidden, bias=False),
-        )
+        self.words = nn.Embedding(vocabulary_size, word, padding_idx=PAD)
+        self.dropout = settings.dropout
+        self.word_gates = nn.Linear(word, 4 * hidden)
+        self.video_gates = nn.Linear(hidden, 4 * hidden, bias=False)
         self.state_gates = nn.Linear(hidden, 4 * hidden, bias=False)
-        self.back_gates, self.back_state = (
-            nn.Linear(word + hidden, 4 * hidden),
-            nn.Linear(hidden, 4 * hidden, bias=False),
-        )
-        self.prior, self.posterior = (
-            nn.Linear(hidden, 2 * self.latent),
-            nn.Linear(hidden, 2 * self.latent),
-        )
+        self.back_gates = nn.Linear(word + hidden, 4 * hidden)
+        self.back_state = nn.Linear(hidden, 4 * hidden, bias=False)
+        self.prior = nn.Linear(hidden, 2 * self.latent)
+        self.posterior = nn.Linear(hidden, 2 * self.latent)
         # what z_{t-1} says to the means of both
         self.follow = nn.Linear(self.latent, 2 * self.latent, bias=False)
         self.shade = nn.Linear(self.latent, hidden, bias=False)  # W_z
@@ -357,10 +347,8 @@ class Evaluator(nn.Module):
         super().__init__()
         self.words = nn.Embedding(vocabulary_size, settings.word_embedding, padding_idx=PAD)
         self.phrases = nn.Linear(3 * settings.word_embedding, settings.hidden)
-        self.sentence, self.video = (
-            nn.Linear(settings.hidden, settings.hidden),
-            nn.Linear(members * settings.hidden, settings.hidden),
-        )
+        self.sentence = nn.Linear(settings.hidden, settings.hidden)
+        self.video = nn.Linear(members * settings.hidden, settings.hidden)
 
     def see(self, memory: Sequence[Seen]) -> Tensor:  # (batch, hidden)
         videos = torch.cat([each.video for each in memory], -1).detach()
@@ -375,10 +363,8 @@ class Evaluator(nn.Module):
         return F.normalize(heard.to(full_precision(heard.dtype)), dim=-1)
 
     def loss(self, memory: Sequence[Seen], words: Tensor) -> Tensor:
-        videos, own = (
-            memory[0].video.detach(),
-            torch.eye(len(words), dtype=torch.bool, device=words.device),
-        )
+        videos = memory[0].video.detach()
+        own = torch.eye(len(words), dtype=torch.bool, device=words.device)
         same_clip = (videos[:, None] == videos[None]).all(-1)
         scores = 10 * self.see(memory) @ self.hear(words).T  # (clips, captions)
         return F.cross_entropy(

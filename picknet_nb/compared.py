@@ -146,12 +146,10 @@ def compare_captioners(
 ) -> dict:
     """Four kinds of picks in front of every captioner: train, caption, score, and write one
     result file; what is done is not done again."""
-    started, scale, names, beams = (
-        time.monotonic(),
-        present_scale(scale),
-        list(captioners or CAPTIONERS),
-        tuple(beams),
-    )
+    started = time.monotonic()
+    scale = present_scale(scale)
+    names = list(captioners or CAPTIONERS)
+    beams = tuple(beams)
     folder = Path(folder or data_folder()/"runs"/f"{Path(data).name}-{scale}-captioners")
     settings = {name: {**own_changes(scale, name), **(changes or {})} for name in names}
     for each in settings.values():

@@ -458,10 +458,8 @@ def load_corpus(
 ) -> Corpus:
     "Read and check a corpus folder, and put it on a device."
     path, videos = Path(path), Path(path)/"videos.safetensors"
-    about, captions = (
-        _read_about(path/"corpus.json"),
-        read_json(path/"captions.json", CorpusError),
-    )
+    about = _read_about(path/"corpus.json")
+    captions = read_json(path/"captions.json", CorpusError)
     features, glances = _read_videos(videos)
     built, ids = about["settings"], about["ids"]
     settings = replace(settings or built, cnn=built.cnn, glance_size=built.glance_size)

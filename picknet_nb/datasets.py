@@ -459,10 +459,8 @@ def prepare_features(
     ids = [each for each in texts if each in readers and (looks is None or each in looks)]
     if not ids:
         raise CorpusError(sources[0], f"shares not one video id with {captions}")
-    which, tensors = (
-        read_splits(splits, ids),
-        {"features": _rows(readers, ids, settings.frames, sources[0])},
-    )
+    which = read_splits(splits, ids)
+    tensors = {"features": _rows(readers, ids, settings.frames, sources[0])}
     if looks is not None:
         tensors["glances"] = _rows(looks, ids, settings.frames, _listed(glances)[0], torch.uint8)
     corpus = write_corpus(
@@ -511,13 +509,11 @@ def prepare_joined(
 ) -> Corpus:
     "One corpus of several that were made alike."
     check_alike(corpora)
-    first, kept = (
-        corpora[0],
-        [
-            each.splits["train"] if number and more_training else torch.arange(len(each.ids))
-            for number, each in enumerate(corpora)
-        ],
-    )
+    first = corpora[0]
+    kept = [
+        each.splits["train"] if number and more_training else torch.arange(len(each.ids))
+        for number, each in enumerate(corpora)
+    ]
     place = {
         each: place
         for place, each in enumerate(

@@ -235,10 +235,8 @@ def burn_in(
     (width, height), size = picture.size, max(10, min(picture.size) // 18)
     canvas = Image.new("RGB", (width, height + round(3.9 * size) // 2 * 2), "white")
     canvas.paste(picture)
-    draw, letters = (
-        ImageDraw.Draw(canvas),
-        max(4, int(width * 0.96 / _font(size).getlength("a man is") * 8)),
-    )
+    draw = ImageDraw.Draw(canvas)
+    letters = max(4, int(width * 0.96 / _font(size).getlength("a man is") * 8))
     lines = "\n".join(textwrap.wrap(drawable(text), letters)[:3])
     draw.multiline_text(
         (width * 0.02, height + size * 0.15), lines, "black", _font(size), spacing=size * 0.1
@@ -300,10 +298,8 @@ def render(
     if kind not in (".gif", ".mp4"):
         raise VideoError(out, "the name of a rendered clip must end in .gif or .mp4")
     import_pyplot()  # whose font the captions are written in
-    rate, largest = (
-        rate or (8 if kind == ".gif" else 24),
-        largest or (240 if kind == ".gif" else 720),
-    )
+    rate = rate or (8 if kind == ".gif" else 24)
+    largest = largest or (240 if kind == ".gif" else 720)
     hidden = out.with_name(f".{os.getpid()}.{out.name}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -329,10 +329,8 @@ class Board:
 
     def draw_tab(self, state: Exploration, outcome: Outcome) -> None:
         "The strip, and the tab that is open."
-        self.parts["strip"].value, waiting = (
-            strip_html(outcome, state.frame),
-            bool(state.viewing.looks.left()),
-        )
+        self.parts['strip'].value = strip_html(outcome, state.frame)
+        waiting = bool(state.viewing.looks.left())
         if self.tabs.selected_index == 1:
             if waiting:
                 self.parts[
@@ -378,11 +376,9 @@ class Explorer:
         self.exploration = Exploration(
             load_captioner(run, device, weights), Library(videos, captions)
         )
-        self.board, self.controls, widgets = (
-            Board(self.exploration),
-            make_controls(self.exploration),
-            _import_widgets(),
-        )
+        self.board = Board(self.exploration)
+        self.controls = make_controls(self.exploration)
+        widgets = _import_widgets()
         rows = (("clip", "upload", "picker"), ("threshold", "limits"), ("play", "frame"))
         lines = [widgets.HBox([self.controls[name] for name in row]) for row in rows]
         top, parts = widgets.HTML(STYLE + self.head()), self.board.parts

@@ -33,11 +33,9 @@ def caption_weights(
     corpus: Corpus, config: Config
 ) -> Tensor:  # (captions,): 1 on average over the captions of each training clip
     "How much each caption counts: the more, the better it agrees with the others of its clip."
-    cider, captions, owner = (
-        cider_for(config.policy, corpus),
-        corpus.pairs("train"),
-        corpus.caption_video,
-    )
+    cider = cider_for(config.policy, corpus)
+    captions = corpus.pairs("train")
+    owner = corpus.caption_video
     agreement = torch.cat([cider(corpus.words[some], owner[some]) for some in captions.split(4096)])
     agreement = agreement.clamp(min=1e-3) ** config.training.consensus
     clips = agreement.new_zeros(len(corpus.ids))
@@ -140,16 +138,12 @@ class ExtendedSupervision(Supervision):
             spoken, gained = word_loss(
                 self.captioner, self.cider, rows, videos, self.corpus.settings.max_words
             )
-            loss, measures = (
-                (1 - training.word_weight) * loss + training.word_weight * spoken,
-                {**measures, "word_reward": gained},
-            )
+            loss = (1 - training.word_weight) * loss + training.word_weight * spoken
+            measures = {**measures, "word_reward": gained}
         if self.shares is not None:
             missed = mention_loss(self.captioner.mentions(memory.video), self.shares[videos])
-            loss, measures = (
-                loss + self.config.captioner.mention_weight * missed,
-                {**measures, "mentions": missed.detach()},
-            )
+            loss = loss + self.config.captioner.mention_weight * missed
+            measures = {**measures, "mentions": missed.detach()}
         return loss, measures
 
 # %% ../nbs/24_extras.ipynb #aca73431

@@ -190,12 +190,10 @@ def lstm_cell(
 ) -> tuple[Tensor, ...]:  # six times (batch, hidden)
     "Equations 1 to 6: the gates i, f, c~ and o, the new cell, the new state."
     i, f, g, o = (inputs + product.to(cell.dtype)).chunk(4, -1)
-    i, f, g, o = (
-        i.sigmoid(),
-        f.sigmoid(),
-        g.tanh(),
-        o.sigmoid() if output_gate == "sigmoid" else o.tanh(),
-    )
+    i = i.sigmoid()
+    f = f.sigmoid()
+    g = g.tanh()
+    o = o.sigmoid() if output_gate == "sigmoid" else o.tanh()
     cell = f * cell + i * g
     return i, f, g, o, cell, (o * cell.tanh()).to(product.dtype)
 
@@ -270,12 +268,10 @@ class LSTMScan(torch.autograd.Function):
     @staticmethod
     def forward(ctx, inputs: Tensor, weight: Tensor, output_gate: str) -> Tensor:
         hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
-        cell, states, saved, across = (
-            hidden.to(full_precision(hidden.dtype)),
-            [hidden],
-            [],
-            turned(weight),
-        )
+        cell = hidden.to(full_precision(hidden.dtype))
+        states = [hidden]
+        saved = []
+        across = turned(weight)
         for step in inputs:
             *gates, new, hidden = lstm_cell(step, hidden @ across, cell, output_gate)
             states.append(hidden), saved.extend((*gates, new, cell))
@@ -289,11 +285,9 @@ class LSTMScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, d_states: Tensor):
         weight, states, *saved = ctx.saved_tensors
-        d_product, d_cell, d_inputs = (
-            torch.zeros_like(states[0]),
-            torch.zeros_like(saved[0]),
-            [None] * len(d_states),
-        )
+        d_product = torch.zeros_like(states[0])
+        d_cell = torch.zeros_like(saved[0])
+        d_inputs = [None] * len(d_states)
         for t in reversed(range(len(d_states))):
             d_inputs[t], d_cell = lstm_cell_gradient(
                 d_states[t], d_product, d_cell, *saved[6 * t : 6 * t + 6], ctx.output_gate
@@ -365,10 +359,8 @@ def move_state_gradient(
     "Back through equations 9 and 10: gradients of the sums inside p~ and z, and of p_{t-1}."
     d_state = d_carry + d_state + d_product
     d_new = d_state * update
-    d_proposal, d_update = (
-        _through_tanh(d_new, proposal),
-        _through_sigmoid(d_state * (proposal - before), update),
-    )
+    d_proposal = _through_tanh(d_new, proposal)
+    d_update = _through_sigmoid(d_state * (proposal - before), update)
     return d_proposal.to(d_product.dtype), d_update, d_state - d_new
 
 # %% ../nbs/09_fast.ipynb #56029a4f
@@ -440,11 +432,9 @@ class GRUScan(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, d_states: Tensor):
         gate_weight, state_weight, states, kept_states, *saved = ctx.saved_tensors
-        d_product, d_carry, d_inputs = (
-            torch.zeros_like(states[0]),
-            torch.zeros_like(saved[0]),
-            [None] * len(d_states),
-        )
+        d_product = torch.zeros_like(states[0])
+        d_carry = torch.zeros_like(saved[0])
+        d_inputs = [None] * len(d_states)
         for t in reversed(range(len(d_states))):
             update, reset, proposal = saved[3 * t : 3 * t + 3]
             d_proposal, d_update, d_carry = move_state_gradient(

@@ -48,10 +48,8 @@ def foresee_extraction(
     workers: int | None = None,
 ) -> float:  # seconds
     "How long it will take to extract what is not there yet; 0 where no clip can be read."
-    left, readers = (
-        [path for name, path in files.items() if not part_path(out, name).exists()],
-        workers or max(1, usable_cores() - 1),
-    )
+    left = [path for name, path in files.items() if not part_path(out, name).exists()]
+    readers = workers or max(1, usable_cores() - 1)
     cnn(torch.zeros(1, 3, cnn.image_size, cnn.image_size, dtype=torch.uint8))
     spent = []
     # from the beginning, the middle and the end: clips may be sorted by kind
@@ -147,10 +145,8 @@ def seconds_of(part: Part, model: Model, corpus: Corpus, config: Config, steps: 
     and one validation."""
     # captions of one length go together, as in training
     lengths = (corpus.words != PAD).sum(1) if part.of_captions else None
-    owner, together = (
-        corpus.caption_video,
-        config.training.captions_together if part.of_captions else 1,
-    )
+    owner = corpus.caption_video
+    together = config.training.captions_together if part.of_captions else 1
     batches = epoch_order(
         part.items, config.training.batch_size, 0, owner=owner, together=together, lengths=lengths
     )

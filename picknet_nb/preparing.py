@@ -379,11 +379,9 @@ def prepare_videos(
     from picknet_nb.datasets import prepare_videos as make, read_captions, read_splits
     from picknet_nb.extraction import list_videos
 
-    clip, texts, files = (
-        clip_settings(settings_of(settings)),
-        read_captions(captions),
-        list_videos(videos),
-    )
+    clip = clip_settings(settings_of(settings))
+    texts = read_captions(captions)
+    files = list_videos(videos)
     splits = checked_splits(splits, captions, videos, texts, files, out)
     with joined() as device:
         eye = load_cnn(cnn, weights, device)

@@ -155,10 +155,8 @@ def differences(before: dict, now: dict) -> str:
     marks = ("corpus",) if "learned_from" in before else ("corpus", "vocabulary", "features")
 
     def facts(made):
-        recipe, data = (
-            Recipe(**made["recipe"]),
-            {name: made[name] for name in marks} | ({} if marks[1:] else made["learned_from"]),
-        )
+        recipe = Recipe(**made["recipe"])
+        data = {name: made[name] for name in marks} | ({} if marks[1:] else made["learned_from"])
         return {
             "picker": recipe.label,
             "adapted": recipe.adapted,
@@ -287,11 +285,9 @@ def train_row(
     """Train and measure one row for one seed, unless that was done before; decode once more
     where another beam is asked for."""
     seed, (start, _) = config.training.seed, stage_one(config, recipe)
-    path, home, first = (
-        row_path(folder, seed, name),
-        folder/f"seed-{seed}" / slug(name),
-        folder/f"seed-{seed}" / start,
-    )
+    path = row_path(folder, seed, name)
+    home = folder/f"seed-{seed}" / slug(name)
+    first = folder/f"seed-{seed}" / start
     try:
         row = find_row(folder, corpus, config, name, recipe)
     except FileError as reason:
@@ -359,13 +355,11 @@ class Plan:
 
     # the folder of each, and its settings
     def __init__(self, tables: dict[Path, Config], corpus: Corpus, rows: list[str], seeds: int):
-        self.corpus, self.rows, self.done, self.jobs, self.waiting = (
-            corpus,
-            rows,
-            set(),
-            deque(),
-            [],
-        )
+        self.corpus = corpus
+        self.rows = rows
+        self.done = set()
+        self.jobs = deque()
+        self.waiting = []
         for folder, config in tables.items():
             for each in (
                 config.changed(seed=seed)
@@ -466,10 +460,8 @@ def default_workers() -> int:
 def shared_gpu() -> Iterator[bool]:
     """Inside this block, new processes use one GPU at the same time and not in turns; what comes
     out: whether they do."""
-    control, names = (
-        shutil.which("nvidia-cuda-mps-control"),
-        ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"),
-    )
+    control = shutil.which("nvidia-cuda-mps-control")
+    names = ("CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY")
     if not control or any(name in os.environ for name in names):  # somebody else has seen to it
         yield bool(control)
         return
@@ -715,11 +707,9 @@ def reproduce(
     """Train, caption and score rows; write the result file of these and of all that are there;
     what is done is not done again."""
     folder, started = Path(folder or table_folder(data, scale, changes)), time.monotonic()
-    config, scale, rows = (
-        check_changes(preset(scale), changes or {}),
-        present_scale(scale),
-        list(rows or ROWS),
-    )
+    config = check_changes(preset(scale), changes or {})
+    scale = present_scale(scale)
+    rows = list(rows or ROWS)
     check_rows(rows)
     if scores:
         check_scorers()
@@ -727,10 +717,8 @@ def reproduce(
     # workers open it for themselves
     corpus = open_data(data, scale, device="cpu" if workers > 1 else device, bars=bars)
     check_split(corpus, "test")
-    config, load = (
-        replace(config, clip=corpus.settings),
-        partial(open_data, data, scale, device=device, bars=False),
-    )
+    config = replace(config, clip=corpus.settings)
+    load = partial(open_data, data, scale, device=device, bars=False)
     meanwhile = (
         scored_meanwhile(folder, corpus.references("test"))
         if scores and workers > 1

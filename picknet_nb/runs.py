@@ -690,20 +690,16 @@ def save_checkpoint(trainer: Trainer, step) -> None:
         raise RunError(
             trainer.folder, f"cannot be written ({reason.strerror}); {before}"
         ) from reason
-    trainer.best_weights, trainer.saved, trainer.kept = (
-        None,
-        time.monotonic(),
-        str(trainer.progress),
-    )
+    trainer.best_weights = None
+    trainer.saved = time.monotonic()
+    trainer.kept = str(trainer.progress)
     trainer.cost = trainer.saved - started
 
 # %% ../nbs/25_runs.ipynb #ad343c61
 def _check_moments(stored: dict, optimiser: torch.optim.Optimizer) -> None:
     "Refuse an optimiser's state with another rate, or with moments that fit other weights."
-    now, weights = (
-        optimiser.state_dict(),
-        [weight for group in optimiser.param_groups for weight in group["params"]],
-    )
+    now = optimiser.state_dict()
+    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
     for was, group in zip(stored["param_groups"], now["param_groups"], strict=True):
         for name in ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "params"):
             pair = [torch.as_tensor(each[name], dtype=torch.float64) for each in (was, group)]

@@ -231,10 +231,8 @@ class Judge:
         picks: Tensor,  # bool (frames,)
     ) -> Rewards:
         "What the picks so far are worth, after each of them."
-        so_far, reward = (
-            first_picks(picks),
-            Reward(self.settings, self.cider, viewing.diversity_scale),
-        )
+        so_far = first_picks(picks)
+        reward = Reward(self.settings, self.cider, viewing.diversity_scale)
         spoken, video = (None, 0) if viewing.video is None else (words, viewing.video)
         videos = torch.full((len(so_far),), video, device=picks.device)
         return reward(

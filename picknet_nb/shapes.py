@@ -64,10 +64,8 @@ def paint(
     reach = 1.45 * size + 2  # the corner of a turned square
     top, bottom = (int(min(max(y + side, 0), SIDE)) for side in (-reach, reach + 1))
     left, right = (int(min(max(x + side, 0), SIDE)) for side in (-reach, reach + 1))
-    across, down = (
-        np.arange(left, right, dtype=np.float32)[None] - x,
-        np.arange(top, bottom, dtype=np.float32)[:, None] - y,
-    )
+    across = np.arange(left, right, dtype=np.float32)[None] - x
+    down = np.arange(top, bottom, dtype=np.float32)[:, None] - y
     if turn:
         across, down = (
             np.cos(turn) * across + np.sin(turn) * down,
@@ -369,10 +367,8 @@ def make_story(
 def _backdrop(scene: Scene) -> np.ndarray:  # float32 (SIDE, SIDE, 3)
     "A gradient with faint waves."
     top, bottom = (np.asarray(colour, np.float32) for colour in BACKDROPS[scene.backdrop])
-    down, across = (
-        np.linspace(0, 1, SIDE, dtype=np.float32)[:, None, None],
-        np.linspace(0, 1, SIDE, dtype=np.float32)[None, :, None],
-    )
+    down = np.linspace(0, 1, SIDE, dtype=np.float32)[:, None, None]
+    across = np.linspace(0, 1, SIDE, dtype=np.float32)[None, :, None]
     many, few, begin = scene.waves
     return (top + down * (bottom - top)) * (
         1 + 0.12 * np.sin(2 * np.pi * (few * across + many * down) + begin)
@@ -625,10 +621,8 @@ def rule_of_thumb(
     picks, last = torch.ones(glances.shape[:2], dtype=torch.bool), pictures[:, 0]
     for frame, picture in enumerate(pictures.unbind(1)[1:], 1):
         change = F.avg_pool2d(picture - last, 7).abs()  # (clips, 8, 8)
-        middle, border = (
-            change[:, 2:6, 2:6].mean((1, 2)),
-            (change.sum((1, 2)) - change[:, 1:7, 1:7].sum((1, 2))) / 28,
-        )
+        middle = change[:, 2:6, 2:6].mean((1, 2))
+        border = (change.sum((1, 2)) - change[:, 1:7, 1:7].sum((1, 2))) / 28
         picks[:, frame] = (middle > 0.12) & (middle > 2 * border)
         last = torch.where(picks[:, frame, None, None], picture, last)
     return picks

@@ -145,10 +145,8 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     if len(lines) not in (_EARLY, epochs) or not lines:
         return
     line = lines[-1]
-    found, shares = (
-        worries(Signs(**line["signs"])),
-        (line.get("inside"), line["validation"].get("inside")),
-    )
+    found = worries(Signs(**line["signs"]))
+    shares = (line.get("inside"), line["validation"].get("inside"))
     if line["signs"]["clips"] >= _FEW:
         if at_rest([each["validation"]["CIDEr"] for each in lines]):
             found.append(

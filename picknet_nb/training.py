@@ -128,12 +128,10 @@ class Step:
         config: Config,
         shadow: Shadow | None = None,  # a running average that follows
     ):
-        self.stage, self.parts, self.training, self.shadow = (
-            stage,
-            [list(part.parameters()) for part in parts],
-            config.training,
-            shadow,
-        )
+        self.stage = stage
+        self.parts = [list(part.parameters()) for part in parts]
+        self.training = config.training
+        self.shadow = shadow
         device = self.parts[0][0].device
         self.on_gpu, self.sums, self.recordings = device.type == "cuda", Sums(device), {}
         decays = [
@@ -210,10 +208,8 @@ def check_groups(corpus: Corpus, config: Config) -> None:
     too few and will never be learned from."""
     together, training = config.training.captions_together, corpus.splits["train"]
     counts = corpus.caption_video.bincount(minlength=len(corpus.ids))[training]
-    few, off = (
-        int((counts < together).sum()),
-        " and word_epochs=0" if config.training.word_epochs else "",
-    )
+    few = int((counts < together).sum())
+    off = " and word_epochs=0" if config.training.word_epochs else ""
     if few == len(training) > 0:
         most = int(counts.max())
         raise TrainingError(
@@ -385,11 +381,9 @@ def save_if_due(trainer: Trainer, step: Step, pressed: list) -> None:
 # %% ../nbs/26_training.ipynb #27142bfe
 def run_epoch(trainer: Trainer, step: Step, items: Tensor, validate: Callable, bar: tqdm) -> None:
     "One pass: the steps that are left of it, validation, a line in the log, a checkpoint."
-    progress, started, alone = (
-        trainer.progress,
-        time.monotonic() - trainer.progress.seconds,
-        trainer.share[1] == 1,
-    )
+    progress = trainer.progress
+    started = time.monotonic() - trainer.progress.seconds
+    alone = trainer.share[1] == 1
     step.stage.start_epoch(progress.epoch)
     seed = seed_of(trainer.config.training.seed, STAGES.index(progress.stage), progress.epoch)
     for indices, places in islice(zip(*batches_of(trainer, items, seed)), progress.step, None):
@@ -532,10 +526,8 @@ def learned_validation(trainer: Trainer) -> Validation:
 def reinforce(trainer: Trainer, reward: Reward) -> None:
     "Stage two: the policy alone, rewarded by the captioner as it is."
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
-    wanted, some = (
-        (config.policy.min_picks + config.policy.first_max_picks) / 2,
-        corpus.glances[corpus.splits["train"][:256]],
-    )
+    wanted = (config.policy.min_picks + config.policy.first_max_picks) / 2
+    some = corpus.glances[corpus.splits["train"][:256]]
     about = read_about(trainer.folder) if (trainer.folder/"run.json").exists() else {}
     learned = (
         about.get("began_from", {}).get("policy")

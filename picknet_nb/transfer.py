@@ -129,10 +129,8 @@ class Start:
 
     def told(self, corpus: Corpus) -> str:
         "The same in a sentence."
-        words, shared = (
-            len(corpus.vocabulary),
-            sum(word in self.words.ids for word in corpus.vocabulary.words),
-        )
+        words = len(corpus.vocabulary)
+        shared = sum(word in self.words.ids for word in corpus.vocabulary.words)
         return (
             f"begins with {self.name}, which has learned from {self.corpus or 'other clips'} and "
             f"knows {shared:,} of these {words:,} words"

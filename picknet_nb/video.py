@@ -118,24 +118,18 @@ def show_frames(
     pyplot, frames = import_pyplot(), torch.as_tensor(frames).cpu()
     count, columns = len(frames), max(1, min(columns, len(frames)))
     tall, gap = frames.shape[-2] / frames.shape[-1], 0.07
-    above, bars, below = (
-        0.2 * (titles is not None),
-        0.4 * (probabilities is not None),
-        0.22 * (captions is not None),
-    )
-    across, down = (
-        columns * (1 + gap) + gap,
-        -(-count // columns) * (above + tall + bars + below + gap) + gap,
-    )
+    above = 0.2 * (titles is not None)
+    bars = 0.4 * (probabilities is not None)
+    below = 0.22 * (captions is not None)
+    across = columns * (1 + gap) + gap
+    down = -(-count // columns) * (above + tall + bars + below + gap) + gap
     figure = pyplot.figure(figsize=(width, width * down / across + 0.25 * bool(heading)), dpi=80)
     axes = figure.add_axes((0, 0, 1, down / (down + 0.25 * bool(heading) * across / width)))
     # a $ is a $
     text = dict(ha="center", fontsize=min(max(8 * width / columns, 6), 10), parse_math=False)
     for i, image in enumerate(frames):
-        left, top = (
-            gap + i % columns * (1 + gap),
-            gap + i // columns * (above + tall + bars + below + gap) + above,
-        )
+        left = gap + i % columns * (1 + gap)
+        top = gap + i // columns * (above + tall + bars + below + gap) + above
         picked = picks is not None and bool(picks[i])
         draw_frame(axes, image, left, top, tall, picked * min(3.5 * width / columns, 3))
         if probabilities is not None:
@@ -238,10 +232,8 @@ def _opened(path, source: str, seconds: float, **how):
     # later ones never fail on a strange letter in a title
     if int(av.__version__.split(".")[0]) < 19:
         how["metadata_errors"] = "ignore"
-    pixels, hint = (
-        limit("PICKNET_FRAME_PIXELS"),
-        f": only these formats are read: {' '.join(FORMATS)}",
-    )
+    pixels = limit("PICKNET_FRAME_PIXELS")
+    hint = f": only these formats are read: {' '.join(FORMATS)}"
     sizes = {"max_pixels": str(pixels), "max_streams": str(limit("PICKNET_STREAMS"))}
     try:
         with av.open(source, timeout=max(seconds, 0.01), options=sizes, **how) as container:
@@ -312,10 +304,8 @@ def _length(head: bytes) -> int:
     # Matroska: the first bit set tells how many bytes the number has
     if head[:4] in (b"\x1aE\xdf\xa3", b"\x18S\x80g") and len(head) > 4:
         width = 9 - head[4].bit_length()
-        value, unknown = (
-            int.from_bytes(head[4 : 4 + width], "big") - (1 << 7 * width),
-            (1 << 7 * width) - 1,
-        )
+        value = int.from_bytes(head[4 : 4 + width], "big") - (1 << 7 * width)
+        unknown = (1 << 7 * width) - 1
         return 4 + width + value if width < 9 and value != unknown else 0
     return 0
 

@@ -240,19 +240,15 @@ class _Orders:
         memory_limit: int
         | None = None,  # bytes that a worker may take beyond what it begins with, on Linux
     ):
-        self.do, self.workers, self.arguments, self.room, self.collect = (
-            do,
-            workers,
-            arguments,
-            room,
-            collect,
-        )
-        self.setup, self.start, self.time_limit, self.memory_limit = (
-            setup,
-            start,
-            time_limit,
-            memory_limit,
-        )
+        self.do = do
+        self.workers = workers
+        self.arguments = arguments
+        self.room = room
+        self.collect = collect
+        self.setup = setup
+        self.start = start
+        self.time_limit = time_limit
+        self.memory_limit = memory_limit
 
 # %% ../nbs/02_workers.ipynb #36542285
 def _answered(busy: list[_Worker]) -> list[_Worker]:

@@ -227,10 +227,8 @@ def test_the_front_page_is_short():
 
 def test_the_front_page_shows_a_real_clip_being_watched():
     "With the model that is in the box, in few bytes, described for those who cannot see it."
-    page, picture = (
-        (FOLDER.parent/"README.md").read_text(encoding="utf-8"),
-        FOLDER/"images"/"moving.webp",
-    )
+    page = (FOLDER.parent/"README.md").read_text(encoding="utf-8")
+    picture = FOLDER/"images"/"moving.webp"
     described = re.search(r"!\[(.+?)\]\(nbs/images/moving\.webp\)", page)
     made = json.loads(
         (FOLDER.parent/"data"/"results"/"front_page.json").read_text(encoding="utf-8")
@@ -255,10 +253,8 @@ def test_a_moving_picture_of_any_clip(tmp_path):
     assert pictures == 30 + steps * len(found.picked) + len(found.text.split())
     # pictures that are alike become one that stays longer
     assert 20 < made.n_frames <= pictures and made.width == moving_picture.WIDTH
-    first, last = (
-        (made.seek(0), made.convert("L").copy())[1],
-        (made.seek(made.n_frames - 1), made.convert("L").copy())[1],
-    )
+    first = (made.seek(0), made.convert("L").copy())[1]
+    last = (made.seek(made.n_frames - 1), made.convert("L").copy())[1]
     sentence = (0, made.height - 45, made.width, made.height)
     # black letters, at the end only
     assert first.crop(sentence).getextrema()[0] > 200 > 100 > last.crop(sentence).getextrema()[0]

@@ -342,14 +342,10 @@ class Attentive(torch.nn.Module):
 
     def __init__(self, settings, feature_dims, vocabulary_size):
         super().__init__()
-        self.see, self.words = (
-            torch.nn.Linear(feature_dims, settings.hidden),
-            torch.nn.Embedding(vocabulary_size, settings.hidden),
-        )
-        self.cell, self.output = (
-            torch.nn.GRUCell(2 * settings.hidden, settings.hidden),
-            torch.nn.Linear(settings.hidden, vocabulary_size),
-        )
+        self.see = torch.nn.Linear(feature_dims, settings.hidden)
+        self.words = torch.nn.Embedding(vocabulary_size, settings.hidden)
+        self.cell = torch.nn.GRUCell(2 * settings.hidden, settings.hidden)
+        self.output = torch.nn.Linear(settings.hidden, vocabulary_size)
 
     def encode(self, picked):
         return {"frames": self.see(picked.features.float()), "mask": picked.mask}

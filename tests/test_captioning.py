@@ -198,10 +198,8 @@ def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(
 
 def test_whoever_draws_at_random_draws_in_order(captioner, toy, monkeypatch):
     monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
-    by_chance, paths = (
-        replace(captioner, eye=replace(captioner.eye, picker=make_picker("random", 5))),
-        find_videos([toy/"videos"]),
-    )
+    by_chance = replace(captioner, eye=replace(captioner.eye, picker=make_picker("random", 5)))
+    paths = find_videos([toy/"videos"])
     picked = []
     for way in (by_chance.caption_many, by_chance.caption_in_turn):
         torch.manual_seed(0)
@@ -317,10 +315,8 @@ def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(
     captioner, toy, name, number, grey, seen
 ):
     clip, _ = captioner.read(toy/"videos"/"example.mp4")
-    cnn, policy = (
-        captioner.eye.cnn,
-        captioner.eye.picker.policy if grey else Policy(captioner.eye.cnn.dims, 16),
-    )
+    cnn = captioner.eye.cnn
+    policy = captioner.eye.picker.policy if grey else Policy(captioner.eye.cnn.dims, 16)
     counting = Counting(cnn.name, cnn.body, cnn.dims, cnn.image_size)
     picker = make_picker(name, number, policy if name == "learned" else None)
     eye = replace(captioner.eye, cnn=counting, picker=picker, glance_size=56 if grey else 0)
@@ -335,10 +331,8 @@ def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(
 
 
 def test_a_threshold_is_for_policies(captioner, toy, tmp_path):
-    path, unsure = (
-        toy/"videos"/"example.mp4",
-        load_captioner(undecided(shutil.copytree(toy/"run", tmp_path/"run")), device="cpu"),
-    )
+    path = toy/"videos"/"example.mp4"
+    unsure = load_captioner(undecided(shutil.copytree(toy/"run", tmp_path/"run")), device="cpu")
     assert len(unsure.caption(path, threshold=0.01).picked) > len(
         unsure.caption(path, threshold=0.99).picked
     )

@@ -181,10 +181,8 @@ def test_both_ways_to_sum_agree():
     torch.manual_seed(0)
     counts = torch.randint(0, 4, (50, 7), dtype=torch.uint8)
     counts[0] = 0
-    rows, running = (
-        torch.randint(0, 50, (5, 4, 9)) * (torch.rand(5, 4, 9) < 0.5),
-        torch.randint(1, 4, (5, 4, 9)),
-    )
+    rows = torch.randint(0, 50, (5, 4, 9)) * (torch.rand(5, 4, 9) < 0.5)
+    running = torch.randint(1, 4, (5, 4, 9))
     squares = torch.rand(5, 4, 9, dtype=torch.float64)
     torch.testing.assert_close(
         *(clipped_dot(counts, rows, running, squares, everywhere) for everywhere in (True, False))

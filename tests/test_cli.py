@@ -535,10 +535,8 @@ def own(tmp_path, monkeypatch):
     "A folder with a module of one's own, and no trace of it afterwards."
     from test_reproduction import MINE
 
-    before, registries = (
-        [dict(registry) for registry in (ROWS, PICKERS, CAPTIONERS)],
-        (ROWS, PICKERS, CAPTIONERS),
-    )
+    before = [dict(registry) for registry in (ROWS, PICKERS, CAPTIONERS)]
+    registries = (ROWS, PICKERS, CAPTIONERS)
     (tmp_path/"my_own.py").write_text(MINE)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))

@@ -417,10 +417,8 @@ def timm(monkeypatch) -> ModuleType:
         return Pretended(num_classes)
 
     module.create_model, module.asked, module.data = create_model, asked, data
-    module.is_model, module.list_models = (
-        lambda name: name in ("clay_small", "clay_large"),
-        lambda: ["clay_small", "clay_large"],
-    )
+    module.is_model = lambda name: name in ("clay_small", "clay_large")
+    module.list_models = lambda: ["clay_small", "clay_large"]
     data.resolve_model_data_config = lambda net: {
         "mean": (0.1, 0.2, 0.3),
         "std": (0.5, 0.25, 1.0),
@@ -497,10 +495,8 @@ def test_fast_on_cuda_equals_plain(name):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_lite0_on_cuda_equals_plain():
-    plain, quick = (
-        load_cnn("efficientnet-lite0", "random", fast=False),
-        load_cnn("efficientnet-lite0", "random", "cuda"),
-    )
+    plain = load_cnn("efficientnet-lite0", "random", fast=False)
+    quick = load_cnn("efficientnet-lite0", "random", "cuda")
     assert quick.batch == 512 and quick.device.type == "cuda"
     found = quick(synthetic()).cpu()
     assert ((plain(synthetic()) - found).norm() / found.norm()) < 0.01

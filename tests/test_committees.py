@@ -231,10 +231,8 @@ def test_gradients_by_finite_differences(name):
         some_captioner(name, 4, 9, feature_embedding=3, word_embedding=3, hidden=4).double().eval()
     )
     picks = torch.tensor([[True, True, True, True, True], [True, False, True, False, False]])
-    clips, words = (
-        pick_frames(torch.randn(2, 5, 4).double(), picks),
-        torch.tensor([[5, 6, 3], [7, 3, 0]]),
-    )
+    clips = pick_frames(torch.randn(2, 5, 4).double(), picks)
+    words = torch.tensor([[5, 6, 3], [7, 3, 0]])
     loss = lambda features: caption_loss(
         captioner.teach(captioner.encode(clips._replace(features=features)), words), words
     )
@@ -349,10 +347,8 @@ def plain_video(encoder: BoundaryEncoder, frames: torch.Tensor) -> torch.Tensor:
     size = encoder.lstm.hidden_size
     upper = torch.nn.LSTM(size, size)
     upper.weight_ih_l0, upper.weight_hh_l0 = encoder.upper_inputs.weight, encoder.upper_state.weight
-    upper.bias_ih_l0, upper.bias_hh_l0 = (
-        encoder.upper_inputs.bias,
-        torch.nn.Parameter(torch.zeros(4 * size)),
-    )
+    upper.bias_ih_l0 = encoder.upper_inputs.bias
+    upper.bias_hh_l0 = torch.nn.Parameter(torch.zeros(4 * size))
     h = c = above_h = above_c = torch.zeros(1, size)
     for number, frame in enumerate(frames):
         x = encoder.embedding(frame[None])
@@ -425,10 +421,8 @@ def bound_of(captioner, memory, words, samples=400):
 def test_the_bound_is_a_bound():
     torch.manual_seed(0)
     captioner, memory, words = stochastic()
-    bound, weighted = (
-        bound_of(captioner, memory, words),
-        log_likelihood(captioner, memory, words, 3000),
-    )
+    bound = bound_of(captioner, memory, words)
+    weighted = log_likelihood(captioner, memory, words, 3000)
     said = words.repeat_interleave(20_000 // 5, 0)
     with torch.no_grad():
         logits = captioner.told(
@@ -503,10 +497,8 @@ def test_a_committee_is_taught_as_its_members_are():
     logits = [torch.randn(3, 5, 12, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     words = torch.tensor([[5, 6, 7, 8, EOS], [4, EOS, PAD, PAD, PAD], [9, 9, 9, EOS, PAD]])
     assert_close(agreed(logits).exp().sum(-1), torch.ones(3, 5, dtype=torch.float64))
-    together, apart = (
-        caption_loss(agreed(logits), words),
-        sum(caption_loss(each, words) for each in logits) / 3,
-    )
+    together = caption_loss(agreed(logits), words)
+    apart = sum(caption_loss(each, words) for each in logits) / 3
     assert_close(together, apart)
     for one, other in zip(
         torch.autograd.grad(together, logits), torch.autograd.grad(apart, logits)

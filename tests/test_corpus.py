@@ -358,10 +358,8 @@ def test_assembly_killed(tmp_path):
 def test_parts_that_do_not_fit_each_other(tmp_path):
     write_part(tmp_path, "a", torch.rand(30, 8), torch.zeros(30, 9, dtype=torch.uint8))
     write_part(tmp_path, "b", torch.rand(20, 8), torch.zeros(20, 9, dtype=torch.uint8))
-    captions, splits = (
-        {"a": ["a dog"], "b": ["a cat"]},
-        {"train": [0], "validation": [1], "test": []},
-    )
+    captions = {"a": ["a dog"], "b": ["a cat"]}
+    splits = {"train": [0], "validation": [1], "test": []}
     with pytest.raises(CorpusError, match=r"b.safetensors.*\(20, 8\)"):
         assemble(tmp_path, "bad", captions, splits)
     write_part(
@@ -391,10 +389,8 @@ def test_what_a_kill_left_half_written_goes(tmp_path):
 def test_two_writers_of_one_file(tmp_path):
     """Each writes a file of its own; whoever is last has the name, and the other's readers keep
     what they opened."""
-    path, one = (
-        tmp_path/"videos.safetensors",
-        lambda value: torch.full((1, 2), value, dtype=torch.uint8),
-    )
+    path = tmp_path/"videos.safetensors"
+    one = lambda value: torch.full((1, 2), value, dtype=torch.uint8)
 
     def pieces():
         yield one(1)

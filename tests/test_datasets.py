@@ -218,10 +218,8 @@ def texts(tmp_path) -> tuple[Path, Path]:
 
 
 def test_features_with_grey_glances(tmp_path, texts):
-    values, grey = (
-        np.random.rand(3, 30, 5).astype(np.float32),
-        np.random.randint(0, 256, (3, 30, 4, 4)).astype(np.uint8),
-    )
+    values = np.random.rand(3, 30, 5).astype(np.float32)
+    grey = np.random.randint(0, 256, (3, 30, 4, 4)).astype(np.uint8)
     np.savez(tmp_path/"f.npz", ids=list("abc"), features=values)
     np.savez(tmp_path/"g.npz", ids=list("abc"), features=grey)
     made = prepare_features(

@@ -192,10 +192,8 @@ def test_a_websocket_of_somebody_else_is_refused_even_with_cookie_and_kernel(
 
 
 def test_without_the_token_nothing_is_started_and_no_kernel_is_reached(server, opened):
-    before, bare = (
-        server.kernels(),
-        {name: value for name, value in opened.own.items() if name != "Cookie"},
-    )
+    before = server.kernels()
+    bare = {name: value for name, value in opened.own.items() if name != "Cookie"}
     for path in (
         "",
         "?token=",

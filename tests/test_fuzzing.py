@@ -265,10 +265,8 @@ def test_variable_frame_rates(tmp_path):
     def on_time(path):
         watch(path)
         stamps = cases[path]
-        clip, order = (
-            read_clip(path, FRAMES, SIDE),
-            [round(k * (len(stamps) - 1) / (FRAMES - 1)) for k in range(FRAMES)],
-        )
+        clip = read_clip(path, FRAMES, SIDE)
+        order = [round(k * (len(stamps) - 1) / (FRAMES - 1)) for k in range(FRAMES)]
         np.testing.assert_allclose(clip.times, stamps[order] / 100, atol=0.011)
         assert (clip.frames.float().mean((1, 2, 3)).diff() >= -1).all()
 
@@ -703,16 +701,12 @@ def corpus_folder(tmp_path_factory) -> Path:
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory) -> Path:
     "A run that was never trained, but has everything."
-    folder, config = (
-        tmp_path_factory.mktemp("runs")/"run",
-        preset(
-            "smoke", hidden=8, word_embedding=8, feature_embedding=8, policy_hidden=8, cnn="tiny"
-        ),
+    folder = tmp_path_factory.mktemp("runs")/"run"
+    config = preset(
+        "smoke", hidden=8, word_embedding=8, feature_embedding=8, policy_hidden=8, cnn="tiny"
     )
-    features, glances = (
-        torch.randn(4, 30, load_cnn("tiny").dims).half(),
-        torch.zeros(4, 30, 16, dtype=torch.uint8),
-    )
+    features = torch.randn(4, 30, load_cnn("tiny").dims).half()
+    glances = torch.zeros(4, 30, 16, dtype=torch.uint8)
     corpus = Corpus.build(
         "toy",
         list("abcd"),
@@ -782,10 +776,8 @@ def test_archives_with_damage(tmp_path):
         tar.addfile(link)
     with zipfile.ZipFile(tmp_path/"annotations.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("annotations.json", json.dumps(SENTENCES))
-    content, paths = (
-        {name: (tmp_path / name).read_bytes() for name in ("clips.tar", "annotations.zip")},
-        [],
-    )
+    content = {name: (tmp_path / name).read_bytes() for name in ("clips.tar", "annotations.zip")}
+    paths = []
     for name in content:
         for seed in range(60 * SCALE):
             paths.append(tmp_path/f"{seed}_{name}")

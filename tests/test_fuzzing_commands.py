@@ -58,10 +58,8 @@ def quickly(monkeypatch):
 
 def picknet(*arguments) -> tuple[int, str, str]:
     "The status of a command, what it said and what it complained of."
-    printed, usual = (
-        [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)],
-        (sys.argv, sys.stdout, sys.stderr),
-    )
+    printed = [io.TextIOWrapper(io.BytesIO(), encoding="utf-8") for _ in range(2)]
+    usual = (sys.argv, sys.stdout, sys.stderr)
     sys.argv, sys.stdout, sys.stderr, status, last = (
         ["picknet", *map(str, arguments)],
         *printed,
@@ -165,10 +163,8 @@ ROW = recipes()["PickNet (V+L)"]
 def toy_corpus() -> Corpus:
     "Eight clips of noise, as the CNN tiny might see them."
     draw = torch.Generator().manual_seed(0)
-    features, glances = (
-        torch.rand(8, 6, TINY.dims, generator=draw).half(),
-        torch.randint(0, 256, (8, 6, 64), generator=draw, dtype=torch.uint8),
-    )
+    features = torch.rand(8, 6, TINY.dims, generator=draw).half()
+    glances = torch.randint(0, 256, (8, 6, 64), generator=draw, dtype=torch.uint8)
     captions = [
         [f"a {who} runs", f"the {who} jumps high"]
         for who in ("man", "dog", "cat", "girl", "man", "dog", "cat", "girl")
@@ -188,12 +184,10 @@ class Toy:
     "Where everything stands."
 
     def __init__(self, folder: Path):
-        self.folder, self.corpus, self.run, self.film = (
-            folder,
-            folder/"corpus",
-            folder/"run",
-            film(folder/"film.mp4"),
-        )
+        self.folder = folder
+        self.corpus = folder/"corpus"
+        self.run = folder/"run"
+        self.film = film(folder/"film.mp4")
         toy_corpus().save(self.corpus)
         learn = lambda name: train(
             folder / name,
@@ -935,10 +929,8 @@ def test_scores_of_odd_captions(tmp_path, quick_meteor):
         assert all(0 <= score <= 10.1 for score in scores.values()), scores
 
     # Java reserves more than it uses
-    found, outcomes = (
-        in_children(job, list(calls), 4 * PATIENCE, room=None, parent=True),
-        Outcomes(),
-    )
+    found = in_children(job, list(calls), 4 * PATIENCE, room=None, parent=True)
+    outcomes = Outcomes()
     outcomes.peak = found.peak
     for name, outcome in found.items():
         outcomes |= {(name, number): outcome for number in range(calls[name][1] - 1)}
@@ -1055,16 +1047,14 @@ def test_resumed_training_from_edited_checkpoints(toy, tmp_path):
 
 def test_resumed_training_notices_other_data(toy, tmp_path):
     "One file of the corpus damaged or edited between a stop and going on."
-    sources, paths = (
-        folder_variants(
-            toy.corpus,
-            ("corpus.json", "captions.json", "videos.safetensors"),
-            tmp_path/"corpora",
-            6,
-            every=51,
-        ),
-        [],
+    sources = folder_variants(
+        toy.corpus,
+        ("corpus.json", "captions.json", "videos.safetensors"),
+        tmp_path/"corpora",
+        6,
+        every=51,
     )
+    paths = []
     # only a short cut: most are counted again
     sources += folder_variants(toy.corpus, ("words.json",), tmp_path/"words", 3, every=500)
     for number, corpus in enumerate(sources):

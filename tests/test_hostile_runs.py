@@ -486,10 +486,10 @@ def peak_of(job, *arguments) -> tuple[str, int]:
 
     fork = multiprocessing.get_context("fork")
     here, there = fork.Pipe(False)
-    child, before = (
-        fork.Process(target=work),
+    child = fork.Process(target=work)
+    before = (
         int(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmRSS")))
-        // 1024,
+    // 1024
     )
     child.start()
     assert here.poll(60)
@@ -582,12 +582,10 @@ def damage(content: bytes, draw: random.Random) -> bytes:
 
 def test_a_damaged_checkpoint_is_refused_or_says_the_same(begun, tmp_path):
     "The zip's own checksums know; PyTorch does not ask for them."
-    whole, content, draw, refused = (
-        read_checkpoint(begun),
-        (begun/"checkpoint.pt").read_bytes(),
-        random.Random(0),
-        0,
-    )
+    whole = read_checkpoint(begun)
+    content = (begun/"checkpoint.pt").read_bytes()
+    draw = random.Random(0)
+    refused = 0
     for _ in range(300):
         (tmp_path/"checkpoint.pt").write_bytes(damage(content, draw))
         try:

@@ -347,17 +347,13 @@ CODECS = {
 @pytest.mark.parametrize("ending", sorted(VIDEO_SUFFIXES))
 def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
     "Every ending that a folder is searched for, and its format."
-    path, kind = (
-        tmp_path/f"clip{ending}",
-        {".ogv": "ogg", ".wmv": "asf", ".m4v": "mp4"}.get(ending),
-    )
+    path = tmp_path/f"clip{ending}"
+    kind = {".ogv": "ogg", ".wmv": "asf", ".m4v": "mp4"}.get(ending)
     with av.open(str(path), "w", format=kind) as output:
         stream = output.add_stream(CODECS.get(ending, "mpeg4"), rate=25)
-        stream.width, stream.height, stream.pix_fmt = (
-            64,
-            48,
-            "rgb8" if ending == ".gif" else "yuv420p",
-        )
+        stream.width = 64
+        stream.height = 48
+        stream.pix_fmt = "rgb8" if ending == ".gif" else "yuv420p"
         for number in range(10):
             output.mux(
                 stream.encode(
@@ -445,10 +441,8 @@ def test_whoever_waits_for_a_decoder_that_hangs_can_be_interrupted(tmp_path):
 def little_room():
     "No file may grow beyond two kilobytes, which writers hear of as they hear of a full disk."
     resource = pytest.importorskip("resource")
-    before, handler = (
-        resource.getrlimit(resource.RLIMIT_FSIZE),
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN),
-    )
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (2000, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -168,10 +168,8 @@ def test_equal_to_pycocoevalcap_by_hand_on_a_whole_test_set(monkeypatch):
         ]  # raw line breaks would shift the tool's references
         for video, captions in list(json.loads(path.read_text()).items())[1300:]
     }
-    said, known = (
-        {video: captions[0] for video, captions in clips.items()},
-        {video: captions[1:] for video, captions in clips.items()},
-    )
+    said = {video: captions[0] for video, captions in clips.items()}
+    known = {video: captions[1:] for video, captions in clips.items()}
     begin = time.perf_counter()
     scores = score(said, known, per_video=True)
     seconds = time.perf_counter() - begin

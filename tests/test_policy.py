@@ -211,10 +211,8 @@ def test_calibration_where_nothing_moves_stays_finite(frames):
 def test_rounding_is_not_taken_for_a_deviation():
     for seed in range(6):
         torch.manual_seed(seed)
-        policy, still = (
-            Policy(300, 256),
-            torch.randint(0, 256, (4, 1, 300)).expand(-1, 30, -1).to(torch.uint8),
-        )
+        policy = Policy(300, 256)
+        still = torch.randint(0, 256, (4, 1, 300)).expand(-1, 30, -1).to(torch.uint8)
         before = policy.decide.weight.detach().abs()
         policy.calibrate(still, wanted=6)
         assert torch.equal(policy.decide.weight.abs(), before)

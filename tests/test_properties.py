@@ -42,11 +42,9 @@ each_device = pytest.mark.parametrize("device", DEVICES)
 def clips(seed: int, device: str = "cpu", batch: int | None = None, frames: int | None = None):
     "Features, glances, picks (the first frame among them), words and videos of a random batch."
     draw = random.Random(seed)
-    batch, frames, rng = (
-        batch or draw.randint(1, 5),
-        frames or draw.randint(1, 9),
-        torch.Generator().manual_seed(seed),
-    )
+    batch = batch or draw.randint(1, 5)
+    frames = frames or draw.randint(1, 9)
+    rng = torch.Generator().manual_seed(seed)
     picks = torch.rand(batch, frames, generator=rng) < draw.random()
     picks[:, 0] = True
     words = torch.randint(4, WORDS, (batch, 7), generator=rng)
@@ -126,10 +124,8 @@ def test_encoder(vector, gate, device):
         noise = torch.where(picks[..., None], features, torch.full_like(features, 1e4))
         # dropped frames
         assert_close(encode(noise, picks), video)
-        longer, more = (
-            torch.cat([features, noise * 3], 1),
-            torch.cat([picks, torch.zeros_like(picks)], 1),
-        )
+        longer = torch.cat([features, noise * 3], 1)
+        more = torch.cat([picks, torch.zeros_like(picks)], 1)
         # frames after the last pick
         assert_close(encode(longer, more), video)
         # more places than needed
@@ -313,11 +309,9 @@ class Plainest(torch.nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.read, self.words, self.say = (
-            torch.nn.Linear(DIMS, 6),
-            torch.nn.Embedding(WORDS, 6),
-            torch.nn.Linear(6, WORDS),
-        )
+        self.read = torch.nn.Linear(DIMS, 6)
+        self.words = torch.nn.Embedding(WORDS, 6)
+        self.say = torch.nn.Linear(6, WORDS)
 
     def encode(self, picked):
         return {
@@ -560,10 +554,8 @@ def test_tables_of_comparisons(device):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_product_in_half_precision_is_close():
     torch.manual_seed(0)
-    rows, weight = (
-        torch.randint(-255, 256, (64, 32), device="cuda").half(),
-        torch.randn(16, 32, device="cuda", requires_grad=True),
-    )
+    rows = torch.randint(-255, 256, (64, 32), device="cuda").half()
+    weight = torch.randn(16, 32, device="cuda", requires_grad=True)
     out = torch.randn(64, 16, device="cuda")
     product, exact = fast.HalfProduct.apply(rows, weight), rows.float() @ weight.T
     assert_close(product, exact, rtol=1e-2, atol=1.0)
@@ -583,9 +575,9 @@ def test_policy(net, device):
     @given(seeds)
     def holds(seed):
         _, glances, picks, _, _ = clips(seed, device)
-        order, noise = (
-            order_of(len(picks), seed).to(device),
-            torch.rand(2, *picks.shape, generator=torch.Generator().manual_seed(seed)).to(device),
+        order = order_of(len(picks), seed).to(device)
+        noise = torch.rand(2, *picks.shape, generator=torch.Generator().manual_seed(seed)).to(
+            device
         )
         chosen = model.rollout(glances)
         assert chosen[:, 0].all() and torch.equal(model.rollout(glances[order]), chosen[order])
@@ -714,10 +706,8 @@ def test_a_learned_picker_looks_at_glances_only(net):
 
 @each_device
 def test_cider(vocabulary, references, device):
-    scorer, frequencies = (
-        Cider(references, vocabulary, device=device),
-        cider.document_frequencies(references),
-    )
+    scorer = Cider(references, vocabulary, device=device)
+    frequencies = cider.document_frequencies(references)
     with_end = Cider(references, vocabulary, eos=True, device=device)
 
     @few
@@ -766,10 +756,8 @@ def test_diversity(device):
     @given(seeds)
     def holds(seed):
         features, _, picks, _, _ = clips(seed, device)
-        earned, order = (
-            rewards.diversity_reward(features, picks),
-            order_of(len(picks), seed).to(device),
-        )
+        earned = rewards.diversity_reward(features, picks)
+        order = order_of(len(picks), seed).to(device)
         assert_close(rewards.diversity_reward(features[order], picks[order]), earned[order])
         frames = order_of(picks.shape[1], seed).to(device)
         # a set has no order
@@ -822,11 +810,9 @@ def test_limits_never_grow(epoch, shrink, low, more, most):
 def test_rewards_of_a_batch_are_rewards_of_its_clips(vocabulary, references, seed):
     features, _, picks, words, videos = clips(seed)
     reward = rewards.Reward(CONFIG.policy, Cider(references, vocabulary), 2.0)
-    earned, order, limit = (
-        reward(words, videos, features, picks, 4),
-        order_of(len(picks), seed),
-        torch.tensor(4),
-    )
+    earned = reward(words, videos, features, picks, 4)
+    order = order_of(len(picks), seed)
+    limit = torch.tensor(4)
     assert_close(
         reward(words[order], videos[order], features[order], picks[order], limit),
         type(earned)(*(each[order] for each in earned)),
@@ -844,10 +830,8 @@ def test_rewards_of_a_batch_are_rewards_of_its_clips(vocabulary, references, see
 @given(seeds)
 def test_units_of_diversity_do_not_depend_on_the_seed_much(seed):
     features = torch.randn(30, 12, DIMS, generator=torch.Generator().manual_seed(seed))
-    one, two = (
-        rewards.measure_diversity(features, CONFIG.policy),
-        rewards.measure_diversity(features, CONFIG.policy, seed=5),
-    )
+    one = rewards.measure_diversity(features, CONFIG.policy)
+    two = rewards.measure_diversity(features, CONFIG.policy, seed=5)
     assert (
         abs(one / two - 1) < 0.1
         and abs(rewards.measure_diversity(4 * features, CONFIG.policy) / one - 4) < 1e-3

@@ -119,10 +119,8 @@ def former(folder: Path) -> None:
         }
         path.write_text(json.dumps(row | {"picker": row["picker"].replace("chance", "random")}))
     for run in folder.glob("seed-*/*/run.json"):
-        about, config = (
-            json.loads(run.read_text()),
-            json.loads((run.parent/"config.json").read_text()),
-        )
+        about = json.loads(run.read_text())
+        config = json.loads((run.parent/"config.json").read_text())
         recipe = Recipe(**about["recipe"])
         about["recipe"] = {
             "picker": recipe.label.replace("chance", "random"),
@@ -423,10 +421,8 @@ def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(
 
 
 def test_jobs_wait_for_what_they_need(mine, corpus, tmp_path):
-    plan, order = (
-        Plan({tmp_path: CONFIG}, corpus, ["Uniform", "mine", "Baseline", LEADER], seeds=2),
-        [],
-    )
+    plan = Plan({tmp_path: CONFIG}, corpus, ["Uniform", "mine", "Baseline", LEADER], seeds=2)
+    order = []
     while plan.jobs:
         order.append(job := plan.jobs.popleft())
         if not job.name:
@@ -449,10 +445,8 @@ def test_jobs_wait_for_what_they_need(mine, corpus, tmp_path):
 
 
 def test_processes_side_by_side_make_the_same_table(mine, tmp_path):
-    data, rows = (
-        str(noise_corpus().save(tmp_path/"noise")),
-        ["Baseline", "Uniform", LEADER, "mine"],
-    )
+    data = str(noise_corpus().save(tmp_path/"noise"))
+    rows = ["Baseline", "Uniform", LEADER, "mine"]
     run = lambda workers: reproduction.reproduce(
         data,
         "smoke",

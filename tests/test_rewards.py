@@ -176,15 +176,11 @@ def test_captured_with_a_moving_limit(corpus):
     from picknet_nb.fast import Captured
 
     corpus = corpus.to("cuda")
-    reward, videos, limit = (
-        reward_for(preset("paper").policy, corpus),
-        torch.arange(4, device="cuda"),
-        torch.tensor(10, device="cuda"),
-    )
-    words, picks = (
-        corpus.vocabulary.encode(["a man sings"] * 4, 8).cuda(),
-        at_most([2, 5, 8, 11]).cuda(),
-    )
+    reward = reward_for(preset("paper").policy, corpus)
+    videos = torch.arange(4, device="cuda")
+    limit = torch.tensor(10, device="cuda")
+    words = corpus.vocabulary.encode(["a man sings"] * 4, 8).cuda()
+    picks = at_most([2, 5, 8, 11]).cuda()
     step = Captured(
         lambda *inputs: tuple(reward(*inputs)), words, videos, corpus.features, picks, limit
     )

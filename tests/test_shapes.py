@@ -108,14 +108,10 @@ def test_telling_frames_survive_the_file(tmp_path):
     for number in range(6):
         story = make_story((3, number))
         frames = read_clip(write_clip(story, tmp_path/"clip.mp4"), 30, SIDE).frames
-        drawn, other = (
-            torch.from_numpy(draw_clip(story)).float(),
-            torch.from_numpy(draw_clip(story)).float().roll(1, 0),
-        )
-        error, shifted = (
-            (frames - drawn).abs().mean((1, 2, 3)),
-            (frames - other).abs().mean((1, 2, 3)),
-        )
+        drawn = torch.from_numpy(draw_clip(story)).float()
+        other = torch.from_numpy(draw_clip(story)).float().roll(1, 0)
+        error = (frames - drawn).abs().mean((1, 2, 3))
+        shifted = (frames - other).abs().mean((1, 2, 3))
         assert error[story.telling].max() < 16 and error.mean() < shifted.mean()
 
 
@@ -174,11 +170,9 @@ def test_a_dead_worker_is_an_error_and_the_rest_is_kept(tmp_path, monkeypatch):
 def test_killed_at_random_moments_it_ends_with_the_same_corpus(tmp_path, monkeypatch):
     monkeypatch.setitem(SCALES, "smoke", (8, 2, 3))
     undisturbed = prepare_shapes(tmp_path/"calm", "smoke", progress=False)
-    dice, struck, there = (
-        random.Random(0),
-        [],
-        lambda: len(list((tmp_path/"killed").rglob("*.*"))),
-    )
+    dice = random.Random(0)
+    struck = []
+    there = lambda: len(list((tmp_path/"killed").rglob("*.*")))
     for _ in range(4):
         before, process = there(), Forked(prepare_shapes, tmp_path/"killed", "smoke", 0, False)
         # until it has begun to work

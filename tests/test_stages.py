@@ -57,10 +57,8 @@ def test_an_entropy_reward_makes_the_policy_less_certain(corpus):
     )
     model = fresh(config, corpus)
     model.policy.calibrate(corpus.glances, wanted=6)
-    stage, videos = (
-        Reinforcement(model, corpus, config, reward_for(config.policy, corpus)),
-        corpus.splits["train"],
-    )
+    stage = Reinforcement(model, corpus, config, reward_for(config.policy, corpus))
+    videos = corpus.splits["train"]
     loss, before = seeded(stage, videos)
     assert before["inside"] == 0  # all are penalised alike, so nothing but the entropy pulls
     loss.backward()
@@ -78,10 +76,8 @@ def test_the_self_critical_baseline_is_the_reward_of_the_greedy_picks(corpus):
     counting_rewards(stage)
     loss, measures = seeded(stage, videos)
     tried = seeded(model.policy.explore, corpus.glances[videos], 3)
-    sampled, greedy = (
-        tried.sampled.sum(-1).float(),
-        model.policy.rollout(corpus.glances[videos]).sum(-1).float(),
-    )
+    sampled = tried.sampled.sum(-1).float()
+    greedy = model.policy.rollout(corpus.glances[videos]).sum(-1).float()
     assert (sampled != greedy).any()
     torch.testing.assert_close(loss, -((sampled - greedy) * tried.log_probability).mean())
     torch.testing.assert_close(measures["baseline"], greedy.mean())

@@ -157,10 +157,8 @@ def test_a_stream_needs_a_policy(captioner):
 
 def test_both_openers_give_the_same_remarks(captioner, toy):
     path = toy/"videos"/"example.mp4"
-    plain, lasting = (
-        list(captioner.stream(path, rate=3.0)),
-        list(watch_source(captioner, path, rate=3.0)),
-    )
+    plain = list(captioner.stream(path, rate=3.0))
+    lasting = list(watch_source(captioner, path, rate=3.0))
     assert [(each.time, each.frame, each.text) for each in plain] == [
         (each.time, each.frame, each.text) for each in lasting
     ]

@@ -388,10 +388,8 @@ def test_it_speaks_of_files_and_streams_and_is_explored(name, videos, tmp_path):
 
 @all_systems
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(name, tmp_path, monkeypatch):
-    corpus, config = (
-        noise_corpus(videos=20),
-        preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1),
-    )
+    corpus = noise_corpus(videos=20)
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
     recipe = Recipe(language=1.0, architecture=name)
     train(tmp_path/"whole", corpus, config, recipe, bars=False)
     # three of the first stage, one of the second, one of three of the last
@@ -508,10 +506,8 @@ def test_s2vt_reads_nothing_after_it_begins_to_write():
 
 
 def test_empty_places_come_first_and_leave_the_state_at_zero():
-    rows, mask = (
-        torch.arange(1, 13).view(2, 6, 1),
-        torch.tensor([[True] * 2 + [False] * 4, [True] * 6]),
-    )
+    rows = torch.arange(1, 13).view(2, 6, 1)
+    mask = torch.tensor([[True] * 2 + [False] * 4, [True] * 6])
     moved, taken = moved_to_the_end(rows, mask)
     assert (
         moved[taken][:, 0].tolist() == [1, 2, 7, 8, 9, 10, 11, 12]

@@ -109,10 +109,8 @@ def killed_until_done(
 
 def same_bits(folder: Path, undisturbed: Path) -> None:
     "A run has ended as the one that was left alone."
-    expected, found = (
-        load_file(undisturbed/"weights.safetensors"),
-        load_file(folder/"weights.safetensors"),
-    )
+    expected = load_file(undisturbed/"weights.safetensors")
+    found = load_file(folder/"weights.safetensors")
     assert expected.keys() == found.keys()
     assert all(torch.equal(expected[name], found[name]) for name in expected)
     assert lines(folder) == lines(undisturbed)
@@ -123,11 +121,9 @@ def killed_as_often(
     start, undisturbed: Path, tmp_path: Path, moments: int, kill=signal.SIGKILL
 ) -> None:
     "So many kills, in one run after the other; where they are few, one run is enough."
-    draw, struck, whole = (
-        random.Random(int(kill)),
-        [],
-        float((undisturbed/"seconds.txt").read_text()),
-    )
+    draw = random.Random(int(kill))
+    struck = []
+    whole = float((undisturbed/"seconds.txt").read_text())
     for number in range(moments):
         struck += killed_until_done(
             start, tmp_path/f"killed{number}", whole, moments - len(struck), draw, kill
@@ -188,12 +184,10 @@ def test_a_process_that_dies_in_the_middle_of_a_write_ends_with_the_same_bits(
 ):
     "Alone, or as one of two."
     undisturbed = request.getfixturevalue("undisturbed_pair" if processes == 2 else "undisturbed")
-    moments, draw, struck, number = (
-        int(os.environ.get("PICKNET_KILLS", "2")),
-        random.Random(0),
-        [],
-        0,
-    )
+    moments = int(os.environ.get("PICKNET_KILLS", "2"))
+    draw = random.Random(0)
+    struck = []
+    number = 0
     while len(struck) < moments or not (tmp_path/f"{number}"/"weights.safetensors").exists():
         if (tmp_path/f"{number}"/"weights.safetensors").exists():
             number += 1
@@ -219,17 +213,13 @@ class Killed(BaseException):
 
 
 def test_killed_after_every_kind_of_write_ends_with_the_same_bits(tmp_path, monkeypatch):
-    corpus, config = (
-        noise_corpus(videos=10),
-        CONFIG.changed(supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1),
-    )
+    corpus = noise_corpus(videos=10)
+    config = CONFIG.changed(supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1)
     train(tmp_path/"alone", corpus, config, ROW, bars=False)
-    alone, plain, left, last = (
-        load_file(tmp_path/"alone"/"weights.safetensors"),
-        runs.write_whole,
-        [0],
-        set(),
-    )
+    alone = load_file(tmp_path/"alone"/"weights.safetensors")
+    plain = runs.write_whole
+    left = [0]
+    last = set()
 
     def write_and_die(path, content):
         plain(path, content)
@@ -432,11 +422,9 @@ def test_an_interrupt_waits_for_the_step_and_costs_nothing(
     corpus, tmp_path, monkeypatch, usual_interrupt, where
 ):
     owner, name = (Step, "update") if where == "step" else (Validation, "__call__")
-    config, plain, calls = (
-        preset("smoke", supervision_epochs=3),
-        getattr(owner, name),
-        iter(range(4 if where == "step" else 1)),
-    )
+    config = preset("smoke", supervision_epochs=3)
+    plain = getattr(owner, name)
+    calls = iter(range(4 if where == "step" else 1))
     train(tmp_path/"whole", corpus, config, recipes()["Baseline"], bars=False)
 
     def pressed(self, argument):

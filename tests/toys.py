@@ -133,10 +133,8 @@ class Looker(nn.Module):
 
     def __init__(self, settings, feature_dims: int, vocabulary_size: int):
         super().__init__()
-        self.look, self.word = (
-            nn.Linear(feature_dims, settings.hidden),
-            nn.Embedding(vocabulary_size, settings.hidden),
-        )
+        self.look = nn.Linear(feature_dims, settings.hidden)
+        self.word = nn.Embedding(vocabulary_size, settings.hidden)
         self.say, self.drop = nn.Linear(settings.hidden, vocabulary_size), nn.Dropout(0.5)
 
     def encode(self, picked):

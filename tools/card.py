@@ -96,10 +96,8 @@ def scores_of(sets: dict[str, dict], references: dict[str, dict[str, list[str]]]
     clips, and how far other picks are from the learned ones."""
     from picknet_nb.metrics import paired_bootstrap, score_many
 
-    found, groups = (
-        {},
-        {name: [name] for name in sets} | ({"together": list(sets)} if len(sets) > 1 else {}),
-    )
+    found = {}
+    groups = {name: [name] for name in sets} | ({"together": list(sets)} if len(sets) > 1 else {})
     for group, names in groups.items():
         kinds = {
             kind: {
@@ -170,10 +168,8 @@ def measure(
 ) -> dict:
     "Everything that the card says in numbers."
     folder = find_model(name)
-    weights, before = (
-        file_digest(folder/"weights.safetensors"),
-        read_json(out) if out.exists() else {},
-    )
+    weights = file_digest(folder/"weights.safetensors")
+    before = read_json(out) if out.exists() else {}
     if (
         scores
         and before.get("weights") == weights

@@ -317,10 +317,8 @@ class Page(HTMLParser):
 
 def broken_links(site: Path) -> list[str]:
     "Every link inside the site that leads nowhere, anchors included."
-    pages, broken = (
-        {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"},
-        [],
-    )
+    pages = {path.resolve(): Page(path) for path in site.rglob("*.html") if path.name != "404.html"}
+    broken = []
     for path, page in pages.items():
         for link in page.links:
             parts = urlsplit(link)
