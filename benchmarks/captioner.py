@@ -19,11 +19,11 @@ import torch
 from common import ROOT, origin, times_ms, write_result
 from torch import Tensor, nn
 
-from picknet_nb.captioner import PaperCaptioner, caption, make_captioner, teach
-from picknet_nb.config import preset
-from picknet_nb.decoder import caption_loss, draw_chances, plain_logits
-from picknet_nb.encoder import pick_frames
-from picknet_nb.fast import Captured, make_adam
+from picknet_nb.core.gpu import Captured, make_adam
+from picknet_nb.core.settings import preset
+from picknet_nb.method.captioner import PaperCaptioner, caption, make_captioner, teach
+from picknet_nb.method.decoder import caption_loss, draw_chances, plain_logits
+from picknet_nb.method.encoder import pick_frames
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

@@ -29,17 +29,18 @@ import psutil
 import torch
 from common import ROOT, origin, write_result
 
-from picknet_nb.captioner import caption
-from picknet_nb.captioning import (
+from picknet_nb.core.settings import preset
+from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.text import SPECIALS, Vocabulary
+from picknet_nb.world.world import write_examples
+from picknet_nb.method.captioner import caption
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.stages import Model
+from picknet_nb.training.models import find_model
+from picknet_nb.use.captioning import (
     Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, load_captioner, look_closely,
-    look_over, write_examples)
-from picknet_nb.cnn import load_cnn
-from picknet_nb.config import preset
-from picknet_nb.models import find_model
-from picknet_nb.pickers import make_picker
-from picknet_nb.stages import Model
-from picknet_nb.streaming import lasting_frames
-from picknet_nb.text import SPECIALS, Vocabulary
+    look_over)
+from picknet_nb.use.streams import lasting_frames
 
 WORDS = 5491  # as many as the paper's MSVD vocabulary
 

@@ -17,14 +17,14 @@ import torch
 from common import ROOT, origin, write_result
 from tqdm import tqdm
 
-from picknet_nb.captioner import beam
-from picknet_nb.cider import Cider
-from picknet_nb.config import Config
-from picknet_nb.corpus import Corpus
-from picknet_nb.encoder import pick_frames
-from picknet_nb.pickers import Picker, make_picker
-from picknet_nb.runs import load_run
-from picknet_nb.stages import caption_videos, frame_choice
+from picknet_nb.core.settings import Config
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.method.captioner import beam
+from picknet_nb.method.cider import Cider
+from picknet_nb.method.encoder import pick_frames
+from picknet_nb.method.pickers import Picker, make_picker
+from picknet_nb.method.stages import caption_videos, frame_choice
+from picknet_nb.training.runs import load_run
 
 
 def halves(corpus: Corpus, videos: list[int]) -> tuple[Cider, Cider]:

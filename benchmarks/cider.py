@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from common import ROOT, median_ms, origin, write_result
 
-from picknet_nb.fast import Captured
-from picknet_nb.cider import Cider, document_frequencies, plain_cider
-from picknet_nb.text import EOS, SPECIALS, UNK, Vocabulary, tokenize
+from picknet_nb.core.gpu import Captured
+from picknet_nb.data.text import EOS, SPECIALS, UNK, Vocabulary, tokenize
+from picknet_nb.method.cider import Cider, document_frequencies, plain_cider
 
 
 def real_references(path: Path) -> list[list[list[str]]]:

@@ -12,12 +12,12 @@ from importlib.util import find_spec
 import torch
 from common import ROOT, device_name, origin, write_result
 
-from picknet_nb.captioner import caption, make_captioner
-from picknet_nb.cnn import load_cnn
-from picknet_nb.config import preset
-from picknet_nb.cost import measure_cost, speed_up
-from picknet_nb.pickers import Clips, make_picker
-from picknet_nb.policy import Policy
+from picknet_nb.core.settings import preset
+from picknet_nb.data.backbones import load_cnn
+from picknet_nb.method.captioner import caption, make_captioner
+from picknet_nb.method.pickers import Clips, make_picker
+from picknet_nb.method.policy import Policy
+from picknet_nb.measure.cost import measure_cost, speed_up
 
 
 def check_equal(captioner, picks: torch.Tensor, dims: int, device: str) -> bool:

@@ -22,10 +22,11 @@ from pathlib import Path
 import torch
 from common import ROOT, origin, write_result
 
-from picknet_nb.captioning import VideoCaptioner, find_videos, load_captioner, write_examples
-from picknet_nb.cnn import load_cnn
-from picknet_nb.pickers import make_picker
-from picknet_nb.workers import usable_cores
+from picknet_nb.core.processes import usable_cores
+from picknet_nb.data.backbones import load_cnn
+from picknet_nb.world.world import write_examples
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.use.captioning import VideoCaptioner, find_videos, load_captioner
 
 
 def nearest_to_ten_seconds(folder: Path, count: int) -> list[Path]:

@@ -26,8 +26,8 @@ from common import ROOT, origin, write_result
 EXTRACT = """
 import sys, torch
 from pathlib import Path
-from picknet_nb.cnn import CNN, Tiny
-from picknet_nb.extraction import extract_folder
+from picknet_nb.data.backbones import CNN, Tiny
+from picknet_nb.data.extraction import extract_folder
 torch.set_num_threads(1)
 files = {str(number): path for number, path in enumerate(map(Path, sys.stdin.read().split("\\n")))}
 cnn = CNN("tiny", Tiny(), Tiny.dims, 224)

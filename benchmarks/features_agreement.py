@@ -20,8 +20,8 @@ from common import ROOT, origin, write_result
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from picknet_nb.cnn import load_cnn
-from picknet_nb.video import read_clip, spaced
+from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.video import read_clip, spaced
 
 
 def read_plain(path: Path, chosen: list[int]) -> torch.Tensor:

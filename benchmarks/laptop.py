@@ -21,9 +21,9 @@ from pathlib import Path
 from common import ROOT, origin, write_result
 from forecasts import timed_command
 
-from picknet_nb.corpus import Corpus
-from picknet_nb.metrics import score
-from picknet_nb.workers import usable_cores
+from picknet_nb.core.processes import usable_cores
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.measure.metrics import score
 
 
 def trained_and_asked(clips: Path, captions: Path, mapping: Path, folder: Path) -> dict:

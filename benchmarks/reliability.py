@@ -388,10 +388,10 @@ def make_captions(videos: int, each: int, seed: int = 0) -> list[list[str]]:
 def load_clips(folder: Path, clips: int = 10_000) -> dict:
     """Extraction of very many clips, stopped after six tenths, taken up again, then called once
     more; then a corpus of them."""
-    from picknet_nb.cnn import load_cnn
-    from picknet_nb.config import ClipSettings
-    from picknet_nb.corpus import assemble
-    from picknet_nb.extraction import extract_folder
+    from picknet_nb.core.settings import ClipSettings
+    from picknet_nb.data.backbones import load_cnn
+    from picknet_nb.data.corpus import assemble
+    from picknet_nb.data.extraction import extract_folder
 
     source, clock, cnn = tiny_clip(folder/"clip.mp4", 12, 6, 32), Clock(), load_cnn("tiny")
     files = {f"clip{number:05d}": source for number in range(clips)}
@@ -426,9 +426,9 @@ def load_clips(folder: Path, clips: int = 10_000) -> dict:
 def load_captions(folder: Path, videos: int = 10_000, each: int = 20) -> dict:
     "Very many captions through vocabulary, CIDEr and all four metrics."
     import torch
-    from picknet_nb.cider import Cider
-    from picknet_nb.metrics import score
-    from picknet_nb.text import Vocabulary
+    from picknet_nb.data.text import Vocabulary
+    from picknet_nb.method.cider import Cider
+    from picknet_nb.measure.metrics import score
 
     captions, clock = make_captions(videos, each), Clock()
     flat = [caption for video in captions for caption in video]
@@ -456,8 +456,8 @@ def load_captions(folder: Path, videos: int = 10_000, each: int = 20) -> dict:
 
 def load_stream(folder: Path, hours: float = 3.0) -> dict:
     "A long video as a stream: remarks as they come, memory that does not grow."
-    from picknet_nb.captioning import example_run, load_captioner
-    from picknet_nb.video import stream_frames
+    from picknet_nb.data.video import stream_frames
+    from picknet_nb.use.captioning import example_run, load_captioner
 
     captioner = load_captioner(example_run(folder/"toy"), device="cpu")
     seconds = int(hours * 3600)
@@ -488,10 +488,10 @@ def load_corpus(folder: Path, videos: int = 10_000) -> dict:
     """A corpus of the size of MSR-VTT: written piece by piece, opened, batched, trained on for
     an epoch."""
     import torch
-    from picknet_nb.config import preset
-    from picknet_nb.corpus import Corpus, Rows, write_corpus
-    from picknet_nb.stages import Recipe
-    from picknet_nb.training import train
+    from picknet_nb.core.settings import preset
+    from picknet_nb.data.corpus import Corpus, Rows, write_corpus
+    from picknet_nb.method.stages import Recipe
+    from picknet_nb.training.train import train
 
     torch.manual_seed(0)
     config = preset(
@@ -620,7 +620,7 @@ def main() -> None:
     if options.load:
         return load_here(options.load)
     from common import origin
-    from picknet_nb.files import write_whole
+    from picknet_nb.core.files import write_whole
 
     result = json.loads(options.out.read_text()) if options.out.exists() else {}
     write = lambda: write_whole(

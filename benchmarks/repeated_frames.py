@@ -18,11 +18,12 @@ from pathlib import Path
 import torch
 from common import ROOT, origin, write_result
 
-from picknet_nb.config import preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.reproduction import LEADER, open_data
-from picknet_nb.stages import recipes
-from picknet_nb.training import train
+from picknet_nb.core.settings import preset
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.method.stages import recipes
+from picknet_nb.training.train import train
+from picknet_nb.measure.reproduction import open_data
+from picknet_nb.measure.scoring import LEADER
 
 
 def repeated(corpus: Corpus, pictures: int = 6) -> Corpus:

@@ -17,17 +17,17 @@ import torch
 import torch.nn.functional as F
 from common import ROOT, median_ms, origin, write_result
 
-from picknet_nb.config import preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.decoder import dropout_scale
-from picknet_nb.metrics import meteor_process, score_many
-from picknet_nb.pickers import make_picker
-from picknet_nb.policy import glance_differences
-from picknet_nb.reproduction import open_data
-from picknet_nb.rewards import reward_for
-from picknet_nb.stages import Model, Reinforcement, Supervision, frame_choice, recipes
-from picknet_nb.training import Step, epoch_order, joined
-from picknet_nb.workers import rank_and_world
+from picknet_nb.core.processes import rank_and_world
+from picknet_nb.core.settings import preset
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.method.decoder import dropout_scale
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.policy import glance_differences
+from picknet_nb.method.rewards import reward_for
+from picknet_nb.method.stages import Model, Reinforcement, Supervision, frame_choice, recipes
+from picknet_nb.training.train import Step, epoch_order, joined
+from picknet_nb.measure.metrics import meteor_process, score_many
+from picknet_nb.measure.reproduction import open_data
 
 
 def reinforced(corpus: Corpus, config, quick: bool, epochs: int) -> tuple[float, int, torch.Tensor]:

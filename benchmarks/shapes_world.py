@@ -18,15 +18,15 @@ from pathlib import Path
 import torch
 from common import ROOT, origin, write_result
 
-from picknet_nb.captioner import caption, make_captioner, repeated, teach
-from picknet_nb.cider import Cider
-from picknet_nb.config import Config, preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.decoder import caption_loss
-from picknet_nb.encoder import pick_frames
-from picknet_nb.pickers import Clips, make_picker
-from picknet_nb.shapes import moments_seen, oracle_picks, rule_of_thumb
-from picknet_nb.world import prepare_shapes
+from picknet_nb.core.settings import Config, preset
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.world.shapes import moments_seen, oracle_picks, rule_of_thumb
+from picknet_nb.world.world import prepare_shapes
+from picknet_nb.method.captioner import caption, make_captioner, repeated, teach
+from picknet_nb.method.cider import Cider
+from picknet_nb.method.decoder import caption_loss
+from picknet_nb.method.encoder import pick_frames
+from picknet_nb.method.pickers import Clips, make_picker
 
 PICKERS = {
     picker.label: picker

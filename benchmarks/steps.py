@@ -19,14 +19,14 @@ import torch
 from common import ROOT, origin, write_result
 from training import noise_corpus
 
-from picknet_nb.config import preset
-from picknet_nb.extras import ExtendedSupervision
-from picknet_nb.pickers import make_picker
-from picknet_nb.reproduction import shared_gpu
-from picknet_nb.rewards import reward_for
-from picknet_nb.stages import Adaptation, Model, Reinforcement, frame_choice, recipes
-from picknet_nb.text import PAD
-from picknet_nb.training import Step, epoch_order, places_of
+from picknet_nb.core.settings import preset
+from picknet_nb.data.text import PAD
+from picknet_nb.method.extras import ExtendedSupervision
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.rewards import reward_for
+from picknet_nb.method.stages import Adaptation, Model, Reinforcement, frame_choice, recipes
+from picknet_nb.training.train import Step, epoch_order, places_of
+from picknet_nb.measure.reproduction import shared_gpu
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

@@ -18,15 +18,15 @@ from common import ROOT, origin, write_result
 from steps import CUDA, DEVICE, SIZE, milliseconds
 from training import noise_corpus
 
-from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.compared import own_changes
-from picknet_nb.config import Config, preset
-from picknet_nb.extras import ExtendedSupervision
-from picknet_nb.pickers import make_picker
-from picknet_nb.reproduction import check_changes
-from picknet_nb.stages import Model, frame_choice
-from picknet_nb.text import PAD
-from picknet_nb.training import Step, epoch_order, places_of
+from picknet_nb.core.settings import Config, preset
+from picknet_nb.data.text import PAD
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.extras import ExtendedSupervision
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.stages import Model, frame_choice
+from picknet_nb.training.train import Step, epoch_order, places_of
+from picknet_nb.measure.comparison import own_changes
+from picknet_nb.measure.reproduction import check_changes
 
 SCALE = "improved" if CUDA else "smoke"
 FRAMES = {"all": make_picker("all"), "seven": make_picker("random", 7)}

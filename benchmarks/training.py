@@ -16,13 +16,13 @@ from pathlib import Path
 import torch
 from common import ROOT, origin, write_result
 
-from picknet_nb.config import ClipSettings, preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.rewards import reward_for
-from picknet_nb.runs import Trainer
-from picknet_nb.text import Vocabulary
-from picknet_nb.stages import Model, recipes
-from picknet_nb.training import adapt, reinforce, supervise
+from picknet_nb.core.settings import ClipSettings, preset
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.text import Vocabulary
+from picknet_nb.method.rewards import reward_for
+from picknet_nb.method.stages import Model, recipes
+from picknet_nb.training.runs import Trainer
+from picknet_nb.training.train import adapt, reinforce, supervise
 
 
 def noise_corpus(

@@ -12,8 +12,8 @@ from collections import Counter
 
 from common import ROOT, origin, write_result
 
-from picknet_nb.datasets import read_captions, read_mapping, read_msrvtt
-from picknet_nb.text import tokenize
+from picknet_nb.data.datasets import read_captions, read_mapping, read_msrvtt
+from picknet_nb.data.text import tokenize
 
 LEAST = 3  # 4.2: "the word with frequency less than 3 is removed"
 TRAINING = 1200  # of MSVD's clips, by number

@@ -1,19 +1,23 @@
 __version__ = "0.2.0"
-__all__ = ["caption", "load", "prepare", "train", "reproduce"]
+_HOMES = {  # where each public name is defined; it is imported when it is first asked for
+    "interface.python": ("caption", "load", "prepare", "train", "reproduce"),
+    "method.captioner": ("CAPTIONERS",),
+    "method.pickers": ("PICKERS",),
+    "method.rewards": ("REWARD_KINDS",),
+    "method.stages": ("ROWS",),
+    "data.backbones": ("CNNS",),
+}
+__all__ = [name for names in _HOMES.values() for name in names]
 
 
 def __getattr__(name: str):
-    """The functions of `picknet_nb.api` and every module (`picknet_nb.pickers` …), imported when
-    they are first asked for."""
+    "Import a public function or registry, or a subpackage, when it is first asked for."
     from importlib import import_module
-    if name in __all__:
-        return getattr(import_module(".api", __name__), name)
-    try:
-        if not name.startswith("_"):
-            return import_module(f".{name}", __name__)
-    except ModuleNotFoundError as reason:
-        if reason.name != f"{__name__}.{name}":
-            raise  # a module of ours is there, and something that it needs is not
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f".{home}", __name__), name)
+    if name in {home.partition(".")[0] for home in _HOMES}:
+        return import_module(f".{name}", __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -22,8 +22,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import pytest
 import torch
 
-from picknet_nb.config import preset
-from picknet_nb.corpus import Corpus
+from picknet_nb.core.settings import preset
+from picknet_nb.data.corpus import Corpus
 
 WORDS = (
     "a the red blue green ball square star rolls jumps spins left right fast slow big small".split()

@@ -27,7 +27,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.append(str(ROOT))  # a checkout needs no installation
 
-from picknet_nb.files import PickNetError, write_whole
+from picknet_nb.core.files import PickNetError, write_whole
 
 # so many times as many inputs, for a longer run by hand
 SCALE = int(os.environ.get("PICKNET_FUZZ", "1"))
@@ -340,7 +340,7 @@ def try_kills(least: int) -> dict:
 
 
 def main() -> None:
-    from picknet_nb.reproduction import circumstances
+    from picknet_nb.measure.reproduction import circumstances
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

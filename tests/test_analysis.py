@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picknet_nb import analysis, cost
-from picknet_nb.captioner import make_captioner
-from picknet_nb.config import preset
-from picknet_nb.files import PickNetError
-from picknet_nb.pickers import make_picker
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import preset
+from picknet_nb.method.captioner import make_captioner
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.measure import cost, tables as analysis
 
 ROW = {
     "row": "PickNet (V+L)",

@@ -10,16 +10,16 @@ import nbformat
 import pytest
 from PIL import Image
 
-from picknet_nb.captioning import load
-from picknet_nb.files import file_digest
-from picknet_nb.models import find_model
+from picknet_nb.core.files import file_digest
+from picknet_nb.training.models import find_model
+from picknet_nb.use.captioning import load
 
 FOLDER = Path(__file__).parents[1]/"nbs"
 sys.path.insert(0, str(FOLDER.parent/"tools"))
 import book
 import moving_picture
 
-NOTEBOOKS = sorted([*FOLDER.glob("[0-9]*.ipynb"), FOLDER/"picknet_on_one_page.ipynb"])
+NOTEBOOKS = [FOLDER/f"{name}.ipynb" for name in book.notebooks()]
 
 
 def cells_of(path: Path) -> list[tuple[str, str]]:
@@ -39,7 +39,7 @@ def opening(path: Path) -> list[str]:
     ]
 
 
-@pytest.fixture(params=NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.fixture(params=NOTEBOOKS, ids=lambda path: f"{path.parent.name}/{path.stem}")
 def notebook(request) -> Path:
     return request.param
 
@@ -53,11 +53,12 @@ def test_it_opens_with_a_title_and_what_will_be_known(notebook):
     assert promises and len(promises[1].strip().splitlines()) in (3, 4)
 
 
-def test_it_says_what_it_builds_on(notebook):
-    linked = re.findall(r"\]\((\w+)\.ipynb", "\n".join(opening(notebook)))
-    assert any(name < notebook.stem or name in ("index", book.METHOD[0]) for name in linked), (
-        "no link to an earlier notebook before the first code"
-    )
+def test_its_links_lead_somewhere(notebook):
+    "Links to other files, and pictures, seen from the folder of the notebook."
+    prose = "\n".join(source for kind, source in cells_of(notebook) if kind == "markdown")
+    prose = re.sub(r"```.*?```|`[^`\n]*`", "", prose, flags=re.S)
+    links = re.findall(r"\]\((?!https?:|mailto:|#)([^)#\s]+)", prose)
+    assert not [link for link in links if not (notebook.parent/link).exists()]
 
 
 def test_how_to_run_it_elsewhere_is_said_by_the_site_alone(notebook):
@@ -82,9 +83,10 @@ def test_it_closes_with_a_summary_exercises_and_solutions(notebook):
     )
 
 
-def test_it_points_to_the_next(notebook):
+def test_it_points_on(notebook):
     last = [source for kind, source in cells_of(notebook) if kind == "markdown"][-1]
-    assert f"]({book.following()[notebook.stem]}.ipynb)" in last.strip().splitlines()[-1]
+    (*_, target) = re.findall(r"\]\(([^)#]+\.ipynb)", last.strip().splitlines()[-1])
+    assert (notebook.parent/target).resolve() in [*NOTEBOOKS, FOLDER/"index.ipynb"]
 
 
 def test_headings_are_unique(notebook):
@@ -110,7 +112,7 @@ def test_no_line_of_code_is_longer_than_a_hundred_characters(notebook):
     assert not [line for line in code.split("\n") if len(line) > 100]
 
 
-@pytest.mark.parametrize("name", [*book.METHOD, "02_text"])
+@pytest.mark.parametrize("name", [*book.METHOD, "data/01_text"])
 def test_a_reader_of_the_method_is_asked_three_questions(name):
     prose = "\n".join(
         source for kind, source in cells_of(FOLDER/f"{name}.ipynb") if kind == "markdown"
@@ -121,11 +123,6 @@ def test_a_reader_of_the_method_is_asked_three_questions(name):
         len(re.findall(r"<details><summary>Answer</summary>\n\n.+?\n\n</details>", asked[1], re.S))
         == 3
     )
-
-
-def test_the_way_to_the_idea_is_short():
-    counted = book.counts()
-    assert not {what: counted[what] for what, most in book.LIMITS.items() if counted[what] > most}
 
 
 def test_words_before_an_equation_are_counted(tmp_path, monkeypatch):
@@ -150,10 +147,13 @@ def test_words_before_an_equation_are_counted(tmp_path, monkeypatch):
             "nbformat_minor": 4,
         }
     )
-    (tmp_path/"nbs").mkdir()
-    (tmp_path/"nbs"/"00_a.ipynb").write_text(write(cells))
-    monkeypatch.setattr(book, "ROOT", tmp_path), monkeypatch.setattr(book, "METHOD", ("00_a",))
-    assert book.before_equation(7) == (2, 2) and book.exported_median(["00_a"]) == 2
+    (tmp_path/"nbs"/"method").mkdir(parents=True)
+    (tmp_path/"nbs"/"method"/"00_a.ipynb").write_text(write(cells))
+    (
+        monkeypatch.setattr(book, "ROOT", tmp_path),
+        monkeypatch.setattr(book, "METHOD", ("method/00_a",)),
+    )
+    assert book.before_equation(7) == (2, 2) and book.exported_median(["method/00_a"]) == 2
     with pytest.raises(SystemExit, match="equation 8 is nowhere"):
         book.before_equation(8)
 
@@ -194,7 +194,7 @@ def test_what_is_hard_to_read_is_counted():
     assert book.nested_in([nbformat.v4.new_code_cell("rows", outputs=[table])]) == 0
 
 
-@pytest.mark.parametrize("name", [*book.METHOD, "02_text"])
+@pytest.mark.parametrize("name", [*book.METHOD, "data/01_text"])
 def test_no_refusal_and_no_nested_dictionary_stands_on_the_method_track(name):
     cells = book.cells_of(name)
     assert not book.refusals_in(cells) and not book.nested_in(cells)
@@ -203,17 +203,14 @@ def test_no_refusal_and_no_nested_dictionary_stands_on_the_method_track(name):
 @pytest.mark.parametrize("name", book.METHOD)
 def test_lines_fit_into_the_page(name):
     cells = book.cells_of(name)
-    lessons = [cell for cell in cells if not re.search(r"^#\|\s*export", cell.source, re.M)]
-    # the module of the world is as long as a module may be
-    read = lessons if name == "08_shapes" else cells
-    assert not book.wide_lines_in(cells) and not book.wide_code_in(read)
+    assert not book.wide_lines_in(cells) and not book.wide_code_in(cells)
 
 
 def test_the_one_page_is_short_and_stands_alone():
-    cells = cells_of(FOLDER/"picknet_on_one_page.ipynb")
+    cells = cells_of(FOLDER/"method"/"00_one_page.ipynb")
     code = "\n".join(source for kind, source in cells if kind == "code")
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 200
-    assert set(re.findall(r"picknet_nb\.(\w+)", code)) == {"shapes"}
+    assert set(re.findall(r"picknet_nb\.([\w.]+)", code)) == {"world.shapes"}
     assert len(" ".join(source for kind, source in cells if kind == "markdown").split()) <= 1500
 
 
@@ -271,7 +268,7 @@ def test_a_row_of_picks_fits_whatever_their_number():
 
 def test_the_index_knows_every_notebook():
     prose = (FOLDER/"index.ipynb").read_text(encoding="utf-8")
-    assert not [path.name for path in NOTEBOOKS if f"]({path.name})" not in prose]
+    assert not [name for name in book.notebooks() if f"]({name}.ipynb)" not in prose]
 
 
 @pytest.fixture(scope="module")
@@ -303,45 +300,42 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
 @pytest.mark.parametrize(
     "written, shown",
     [
-        ("10_encoder.ipynb", "10_encoder.html"),
-        ("10_encoder.ipynb#Over-a-clip", "10_encoder.html#over-a-clip"),
+        ("01_encoder.ipynb", "../method/01_encoder.html"),
+        ("../world/01_shapes.ipynb#A-clip", "../world/01_shapes.html#a-clip"),
         ("#One,-two?", "#one-two"),
-        ("24_extras.ipynb#Weights-(EMA)", "24_extras.html#weights-ema"),
-        ("../picknet_nb/fast.py#LSTMScan", "api/fast.html#LSTMScan"),
-        ("images/method.png", "images/method.png"),
+        ("11_extras.ipynb#Weights-(EMA)", "../method/11_extras.html#weights-ema"),
+        ("../../picknet_nb/core/gpu.py#LSTMScan", "../api/core.gpu.html#LSTMScan"),
+        ("../images/method.png", "../images/method.png"),
         ("https://arxiv.org", "https://arxiv.org"),
         (
-            "../tests/test_book.py",
+            "../../tests/test_book.py",
             "https://github.com/picknet-nb/picknet_nb/blob/main/tests/test_book.py",
         ),
     ],
 )
 def test_links_of_notebooks_become_links_of_the_site(builder, written, shown):
-    assert builder.for_site(f"[x]({written})") == f"[x]({shown})"
+    assert builder.for_site(f"[x]({written})", "method") == f"[x]({shown})"
 
 
-def test_every_notebook_stands_in_one_part_of_the_site(builder):
+def test_every_notebook_is_in_one_part_of_the_site(builder):
     flat = lambda pages: [
         page
         for each in pages
         for page in (flat(next(iter(each.values()))) if isinstance(each, dict) else [each])
     ]
     home, *parts, _ = builder.navigation([])
-    assert [*parts[0]] == ["The method"] and parts[0]["The method"][
-        0
-    ] == "picknet_on_one_page.ipynb"
-    assert sorted(flat(parts)) == [path.name for path in NOTEBOOKS]
+    assert [*parts[0]] == ["The course"]
+    assert parts[0]["The course"][0] == "method/00_one_page.ipynb"
+    assert sorted(flat(parts)) == sorted(f"{name}.ipynb" for name in book.notebooks())
 
 
-def test_the_index_leads_along_the_method_track():
+def test_the_index_leads_along_the_course():
     prose = "\n".join(source for _, source in cells_of(FOLDER/"index.ipynb"))
-    plan = re.search(r"## Learn the method in five days(.+?)Side rooms", prose, re.S)[1]
+    plan = re.search(r"## Learn the method in five days(.+?)Optional chapters", prose, re.S)[1]
     days = re.findall(r"^\d\. (.+)$", plan, re.M)
     assert len(days) == 5
-    assert [name for day in days for name in re.findall(r"\]\((\w+)\.ipynb\)", day)] == [
-        *book.METHOD,
-        book.tracks()["Results"][0],
-    ]
+    names = [name for day in days for name in re.findall(r"\]\(([\w/]+)\.ipynb\)", day)]
+    assert names == [*book.METHOD, "results/01_toy_world"]
 
 
 def test_equations_become_mathml_or_an_error(builder):

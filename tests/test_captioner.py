@@ -10,15 +10,15 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
-from picknet_nb.captioner import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.gpu import Captured, fused, make_adam, rewound
+from picknet_nb.core.settings import preset
+from picknet_nb.data.text import BOS, EOS, PAD
+from picknet_nb.method.captioner import (
     CAPTIONERS, PaperCaptioner, Seen, beam, caption, generate, greedy, growing, make_captioner,
     repeated, sample, teach, teach_by_step)
-from picknet_nb.config import preset
-from picknet_nb.decoder import NEVER, Decoder, caption_loss, draw_chances, plain_logits
-from picknet_nb.encoder import Encoder, compact, pick_frames
-from picknet_nb.fast import Captured, fused, make_adam, rewound
-from picknet_nb.files import PickNetError
-from picknet_nb.text import BOS, EOS, PAD
+from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, draw_chances, plain_logits
+from picknet_nb.method.encoder import Encoder, compact, pick_frames
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 

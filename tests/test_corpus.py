@@ -14,10 +14,10 @@ from reliability import leftovers
 from safetensors.torch import load_file
 from torch.testing import assert_close
 
-from picknet_nb.config import ClipSettings
-from picknet_nb.corpus import SPLITS, Corpus, CorpusError, Rows, assemble, write_tensors
-from picknet_nb.extraction import write_part
-from picknet_nb.files import PickNetError
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import ClipSettings
+from picknet_nb.data.corpus import SPLITS, Corpus, CorpusError, Rows, assemble, write_tensors
+from picknet_nb.data.extraction import write_part
 
 ROOT = Path(__file__).parents[1]
 ONE = ClipSettings(min_word_count=1)
@@ -425,7 +425,7 @@ def test_loading_maps_a_large_file(tmp_path, monkeypatch):
     )
     process = psutil.Process()
     before = process.memory_full_info().uss
-    from picknet_nb.corpus import _read_videos
+    from picknet_nb.data.corpus import _read_videos
 
     features, _ = _read_videos(tmp_path/"videos.safetensors")
     assert features[7, 3].sum() == 8192

@@ -15,14 +15,14 @@ import torch
 from conftest import CONTENT
 from torch.testing import assert_close
 
-from picknet_nb.cnn import load_cnn
-from picknet_nb.config import ClipSettings
-from picknet_nb.corpus import SPLITS, Corpus, CorpusError
-from picknet_nb.datasets import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import ClipSettings
+from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.corpus import SPLITS, Corpus, CorpusError
+from picknet_nb.data.datasets import (
     download, download_dataset, open_features, prepare_features, prepare_msrvtt, prepare_msvd,
     prepare_videos, read_mapping, read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
-from picknet_nb.files import PickNetError
-from picknet_nb.text import _nltk_words
+from picknet_nb.data.text import _nltk_words
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"

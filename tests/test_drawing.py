@@ -9,10 +9,10 @@ av = pytest.importorskip("av")
 
 from toys import film
 
-from picknet_nb.captioning import example_run, load_captioner
-from picknet_nb.drawing import caption_strip, original_frames, render, save_strip
-from picknet_nb.files import FileError
-from picknet_nb.video import VideoError
+from picknet_nb.core.files import FileError
+from picknet_nb.data.video import VideoError
+from picknet_nb.use.captioning import example_run, load_captioner
+from picknet_nb.use.drawing import caption_strip, original_frames, render, save_strip
 
 
 @pytest.fixture(scope="module")

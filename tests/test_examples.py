@@ -17,11 +17,16 @@ pytest.importorskip("pycocoevalcap")
 from test_packaging import ROOT
 from toys import film, invoked
 
-from picknet_nb import (
-    analysis, captioning, cli, cnn, compared, config, datasets, explorer, frontier, metrics,
-    reproduction, stages, streaming, world)
-from picknet_nb.files import PickNetError
-from picknet_nb.video import read_clip
+from picknet_nb.core import settings as config
+from picknet_nb.core.files import PickNetError
+from picknet_nb.data import backbones as cnn, datasets
+from picknet_nb.data.video import read_clip
+from picknet_nb.world import world
+from picknet_nb.method import stages
+from picknet_nb.use import captioning, page as explorer, streams as streaming
+from picknet_nb.measure import (
+    comparison as compared, frontier, metrics, reproduction, tables as analysis)
+from picknet_nb.interface import main as cli
 
 QUICK = dict(
     start_from="",
@@ -39,7 +44,7 @@ QUICK = dict(
 MINE = """
 import torch
 from torch import nn
-from picknet_nb.captioner import CAPTIONERS
+from picknet_nb.method.captioner import CAPTIONERS
 
 @CAPTIONERS.add("mean")
 class Mine(nn.Module):
@@ -247,7 +252,9 @@ def test_the_lines_of_the_front_page(quick, desk):
 
 
 def test_the_python_of_the_front_page(quick, desk, monkeypatch):
-    monkeypatch.setattr("picknet_nb.api.load_cnn", lambda *_, **__: cnn.load_cnn("tiny"))
+    monkeypatch.setattr(
+        "picknet_nb.interface.python.load_cnn", lambda *_, **__: cnn.load_cnn("tiny")
+    )
     (code,) = re.findall(
         r"```python\n(import picknet_nb as pn.+?)```",
         (ROOT/"README.md").read_text(encoding="utf-8"),

@@ -23,16 +23,17 @@ pytest.importorskip("av")
 from conftest import free_port
 from toys import Looker, brightest, store_run, undecided
 
-from picknet_nb import explorer as module
-from picknet_nb.captioning import example_run, load_captioner, write_examples
-from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.explorer import Explorer, choose_sources, write_page
-from picknet_nb.files import PickNetError
-from picknet_nb.models import find_model
-from picknet_nb.pickers import PICKERS, make_picker
-from picknet_nb.scenes import Exploration, Library, limited_threshold, threshold_sweep
-from picknet_nb.stages import Recipe
-from picknet_nb.video import VideoError
+from picknet_nb.core.files import PickNetError
+from picknet_nb.data.video import VideoError
+from picknet_nb.world.world import write_examples
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.stages import Recipe
+from picknet_nb.training.models import find_model
+from picknet_nb.use import page as module
+from picknet_nb.use.captioning import example_run, load_captioner
+from picknet_nb.use.exploration import Exploration, Library, limited_threshold, threshold_sweep
+from picknet_nb.use.page import Explorer, choose_sources, write_page
 
 
 @pytest.fixture(scope="module")
@@ -437,7 +438,7 @@ def address(toy, tmp_path_factory):
     command = [
         sys.executable,
         "-m",
-        "picknet_nb.cli",
+        "picknet_nb.interface.main",
         "explore",
         "--run",
         toy/"run",
@@ -589,7 +590,7 @@ def test_the_server_hands_out_no_files(address):
 def test_jupyterlab_shows_the_same_page(browser, toy, tmp_path):
     pytest.importorskip("jupyterlab")
     playwright = pytest.importorskip("playwright.sync_api")
-    code = (f"from picknet_nb.explorer import Explorer\nExplorer({str(toy/'run')!r}, "
+    code = (f"from picknet_nb.use.page import Explorer\nExplorer({str(toy/'run')!r}, "
             f"{str(toy/'videos')!r}, device='cpu')")
     notebook = json.loads(write_page(tmp_path).read_text())
     notebook["cells"][0]["source"] = code

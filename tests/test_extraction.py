@@ -14,14 +14,14 @@ from conftest import Forked, Ranks
 from toys import film
 from torch.testing import assert_close
 
-from picknet_nb import extraction
-from picknet_nb.cnn import CNN, load_cnn
-from picknet_nb.extraction import (
+from picknet_nb.core.files import FileError
+from picknet_nb.core.processes import rank_and_world, usable_cores
+from picknet_nb.data import extraction
+from picknet_nb.data.backbones import CNN, load_cnn
+from picknet_nb.data.extraction import (
     ClipShape, decode_files, extract_folder, known_by, list_videos, part_path, read_part,
     write_part)
-from picknet_nb.files import FileError
-from picknet_nb.video import VIDEO_SUFFIXES, glance, read_clip
-from picknet_nb.workers import rank_and_world, usable_cores
+from picknet_nb.data.video import VIDEO_SUFFIXES, glance, read_clip
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"

@@ -19,19 +19,22 @@ from reliability import leftovers, tally
 from safetensors.torch import load_file
 from test_fuzzing import run_folder  # noqa: F401 (a fixture)
 
-from picknet_nb import extraction, metrics, training, world
-from picknet_nb.captioning import load_captioner
-from picknet_nb.cnn import load_cnn
-from picknet_nb.config import preset
-from picknet_nb.corpus import Corpus, CorpusError, assemble
-from picknet_nb.datasets import prepare_features
-from picknet_nb.extraction import extract_folder, part_path, read_part
-from picknet_nb.files import FileError, PickNetError, WriteError, locked, write_whole
-from picknet_nb.reproduction import score_rows
-from picknet_nb.stages import recipes
-from picknet_nb.training import train
-from picknet_nb.video import read_clip
-from picknet_nb.world import prepare_shapes
+from picknet_nb.core.files import FileError, PickNetError, WriteError, locked, write_whole
+from picknet_nb.core.settings import preset
+from picknet_nb.data import extraction
+from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.corpus import Corpus, CorpusError, assemble
+from picknet_nb.data.datasets import prepare_features
+from picknet_nb.data.extraction import extract_folder, part_path, read_part
+from picknet_nb.data.video import read_clip
+from picknet_nb.world import world
+from picknet_nb.world.world import prepare_shapes
+from picknet_nb.method.stages import recipes
+from picknet_nb.training import train as training
+from picknet_nb.training.train import train
+from picknet_nb.use.captioning import load_captioner
+from picknet_nb.measure import metrics
+from picknet_nb.measure.scoring import score_rows
 
 EXAMPLE = Path(__file__).parents[1]/"data"/"example.mp4"
 SIGNALS = [signal.SIGKILL, signal.SIGTERM, signal.SIGINT]
@@ -464,7 +467,7 @@ def test_captioning_a_folder_interrupted_by_hand(run_folder, tmp_path):  # noqa:
             sys.executable,
             "-u",
             "-m",
-            "picknet_nb.cli",
+            "picknet_nb.interface.main",
             "caption",
             str(tmp_path),
             "--run",

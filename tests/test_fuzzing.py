@@ -22,18 +22,18 @@ from hypothesis import strategies as st
 from reliability import (
     READ, REFUSED, SCALE, damage, in_children, leftovers, outcome_of, settle, tally)
 
-from picknet_nb import metrics
-from picknet_nb.cnn import load_cnn, read_weights
-from picknet_nb.config import ClipSettings, load_config, preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.datasets import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import ClipSettings, load_config, preset
+from picknet_nb.data.backbones import load_cnn, read_weights
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.datasets import (
     prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips)
-from picknet_nb.extraction import extract_folder, read_part, write_part
-from picknet_nb.files import PickNetError
-from picknet_nb.runs import open_run, save_weights
-from picknet_nb.stages import Model, Recipe
-from picknet_nb.text import Vocabulary
-from picknet_nb.video import read_clip, stream_frames
+from picknet_nb.data.extraction import extract_folder, read_part, write_part
+from picknet_nb.data.text import Vocabulary
+from picknet_nb.data.video import read_clip, stream_frames
+from picknet_nb.method.stages import Model, Recipe
+from picknet_nb.training.runs import open_run, save_weights
+from picknet_nb.measure import metrics
 
 av = pytest.importorskip("av")
 EXAMPLE = Path(__file__).parents[1]/"data"/"example.mp4"

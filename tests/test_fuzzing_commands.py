@@ -20,19 +20,20 @@ from test_hostile_data import npy_head, zip_bomb
 from test_fuzzing import CSV, ODD, SENTENCES, changed, feature_file, film, spots
 from test_fuzzing import films  # noqa: F401 (a fixture)
 
-from picknet_nb import cli, training
-from picknet_nb.captioning import Caption
-from picknet_nb.cnn import CNNS, load_cnn
-from picknet_nb.config import preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.drawing import render, save_strip
-from picknet_nb.explorer import Explorer
-from picknet_nb.files import PickNetError
-from picknet_nb.reproduction import open_data
-from picknet_nb.stages import recipes
-from picknet_nb.text import SPECIALS, Vocabulary
-from picknet_nb.training import train
-from picknet_nb.video import Clip
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import preset
+from picknet_nb.data.backbones import CNNS, load_cnn
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.text import SPECIALS, Vocabulary
+from picknet_nb.data.video import Clip
+from picknet_nb.method.stages import recipes
+from picknet_nb.training import train as training
+from picknet_nb.training.train import train
+from picknet_nb.use.captioning import Caption
+from picknet_nb.use.drawing import render, save_strip
+from picknet_nb.use.page import Explorer
+from picknet_nb.measure.reproduction import open_data
+from picknet_nb.interface import main as cli
 
 av = pytest.importorskip("av")
 pytestmark = pytest.mark.skipif(

@@ -18,18 +18,17 @@ import safetensors.torch
 import torch
 from conftest import CONTENT, noise_corpus
 
-from picknet_nb import files
-from picknet_nb.cnn import WeightsError, load_cnn, read_weights
-from picknet_nb.config import ClipSettings
-from picknet_nb.corpus import Corpus, CorpusError, _read_videos, check_captions
-from picknet_nb.datasets import (
+from picknet_nb.core import files
+from picknet_nb.core.files import FileError, PickNetError, WriteError, locked, read_json
+from picknet_nb.core.settings import ClipSettings
+from picknet_nb.data.backbones import WeightsError, load_cnn, read_weights
+from picknet_nb.data.corpus import Corpus, CorpusError, _read_videos, check_captions
+from picknet_nb.data.datasets import (
     download, download_dataset, open_features, prepare_features, read_captions, read_mapping,
     read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
-from picknet_nb.files import FileError, PickNetError, WriteError, locked, read_json
-from picknet_nb.metrics import ScoreError, score
-from picknet_nb.metrics import read_captions as read_scored
-from picknet_nb.metrics import read_references
-from picknet_nb.text import tokenize
+from picknet_nb.data.text import tokenize
+from picknet_nb.measure.metrics import (
+    ScoreError, read_captions as read_scored, read_references, score)
 
 # what a child may take beyond what it begins with, and how long it may take
 MEMORY, DISK, SECONDS = 1 << 30, 64 << 20, 120
@@ -386,7 +385,7 @@ def test_a_tar_of_two_hundred_bytes(tmp_path, monkeypatch):
         "packed.tar: cannot be unpacked",
     )
     monkeypatch.setattr(
-        "picknet_nb.datasets.download", lambda *args, **options: tmp_path/"small.tar"
+        "picknet_nb.data.datasets.download", lambda *args, **options: tmp_path/"small.tar"
     )
     (tmp_path/"small.tar").write_bytes(sparse_tar(3_000_000_000))
     refused(
@@ -688,8 +687,8 @@ def test_words_of_the_wrong_kind(tmp_path, content):
 
 def test_words_are_still_a_short_cut(tmp_path, monkeypatch):
     noise_corpus().save(tmp_path)
-    monkeypatch.setattr("picknet_nb.corpus.cut_captions", None)
-    monkeypatch.setattr("picknet_nb.corpus._count_words", None)
+    monkeypatch.setattr("picknet_nb.data.corpus.cut_captions", None)
+    monkeypatch.setattr("picknet_nb.data.corpus._count_words", None)
     Corpus.load(tmp_path)
 
 
@@ -838,7 +837,7 @@ def test_captions_up_to_the_limit_are_fine():
 def test_names_of_videos_that_are_skipped_do_not_reach_the_terminal_raw(tmp_path, capsys):
     pytest.importorskip("av")
     from toys import film
-    from picknet_nb.datasets import prepare_videos
+    from picknet_nb.data.datasets import prepare_videos
 
     names = ["clip", "\x1b[2Jnobody speaks of it"]
     files = {name: film(tmp_path/f"{name}.mp4") for name in names}

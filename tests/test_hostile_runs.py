@@ -21,14 +21,16 @@ from safetensors.torch import load_file
 from test_hostile_data import zip_bomb
 from toys import invoked
 
-from picknet_nb import cli, preparing, runs, watching, world
-from picknet_nb.config import preset
-from picknet_nb.files import FileError, PickNetError
-from picknet_nb.reproduction import train_first, train_row
-from picknet_nb.runs import (
+from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.core.settings import preset
+from picknet_nb.world import world
+from picknet_nb.method.stages import Model, recipes
+from picknet_nb.training import runs
+from picknet_nb.training.runs import (
     RunError, change_settings, load_run, open_run, read_checkpoint, save_weights)
-from picknet_nb.stages import Model, recipes
-from picknet_nb.training import Step, TrainingError, train
+from picknet_nb.training.train import Step, TrainingError, train
+from picknet_nb.measure.reproduction import train_first, train_row
+from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
 
 CONFIG = preset(
     "smoke", supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1, average_weights=0.5
@@ -833,7 +835,7 @@ def test_escapes_in_names_do_not_reach_the_terminal(tmp_path, capsys, monkeypatc
 
 
 def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
-    from picknet_nb.captioning import Failure
+    from picknet_nb.use.captioning import Failure
 
     preparing.say({}, False, "a \x1b[31mred\x1b[0m ball\nnext")
     watching.tell(Failure("a\x1b.mp4", "is\nno video"), False, True, Path("run"))
@@ -877,7 +879,7 @@ def test_exit_codes_of_files_that_are_left_out(trained, tmp_path):
 def test_a_full_device_is_a_sentence(words):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "picknet_nb.cli", *words],
+            [sys.executable, "-m", "picknet_nb.interface.main", *words],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,
@@ -890,6 +892,8 @@ def test_a_full_device_is_a_sentence(words):
 
 def test_every_limit_is_written_down():
     "In SECURITY.md, by its name; and nothing there that is no limit."
-    from picknet_nb import drawing, explorer, files, video  # noqa: F401 (each adds its own)
+    from picknet_nb.core import files  # noqa: F401 (each adds its own)
+    from picknet_nb.data import video  # noqa: F401 (each adds its own)
+    from picknet_nb.use import drawing, page as explorer  # noqa: F401 (each adds its own)
     said = set(re.findall(r"^\|.*?\|", (Path(__file__).parents[1]/"SECURITY.md").read_text(), re.M))
     assert set(re.findall("PICKNET_[A-Z_]+", "".join(said))) == set(files.LIMITS)

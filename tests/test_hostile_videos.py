@@ -25,14 +25,16 @@ av = pytest.importorskip("av")
 from conftest import Forked
 from toys import film
 
-from picknet_nb import captioning, cli, video
-from picknet_nb.captioning import Failure, example_run, find_videos, load_captioner
-from picknet_nb.cnn import load_cnn
-from picknet_nb.drawing import caption_strip, drawable, original_frames, render, save_strip
-from picknet_nb.extraction import ClipShape, decode_files, extract_folder
-from picknet_nb.files import FileError, PickNetError
-from picknet_nb.video import (
+from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.data import video
+from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder
+from picknet_nb.data.video import (
     FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, show_frames, stream_frames)
+from picknet_nb.use import captioning
+from picknet_nb.use.captioning import Failure, example_run, find_videos, load_captioner
+from picknet_nb.use.drawing import caption_strip, drawable, original_frames, render, save_strip
+from picknet_nb.interface import main as cli
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"

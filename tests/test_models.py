@@ -10,18 +10,19 @@ from conftest import noise_corpus
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from picknet_nb import models
-from picknet_nb.captioning import example_run, find_run, load_captioner
-from picknet_nb.cider import Cider
-from picknet_nb.config import preset
-from picknet_nb.files import PickNetError, file_digest
-from picknet_nb.models import BOX, Speech, describe_model, export_model, find_model, read_card
-from picknet_nb.pickers import make_picker
-from picknet_nb.runs import RunError, load_run, open_run, save_weights
-from picknet_nb.shapes import make_story
-from picknet_nb.stages import Model, Recipe, caption_videos, frame_choice
-from picknet_nb.text import SPECIALS, tokenize
-from picknet_nb.world import write_clip
+from picknet_nb.core.files import PickNetError, file_digest
+from picknet_nb.core.settings import preset
+from picknet_nb.data.text import SPECIALS, tokenize
+from picknet_nb.world.shapes import make_story
+from picknet_nb.world.world import write_clip
+from picknet_nb.method.cider import Cider
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.stages import Model, Recipe, caption_videos, frame_choice
+from picknet_nb.training import models
+from picknet_nb.training.models import Speech, describe_model, export_model, find_model, read_card
+from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
+from picknet_nb.training.transfer import BOX
+from picknet_nb.use.captioning import example_run, find_run, load_captioner
 
 
 @pytest.fixture
@@ -156,7 +157,7 @@ def test_garbled_speech_is_refused(tmp_path, speech):
 def test_the_shapes_model_knows_its_world(tmp_path):
     """Clips that it has never seen, read from files: far better than the same sentences given to
     other clips."""
-    from picknet_nb.shapes import describe
+    from picknet_nb.world.shapes import describe
 
     stories = {f"new {number}": make_story((991, number)) for number in range(24)}
     for name, story in stories.items():
@@ -196,7 +197,7 @@ def test_everyday_says_plain_english_about_anything(tmp_path):
 
 
 def test_without_the_cnn_s_weights_it_says_what_to_install(monkeypatch):
-    from picknet_nb import cnn
+    from picknet_nb.data import backbones as cnn
     monkeypatch.setattr(cnn.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PickNetError, match="pip install"):
         load_captioner()

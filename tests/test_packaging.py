@@ -17,6 +17,9 @@ import pytest
 from filelock import FileLock
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT/"tools"))
+import check
+
 SETTINGS = configparser.ConfigParser(delimiters=["="])
 SETTINGS.read(ROOT/"settings.ini", encoding="utf-8")
 SETTINGS = SETTINGS["DEFAULT"]
@@ -55,10 +58,7 @@ def build(kind: str, source: Path, out: Path) -> Path:
 
 def copy_of_the_checkout(folder: Path) -> Path:
     "What a wheel is made of, in a folder that may be written to."
-    left = shutil.ignore_patterns(
-        ".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info"
-    )
-    shutil.copytree(ROOT, folder/"copy", ignore=left)
+    check.copy_sources(ROOT, folder/"copy")
     (folder/"copy"/"nbs").mkdir()
     (folder/"copy"/"nbs"/"00_notebook.ipynb").write_text("{}")
     return folder/"copy"
@@ -120,7 +120,7 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
         "LICENSE",
         "picknet_nb/paper.json",
     } <= names
-    assert {f"picknet_nb/{path.name}" for path in (ROOT/"picknet_nb").glob("*.py")} <= names
+    assert {str(path.relative_to(ROOT)) for path in (ROOT/"picknet_nb").rglob("*.py")} <= names
     assert not [
         name for name in names if name.startswith(("nbs", "tests", "data", "tools", "benchmarks"))
     ]
@@ -180,7 +180,7 @@ def test_the_metadata_say_what_settings_ini_says(built):
     assert len(needed) == len(SETTINGS["requirements"].split()) and any(
         line.startswith("filelock") for line in needed
     )
-    assert "picknet = picknet_nb.cli:main" in command
+    assert "picknet = picknet_nb.interface.main:main" in command
     assert about[
         "Description-Content-Type"
     ] == "text/markdown" and about.get_payload().lstrip().startswith("#")
@@ -251,7 +251,8 @@ def imports_of(notebook: Path) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "notebook", sorted((ROOT/"nbs").glob("[0-9]*.ipynb")), ids=lambda path: path.stem
+    "notebook", sorted((ROOT/"nbs").glob("*/[0-9]*.ipynb")),
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
 )
 def test_what_a_notebook_imports_is_what_it_says_to_install(notebook):
     usual = (

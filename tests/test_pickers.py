@@ -7,12 +7,11 @@ import torch
 from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
-from picknet_nb.files import PickNetError
-from picknet_nb.pickers import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.method.pickers import (
     PICKERS, Clips, PickerError, all_frames, centre_distances, frame_distances, greedy_start,
-    kmeans, kmeans_shares, learned, make_picker, parse_label, picks_at, random_k, random_p,
-    uniform)
-from picknet_nb.policy import Policy
+    kmeans, kmeans_shares, learned, make_picker, parse_label, picks_at, random_k, random_p, uniform)
+from picknet_nb.method.policy import Policy
 
 
 def make(clips=3, frames=30, dims=6, seed=0):

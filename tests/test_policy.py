@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
-from picknet_nb.fast import walk_by_table
-from picknet_nb.policy import (
+from picknet_nb.core.gpu import walk_by_table
+from picknet_nb.method.policy import (
     Policy, last_picks, pair_logits, path_scores, project, walk, walk_by_frame, walk_by_scan)
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
@@ -40,7 +40,7 @@ def test_every_walk_is_the_same_walk(clips, frames, rollouts, seed, clock, start
 
 
 def test_large_batches_are_cut(monkeypatch):
-    import picknet_nb.policy as module
+    import picknet_nb.method.policy as module
 
     policy, glances = make(clips=7)
     noise, projected = torch.rand(2, 7, 9), project(policy, glances).detach()

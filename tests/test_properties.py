@@ -13,17 +13,18 @@ from hypothesis import strategies as st
 from reliability import SCALE
 from torch.testing import assert_close
 
-from picknet_nb import captioner as speaking
-from picknet_nb import cider, decoder, encoder, fast, pickers, policy, reinforce, rewards
-from picknet_nb.captioner import Seen, beam, caption, greedy, make_captioner, sample
-from picknet_nb.cider import Cider
-from picknet_nb.config import preset
-from picknet_nb.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
-from picknet_nb.encoder import Encoder, pick_frames
-from picknet_nb.files import PickNetError
-from picknet_nb.pickers import Clips, make_picker
-from picknet_nb.policy import Policy
-from picknet_nb.text import BOS, EOS, PAD, UNK, Vocabulary
+from picknet_nb.core import gpu as fast
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import preset
+from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
+from picknet_nb.method import (
+    captioner as speaking, cider, decoder, encoder, pickers, policy, reinforce, rewards)
+from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
+from picknet_nb.method.cider import Cider
+from picknet_nb.method.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
+from picknet_nb.method.encoder import Encoder, pick_frames
+from picknet_nb.method.pickers import Clips, make_picker
+from picknet_nb.method.policy import Policy
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
 CONFIG = preset("smoke", hidden=10, feature_embedding=7, word_embedding=6, dropout=0.0, max_words=7)

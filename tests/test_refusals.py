@@ -4,13 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from picknet_nb import api, captioning, cli, preparing, watching, world
-from picknet_nb.config import ClipSettings, preset
-from picknet_nb.corpus import CorpusError
-from picknet_nb.files import FileError, PickNetError, read_json
-from picknet_nb.runs import RunError, Trainer
-from picknet_nb.stages import Model
-from picknet_nb.video import VideoError
+from picknet_nb.core.files import FileError, PickNetError, read_json
+from picknet_nb.core.settings import ClipSettings, preset
+from picknet_nb.data.corpus import CorpusError
+from picknet_nb.data.video import VideoError
+from picknet_nb.world import world
+from picknet_nb.method.stages import Model
+from picknet_nb.training.runs import RunError, Trainer
+from picknet_nb.use import captioning
+from picknet_nb.interface import main as cli, prepare as preparing, python as api, watch as watching
 
 
 def test_a_clip_that_stands_twice_in_a_file(tmp_path):

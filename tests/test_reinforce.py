@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from picknet_nb.policy import Policy
-from picknet_nb.reinforce import all_picks, expected_reward, others_baseline, policy_loss
+from picknet_nb.method.policy import Policy
+from picknet_nb.method.reinforce import all_picks, expected_reward, others_baseline, policy_loss
 
 
 def toy(frames=5, seed=0):

@@ -14,22 +14,22 @@ from safetensors.torch import load_file
 
 import picknet_nb
 from conftest import noise_corpus
-from picknet_nb import reproduction
-from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.compared import (
+from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.core.processes import Pool
+from picknet_nb.core.settings import ConfigError, preset
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.pickers import PICKERS
+from picknet_nb.method.stages import ROWS, Recipe, recipes
+from picknet_nb.training.runs import RunError
+from picknet_nb.training.train import train
+from picknet_nb.measure import reproduction
+from picknet_nb.measure.comparison import (
     KINDS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
-from picknet_nb.config import ConfigError, preset
-from picknet_nb.files import FileError, PickNetError
-from picknet_nb.pickers import PICKERS
-from picknet_nb.reproduction import (
-    LEADER, Plan, check_changes, check_split, circumstances, commands_of, commit_here, measure_row,
+from picknet_nb.measure.reproduction import (
+    Plan, check_changes, check_split, circumstances, commands_of, commit_here, measure_row,
     open_data, table_folder, train_first, train_row)
-from picknet_nb.runs import RunError
-from picknet_nb.scoring import (
-    clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
-from picknet_nb.stages import ROWS, Recipe, recipes
-from picknet_nb.training import train
-from picknet_nb.workers import Pool
+from picknet_nb.measure.scoring import (
+    LEADER, clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
 
 RESULTS = Path(__file__).parent.parent/"data"/"results"
 QUICK = dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
@@ -38,9 +38,9 @@ MINE = """
 import os
 import torch
 from torch import nn
-from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.pickers import PICKERS, picks_at
-from picknet_nb.stages import ROWS, Recipe
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.pickers import PICKERS, picks_at
+from picknet_nb.method.stages import ROWS, Recipe
 
 
 @CAPTIONERS.add("mean")
@@ -370,7 +370,7 @@ def test_changes_with_an_effect_are_made():
 
 
 def test_a_row_of_one_s_own_stands_in_the_table(mine, table, tmp_path, monkeypatch):
-    from picknet_nb import metrics
+    from picknet_nb.measure import metrics
 
     count = lambda rows, references, **_: (
         (number, metrics.Scores({"CIDEr": 0.5}, "words", {"CIDEr": dict.fromkeys(captions, 0.5)}))
@@ -513,7 +513,7 @@ def test_the_former_name_of_a_scale_is_understood(table, monkeypatch, tmp_path):
         pytest.raises(PickNetError, match="no such row"),
     ):
         reproduction.reproduce("noise", "full", ["nobody"])
-    from picknet_nb import world
+    from picknet_nb.world import world
 
     monkeypatch.undo()
     monkeypatch.setattr(
@@ -597,7 +597,7 @@ def test_seeds_that_only_one_row_has_are_left_out_of_a_comparison():
 
 
 def test_rows_are_scored_while_others_are_trained(tmp_path, monkeypatch):
-    from picknet_nb import metrics
+    from picknet_nb.measure import metrics
 
     calls, references = [], {"a": ["a dog"]}
 
@@ -668,7 +668,7 @@ def test_every_commit_in_a_result_file_is_one_of_this_repository():
 
 
 def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_path, monkeypatch):
-    from picknet_nb import metrics
+    from picknet_nb.measure import metrics
 
     monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: pytest.fail("too late"))
     run = lambda: reproduction.reproduce("noise", "smoke", folder=tmp_path/"run")

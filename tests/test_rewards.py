@@ -7,16 +7,16 @@ import pytest
 import torch
 from test_training import noise_corpus
 
-from picknet_nb.cider import Cider
-from picknet_nb.config import preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.files import PickNetError
-from picknet_nb.rewards import (
-    REWARD_KINDS, REWARDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for,
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import preset
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.text import SPECIALS, Vocabulary
+from picknet_nb.method.cider import Cider
+from picknet_nb.method.rewards import (
+    REWARDS, REWARD_KINDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for,
     reward_of, within_limits)
-from picknet_nb.stages import recipes
-from picknet_nb.text import SPECIALS, Vocabulary
-from picknet_nb.training import train
+from picknet_nb.method.stages import recipes
+from picknet_nb.training.train import train
 
 
 def at_most(counts: list[int], frames: int = 30) -> torch.Tensor:
@@ -173,7 +173,7 @@ def test_every_allowed_set_of_frames_beats_the_penalty(corpus):
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_captured_with_a_moving_limit(corpus):
-    from picknet_nb.fast import Captured
+    from picknet_nb.core.gpu import Captured
 
     corpus = corpus.to("cuda")
     reward = reward_for(preset("paper").policy, corpus)

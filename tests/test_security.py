@@ -19,22 +19,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reliability import tally
 
-from picknet_nb import datasets
-from picknet_nb.cnn import WeightsError, read_weights
-from picknet_nb.corpus import CorpusError
-from picknet_nb.datasets import download, read_msrvtt, unpack_clips
-from picknet_nb.explorer import server_settings
-from picknet_nb.runs import RunError, load_run, read_checkpoint
-from picknet_nb.scenes import Library
-from picknet_nb.video import VideoError
+from picknet_nb.data import datasets
+from picknet_nb.data.backbones import WeightsError, read_weights
+from picknet_nb.data.corpus import CorpusError
+from picknet_nb.data.datasets import download, read_msrvtt, unpack_clips
+from picknet_nb.data.video import VideoError
+from picknet_nb.training.runs import RunError, load_run, read_checkpoint
+from picknet_nb.use.exploration import Library
+from picknet_nb.use.page import server_settings
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [
-    *(ROOT/"picknet_nb").glob("*.py"),
+    *(ROOT/"picknet_nb").rglob("*.py"),
     *(ROOT/"tools").glob("*.py"),
     *(ROOT/"benchmarks").glob("*.py"),
 ]
-NOTEBOOKS = sorted(path for path in (ROOT/"nbs").glob("*.ipynb") if not path.name.startswith("."))
+NOTEBOOKS = sorted(path for path in (ROOT/"nbs").rglob("[!.]*.ipynb"))
 
 
 # the code itself
@@ -322,7 +322,7 @@ def test_every_fetched_file_is_checked():
     or the hash in the name."""
     assert datasets.MSVD_CLIPS.startswith("https://")
     assert "check_hash=True" in (ROOT/"picknet_nb"/"cnn.py").read_text()
-    for path in (ROOT/"picknet_nb").glob("*.py"):
+    for path in (ROOT/"picknet_nb").rglob("*.py"):
         fetching = [
             name
             for name, _, _ in calls(path.read_text())

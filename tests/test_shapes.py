@@ -16,14 +16,14 @@ from conftest import Forked, Ranks
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picknet_nb.config import ClipSettings, preset
-from picknet_nb.corpus import CorpusError
-from picknet_nb.files import PickNetError
-from picknet_nb.shapes import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import ClipSettings, preset
+from picknet_nb.data.corpus import CorpusError
+from picknet_nb.data.video import glance, read_clip
+from picknet_nb.world.shapes import (
     ACTIONS, BEATS, COLOURS, NOISES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus,
     example_story, make_story, moments_seen, oracle_picks, rule_of_thumb)
-from picknet_nb.video import glance, read_clip
-from picknet_nb.world import SCALES, make_shapes, prepare_shapes, write_clip
+from picknet_nb.world.world import SCALES, make_shapes, prepare_shapes, write_clip
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -146,7 +146,7 @@ def test_same_seed_same_world_whatever_the_workers(tmp_path):
 
 
 def test_a_dead_worker_is_an_error_and_the_rest_is_kept(tmp_path, monkeypatch):
-    import picknet_nb.world as world
+    import picknet_nb.world.world as world
 
     real = world.write_clip
     monkeypatch.setattr(

@@ -13,12 +13,13 @@ pytest.importorskip("pycocoevalcap")
 
 from conftest import noise_corpus
 
-from picknet_nb import cli, metrics
-from picknet_nb.analysis import results_table
-from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.reproduction import reproduce
-from picknet_nb.signs import warn_if_due
-from picknet_nb.text import BOS, EOS
+from picknet_nb.data.text import BOS, EOS
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.training.diagnostics import warn_if_due
+from picknet_nb.measure import metrics
+from picknet_nb.measure.reproduction import reproduce
+from picknet_nb.measure.tables import results_table
+from picknet_nb.interface import main as cli
 
 QUICK = dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1, shrink_epochs=1)
 SAME = "all 8 clips get one and the same sentence"

@@ -9,18 +9,19 @@ import torch
 from conftest import Ranks, noise_corpus
 from safetensors.torch import load_file
 
-from picknet_nb import stages, training
-from picknet_nb.captioner import CAPTIONERS
-from picknet_nb.config import preset
-from picknet_nb.extras import ExtendedSupervision
-from picknet_nb.files import PickNetError
-from picknet_nb.pickers import make_picker
-from picknet_nb.policy import Rollouts
-from picknet_nb.rewards import REWARDS, Rewards, cider_for, reward_for
-from picknet_nb.stages import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import preset
+from picknet_nb.method import stages
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.extras import ExtendedSupervision
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.policy import Rollouts
+from picknet_nb.method.rewards import REWARDS, Rewards, cider_for, reward_for
+from picknet_nb.method.stages import (
     Adaptation, Environment, Model, Recipe, Reinforcement, Supervision, feedback_at, frame_choice,
     recipes)
-from picknet_nb.training import TrainingError, train
+from picknet_nb.training import train as training
+from picknet_nb.training.train import TrainingError, train
 
 HERE = Path(__file__).parent
 BOTH = recipes()["PickNet (V+L)"]
@@ -342,7 +343,7 @@ def test_settings_of_a_clip_come_from_the_corpus(corpus, tmp_path):
         recipes()["Baseline"],
         bars=False,
     )
-    from picknet_nb.runs import load_run
+    from picknet_nb.training.runs import load_run
 
     assert load_run(tmp_path/"run")[1].clip == corpus.settings
 
@@ -378,7 +379,7 @@ def test_a_captioner_of_ones_own_is_trained_in_all_stages(corpus, tmp_path, monk
         bars=False,
     )
     assert isinstance(model.captioner, Attentive)
-    from picknet_nb.runs import load_run
+    from picknet_nb.training.runs import load_run
 
     loaded, settings, _, _ = load_run(tmp_path/"run")
     assert settings.captioner.architecture == "attentive" and isinstance(
@@ -443,10 +444,10 @@ APART = """
 import sys; sys.path.insert(0, sys.argv[2])
 import torch; torch.set_num_threads(1)
 from conftest import Ranks, noise_corpus
-from picknet_nb.config import preset
-from picknet_nb.stages import recipes
-from picknet_nb.training import joined, train
-from picknet_nb.workers import rank_and_world
+from picknet_nb.core.settings import preset
+from picknet_nb.method.stages import recipes
+from picknet_nb.training.train import joined, train
+from picknet_nb.core.processes import rank_and_world
 config = preset("smoke", hidden=16, word_embedding=16, feature_embedding=16, policy_hidden=16,
                 supervision_epochs=2, word_epochs=1, reinforcement_epochs=2, adaptation_epochs=2,
                 average_weights=0.5, clock=True, mention_weight=0.5)

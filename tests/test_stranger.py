@@ -18,7 +18,7 @@ from conftest import free_port
 from test_explorer import find_chromium, launch, running
 from test_packaging import shared_wheel
 
-from picknet_nb.shapes import describe, draw, make_story
+from picknet_nb.world.shapes import describe, draw, make_story
 
 BRIEF = [
     word

@@ -17,12 +17,12 @@ psutil = pytest.importorskip("psutil")
 
 from toys import Looker, endless_frames, store_run
 
-from picknet_nb.captioner import CAPTIONERS, caption
-from picknet_nb.captioning import Memory, Watcher, example_run, load_captioner
-from picknet_nb.files import PickNetError
-from picknet_nb.pickers import make_picker
-from picknet_nb.streaming import lasting_frames, timely, watch_source
-from picknet_nb.video import VideoError
+from picknet_nb.core.files import PickNetError
+from picknet_nb.data.video import VideoError
+from picknet_nb.method.captioner import CAPTIONERS, caption
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.use.captioning import Memory, Watcher, example_run, load_captioner
+from picknet_nb.use.streams import lasting_frames, timely, watch_source
 
 
 @pytest.fixture(scope="module")
@@ -199,8 +199,8 @@ def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
 INTERRUPTED = """
 import os, random, signal, sys, time
 import torch
-from picknet_nb.captioning import load_captioner
-from picknet_nb.streaming import watch_source
+from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.streams import watch_source
 captioner, ends, chance = load_captioner(sys.argv[1], device="cpu"), [], random.Random(0)
 
 def camera():

@@ -9,13 +9,14 @@ import psutil
 import pytest
 import torch
 
-from picknet_nb import subtitles, watching
-from picknet_nb.captioning import load_captioner
-from picknet_nb.files import FileError, PickNetError
-from picknet_nb.models import find_model
-from picknet_nb.subtitles import (
+from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.data.video import VideoError
+from picknet_nb.training.models import find_model
+from picknet_nb.use import subtitles
+from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.subtitles import (
     Limits, Line, as_srt, clock_time, cut_pieces, save_subtitles, subtitle_video)
-from picknet_nb.video import VideoError
+from picknet_nb.interface import watch as watching
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +99,7 @@ def test_limits_that_cannot_be(shortest, longest):
 
 
 def test_the_same_sentence_twice_in_a_row_is_one_line(captioner, monkeypatch):
-    from picknet_nb import subtitles
+    from picknet_nb.use import subtitles
     said = iter(["a ball", "a ball", "a star", "a ball"])
     class Said: times = (0.0,)
     def speak(*_, **__):

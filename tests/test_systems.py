@@ -11,27 +11,28 @@ from torch import nn
 from torch.testing import assert_close
 from toys import store_run
 
-from picknet_nb.attention import Paragraph, product
-from picknet_nb.captioner import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.gpu import make_adam
+from picknet_nb.core.settings import PRESETS, ConfigError, preset
+from picknet_nb.data.text import EOS, PAD, Vocabulary
+from picknet_nb.world.shapes import example_corpus
+from picknet_nb.world.world import write_examples
+from picknet_nb.method.captioner import (
     CAPTIONERS, beam, beam_search, caption, greedy, growing, make_captioner, repeated, sample,
     teach, teach_by_step)
-from picknet_nb.captioning import Memory, load_captioner, write_examples
-from picknet_nb.config import PRESETS, ConfigError, preset
-from picknet_nb.decoder import caption_loss
-from picknet_nb.encoder import pick_frames
-from picknet_nb.extras import ExtendedSupervision
-from picknet_nb.fast import make_adam
-from picknet_nb.files import PickNetError
-from picknet_nb.one_stack import SHUT, ContinuedLSTM, moved_to_the_end
-from picknet_nb.pickers import make_picker
-from picknet_nb.reproduction import check_changes
-from picknet_nb.runs import load_run
-from picknet_nb.scenes import Exploration, Library
-from picknet_nb.shapes import example_corpus
-from picknet_nb.shared_space import Pooled
-from picknet_nb.stages import Model, Recipe, frame_choice, with_captioner
-from picknet_nb.text import EOS, PAD, Vocabulary
-from picknet_nb.training import Step, train
+from picknet_nb.method.decoder import caption_loss
+from picknet_nb.method.encoder import pick_frames
+from picknet_nb.method.extras import ExtendedSupervision
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.stages import Model, Recipe, frame_choice, with_captioner
+from picknet_nb.systems.lstm_e import Pooled
+from picknet_nb.systems.s2vt import SHUT, ContinuedLSTM, moved_to_the_end
+from picknet_nb.systems.ta import Paragraph, product
+from picknet_nb.training.runs import load_run
+from picknet_nb.training.train import Step, train
+from picknet_nb.use.captioning import Memory, load_captioner
+from picknet_nb.use.exploration import Exploration, Library
+from picknet_nb.measure.reproduction import check_changes
 
 SYSTEMS = ["ta", "p-rnn", "s2vt", "lstm-e", "ruc-uva"]
 ALL = [*SYSTEMS, "hrne", "ba", "ms-rnn", "aalto", "densecap"]
@@ -295,7 +296,7 @@ def test_bad_input_is_refused_in_a_sentence(name):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_system
 def test_its_step_can_be_captured(name, corpus):
-    from picknet_nb.stages import Supervision
+    from picknet_nb.method.stages import Supervision
 
     corpus, losses = corpus.to("cuda"), []
     config = preset("smoke", architecture=name, dropout=0.0, feedback_step=0.0)

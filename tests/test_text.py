@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from picknet_nb import text
-from picknet_nb.files import FileError, PickNetError
-from picknet_nb.text import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
+from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.data import text
+from picknet_nb.data.text import BOS, EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
 
 word_tokenize = pytest.importorskip("nltk.tokenize").word_tokenize
 

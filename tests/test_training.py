@@ -14,14 +14,14 @@ from conftest import Forked, Ranks, noise_corpus
 from reliability import tally
 from safetensors.torch import load_file
 
-from picknet_nb import runs, training
-from picknet_nb.config import ConfigError, preset
-from picknet_nb.files import locked
-from picknet_nb.rewards import reward_for
-from picknet_nb.runs import RunError, Trainer, load_run, read_checkpoint, restore
-from picknet_nb.stages import Adaptation, Model, Supervision, Validation, recipes
-from picknet_nb.training import Step, TrainingError, joined, train
-from picknet_nb.workers import rank_and_world
+from picknet_nb.core.files import locked
+from picknet_nb.core.processes import rank_and_world
+from picknet_nb.core.settings import ConfigError, preset
+from picknet_nb.method.rewards import reward_for
+from picknet_nb.method.stages import Adaptation, Model, Supervision, Validation, recipes
+from picknet_nb.training import runs, train as training
+from picknet_nb.training.runs import RunError, Trainer, load_run, read_checkpoint, restore
+from picknet_nb.training.train import Step, TrainingError, joined, train
 
 CONFIG = preset(
     "smoke",

@@ -8,14 +8,15 @@ import torch
 from conftest import noise_corpus
 from safetensors.torch import load_file
 
-from picknet_nb.config import preset
-from picknet_nb.files import PickNetError
-from picknet_nb.models import BOX, find_model
-from picknet_nb.runs import RunError, load_run
-from picknet_nb.stages import Model, recipes
-from picknet_nb.text import Vocabulary
-from picknet_nb.training import Step, train
-from picknet_nb.transfer import StartError, find_start, matched_rows, read_start, rows_of_words
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.settings import preset
+from picknet_nb.data.text import Vocabulary
+from picknet_nb.method.stages import Model, recipes
+from picknet_nb.training.models import find_model
+from picknet_nb.training.runs import RunError, load_run
+from picknet_nb.training.train import Step, train
+from picknet_nb.training.transfer import (
+    BOX, StartError, find_start, matched_rows, read_start, rows_of_words)
 
 ROW = recipes()["PickNet (V+L)"]
 SHORT = dict(
@@ -180,7 +181,7 @@ def test_a_killed_run_ends_with_the_bits_of_one_left_alone(tmp_path, monkeypatch
                 train(tmp_path/"cut", corpus, config, ROW, bars=False, save_seconds=0.0)
         if steps == 1:  # from here on the model that it began with is not asked again
             monkeypatch.setattr(
-                "picknet_nb.training.read_start", lambda *_: pytest.fail("read again")
+                "picknet_nb.training.train.read_start", lambda *_: pytest.fail("read again")
             )
     survivor = train(tmp_path/"cut", corpus, config, ROW, bars=False).state_dict()
     assert all(torch.equal(weight, survivor[name]) for name, weight in alone.items())
@@ -209,7 +210,7 @@ def test_a_run_that_has_no_checkpoint_yet_refuses_other_weights(tmp_path, monkey
 
 
 def test_a_policy_that_has_learned_is_not_calibrated_unless_it_must_be(tmp_path, monkeypatch):
-    from picknet_nb.policy import Policy
+    from picknet_nb.method.policy import Policy
 
     corpus, config = corpus_like(), preset("laptop", **SHORT)
     calls, plain = [], Policy.calibrate

@@ -21,9 +21,9 @@ from conftest import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from picknet_nb import video
-from picknet_nb.files import PickNetError
-from picknet_nb.video import (
+from picknet_nb.core.files import PickNetError
+from picknet_nb.data import video
+from picknet_nb.data.video import (
     VideoError, glance, read_clip, resize, show_frames, spaced, stream_frames)
 
 av = pytest.importorskip("av")

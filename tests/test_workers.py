@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 from reliability import tally
 
-from picknet_nb import workers
-from picknet_nb.files import FileError, PickNetError
-from picknet_nb.workers import Done, Pool, apart, can_fork, rank_and_world, usable_cores
+from picknet_nb.core import processes as workers
+from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.core.processes import Done, Pool, apart, can_fork, rank_and_world, usable_cores
 
 STARTS = ["fork"] * (sys.platform == "linux") + ["spawn"]
 START = STARTS[0]
@@ -381,7 +381,7 @@ def test_whoever_stops_listening_ends_the_workers(start):
 
 SCRIPT = """
 import os, pathlib, sys, time
-from picknet_nb.workers import Pool
+from picknet_nb.core.processes import Pool
 
 
 def nap(job, folder):

@@ -11,14 +11,14 @@ from safetensors.torch import load_file
 from torch import nn
 from typer.testing import CliRunner
 
-from picknet_nb import cli
-from picknet_nb.cnn import CNN, load_cnn
-from picknet_nb.config import ClipSettings, preset
-from picknet_nb.corpus import Corpus
-from picknet_nb.runs import open_run, save_weights
-from picknet_nb.stages import Model, Recipe
-from picknet_nb.text import Vocabulary
-from picknet_nb.video import glance, read_clip
+from picknet_nb.core.settings import ClipSettings, preset
+from picknet_nb.data.backbones import CNN, load_cnn
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.text import Vocabulary
+from picknet_nb.data.video import glance, read_clip
+from picknet_nb.method.stages import Model, Recipe
+from picknet_nb.training.runs import open_run, save_weights
+from picknet_nb.interface import main as cli
 
 
 # 40 ms, which some tests would otherwise spend a hundred times

@@ -17,15 +17,15 @@ from pathlib import Path
 
 import torch
 
-from picknet_nb.captioner import caption
-from picknet_nb.corpus import Corpus
-from picknet_nb.files import PickNetError, file_digest, read_json, write_whole
-from picknet_nb.models import Speech, find_model
-from picknet_nb.pickers import make_picker
-from picknet_nb.reproduction import circumstances
-from picknet_nb.runs import load_run
-from picknet_nb.stages import frame_choice
-from picknet_nb.text import SPECIALS
+from picknet_nb.core.files import PickNetError, file_digest, read_json, write_whole
+from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.text import SPECIALS
+from picknet_nb.method.captioner import caption
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.stages import frame_choice
+from picknet_nb.training.models import Speech, find_model
+from picknet_nb.training.runs import load_run
+from picknet_nb.measure.reproduction import circumstances
 
 ROOT = Path(__file__).resolve().parent.parent
 PICKERS = {"learned": "the frames it picks", "one": "one frame", "all": "all frames"}
@@ -94,7 +94,7 @@ def manners(captions: dict[str, str]) -> dict:
 def scores_of(sets: dict[str, dict], references: dict[str, dict[str, list[str]]]) -> dict:
     """The scores of every set and of all of them together, with the interval of CIDEr over
     clips, and how far other picks are from the learned ones."""
-    from picknet_nb.metrics import paired_bootstrap, score_many
+    from picknet_nb.measure.metrics import paired_bootstrap, score_many
 
     found = {}
     groups = {name: [name] for name in sets} | ({"together": list(sets)} if len(sets) > 1 else {})

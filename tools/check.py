@@ -63,7 +63,7 @@ def compare(copy: Path, folder: str, pattern: str, complaint: str):
     "A sentence for each file that differs or stands on one side only."
     names = lambda root: {
         path.relative_to(root)
-        for path in (root / folder).glob(pattern)
+        for path in (root / folder).rglob(pattern)
         if not path.name.startswith(".")
     }
     for name in sorted(names(copy) | names(Path("."))):
@@ -103,15 +103,22 @@ def notebooks_and_pytest() -> str:
     return side_by_side("notebooks", "tests")
 
 
+def copy_sources(root: Path, folder: Path) -> None:
+    "Copy what a wheel is made of; notebooks, data and built things stay behind."
+    anywhere = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
+    above = {"data", "nbs", "site", "build", "dist"}
+    at_the_top = lambda place: above if Path(place) == root else set()
+    shutil.copytree(
+        root, folder, ignore=lambda place, names: anywhere(place, names) | at_the_top(place)
+    )
+
+
 def wheel() -> str:
     """Build a source distribution, and from it a wheel that is installed alone, imported and
     run; both install the same files."""
     with tempfile.TemporaryDirectory() as folder:
-        left = shutil.ignore_patterns(
-            ".*", "data", "nbs", "site", "build", "dist", "__pycache__", "*.egg-info"
-        )
         # setuptools writes beside the sources, which others are reading meanwhile
-        shutil.copytree(".", f"{folder}/copy", ignore=left)
+        copy_sources(Path("."), Path(folder)/"copy")
         call(
             sys.executable,
             "-m",
@@ -180,9 +187,9 @@ def package_in(folder: str) -> dict[str, bytes]:
 
 IMPORT_ALL = """
 import importlib, pkgutil, picknet_nb
-for module in pkgutil.iter_modules(picknet_nb.__path__):
-    importlib.import_module(f"picknet_nb.{module.name}")
-picknet_nb.analysis.load_paper()  # data that must come along
+for module in pkgutil.walk_packages(picknet_nb.__path__, "picknet_nb."):
+    importlib.import_module(module.name)
+picknet_nb.measure.tables.load_paper()  # data that must come along
 """
 STEPS = {step.__name__: step for step in (sync, notebooks, pytest, notebooks_and_pytest, wheel)}
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from picture import note
 
-from picknet_nb.captioning import Caption, load
-from picknet_nb.drawing import _font, drawable, height_to_width
-from picknet_nb.video import PICK_GREEN, read_clip
+from picknet_nb.data.video import PICK_GREEN, read_clip
+from picknet_nb.use.captioning import Caption, load
+from picknet_nb.use.drawing import _font, drawable, height_to_width
 
 # of everything, of the frame that is watched, between things: pixels; steps from there to the row
 WIDTH, LARGE, GAP, SLIDE = 640, 200, 10, 4

@@ -22,11 +22,11 @@ import torch
 from matplotlib import pyplot
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
-from picknet_nb.captioning import load
-from picknet_nb.files import file_digest, write_whole
-from picknet_nb.models import find_model
-from picknet_nb.policy import glance_differences
-from picknet_nb.video import PICK_GREEN, glance, read_clip
+from picknet_nb.core.files import file_digest, write_whole
+from picknet_nb.data.video import PICK_GREEN, glance, read_clip
+from picknet_nb.method.policy import glance_differences
+from picknet_nb.training.models import find_model
+from picknet_nb.use.captioning import load
 
 GREY, PALE, PALE_GREEN = "#666666", "#f3f3f3", "#e8f5ec"
 LEFT, RIGHT, STEP = 1.9, 13.3, 1.155  # the columns of the ten frames
@@ -187,7 +187,7 @@ def note(picture: str, model: str, **facts) -> None:
 def draw_caption(path: Path, people: str) -> None:
     """The picks of the model in the box on a real clip, and a note of what it said, for the
     front page."""
-    from picknet_nb.drawing import save_strip
+    from picknet_nb.use.drawing import save_strip
 
     found = load().caption(path)
     save_strip(found, Path("nbs/images/caption.jpg"))
@@ -211,7 +211,7 @@ def draw_explorer() -> None:
             [
                 sys.executable,
                 "-m",
-                "picknet_nb.cli",
+                "picknet_nb.interface.main",
                 "explore",
                 "--port",
                 str(port),
@@ -245,7 +245,7 @@ def draw_explorer() -> None:
 
 def draw_frontiers() -> None:
     "The frontier of the built-in world beside that of MSVD."
-    from picknet_nb.frontier import draw_curves
+    from picknet_nb.measure.frontier import draw_curves
 
     figure, axes = pyplot.subplots(1, 2, figsize=(8.6, 3.3), dpi=110, layout="constrained")
     for axis, (name, title) in zip(axes, {"shapes": "built-in world", "msvd": "MSVD"}.items()):

@@ -38,24 +38,30 @@ SECONDS = ROOT/".venv"/"seconds.json"
 LONG = (
     "test_fuzzing_commands",
     "test_stranger",
-    "picknet_on_one_page",
+    "method/00_one_page",
     "test_systems",
     "test_cli",
     "test_hostile_videos",
     "test_faults",
     "test_explorer",
-    "41_your_own",
+    "interface/08_your_own",
     "test_fuzzing",
     "test_workers",
     "test_reproduction",
     "test_examples",
     "test_committees",
     "test_hostile_runs",
-    "19_committees",
+    "systems/08_ms_rnn",
     "test_training",
     "test_captioning",
     "test_streaming",
 )  # where nothing is known yet
+
+
+def name_of(path: Path) -> str:
+    "What a test file or a notebook is called here: test_cider, method/06_cider."
+    inside = path.parent != ROOT/"nbs" and path.suffix == ".ipynb" and ROOT/"nbs" in path.parents
+    return f"{path.parent.name}/{path.stem}" if inside else path.stem
 
 
 class SharedMeteor:
@@ -94,8 +100,8 @@ def helpers():
 @contextmanager
 def one_meteor():
     """A METEOR with few paraphrases for all notebooks that score, instead of `meteor_process`;
-    30_metrics and tests start their own."""
-    from picknet_nb import metrics
+    measure/01_metrics and tests start their own."""
+    from picknet_nb.measure import metrics
 
     with tempfile.TemporaryDirectory() as folder:
         try:
@@ -129,11 +135,11 @@ NEEDED = (
     "ipywidgets",
     "nbdev.test",
     "nltk.tokenize",
-    "picknet_nb.api",
-    "picknet_nb.compared",
-    "picknet_nb.explorer",
-    "picknet_nb.frontier",
-    "picknet_nb.watching",
+    "picknet_nb.interface.python",
+    "picknet_nb.measure.comparison",
+    "picknet_nb.use.page",
+    "picknet_nb.measure.frontier",
+    "picknet_nb.interface.watch",
     "PIL.Image",
     "pycocoevalcap.cider.cider_scorer",
     "pytest",
@@ -154,7 +160,7 @@ def prepare() -> None:
     for name in NEEDED:
         with suppress(ImportError): import_module(name)  # whoever needs it will say so
     for name in unwanted: del sys.modules[name]
-    from picknet_nb.shapes import example_corpus
+    from picknet_nb.world.shapes import example_corpus
     example_corpus()
     figure, axis = plt.subplots()
     axis.set(title="words", xlabel="$x^2$")
@@ -205,9 +211,11 @@ def run_notebook(path: Path, report: Path, meteor) -> bool:
     from nbdev import test
     from nbdev.config import get_config
 
-    from picknet_nb import metrics
+    from picknet_nb.measure import metrics
 
-    os.chdir(ROOT/"nbs")
+    os.chdir(ROOT)
+    flags = get_config().tst_flags.split()
+    os.chdir(path.parent)  # as in JupyterLab: paths are seen from the notebook's folder
     metrics.meteor_process = meteor
     test.CaptureShell = partial(test.CaptureShell, mpl_format="png")
     usual = pylabtools.print_figure
@@ -216,7 +224,7 @@ def run_notebook(path: Path, report: Path, meteor) -> bool:
         figure, **how | {"bbox_inches": None, "dpi": 72}
     )
     return test.test_nb(
-        path, skip_flags=get_config().tst_flags.split(), do_print=True, basepath=ROOT
+        path, skip_flags=flags, do_print=True, basepath=ROOT
     )[0]
 
 
@@ -245,15 +253,15 @@ def started(path: Path, folder: Path, meteor) -> int:
     # who works in the background of a shell ignores it, but tests send it
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        said = os.open(folder/f"{path.name}.txt", os.O_WRONLY | os.O_CREAT)
+        said = os.open(folder/f"{path.parent.name}.{path.name}.txt", os.O_WRONLY | os.O_CREAT)
         for stream in (1, 2):
             os.dup2(said, stream)
         sys.stdout, sys.stderr = (
             open(stream, "w", buffering=1, closefd=False) for stream in (1, 2)
         )
         run = run_notebook if path.suffix == ".ipynb" else run_tests
-        if run(path, folder/f"{path.name}.xml", meteor):
-            (folder/f"{path.name}.passed").touch()
+        if run(path, folder/f"{path.parent.name}.{path.name}.xml", meteor):
+            (folder/f"{path.parent.name}.{path.name}.passed").touch()
     except BaseException:
         traceback.print_exc()
     finally:
@@ -275,20 +283,21 @@ def run_all(
         if process not in running:
             continue
         path, begun = running.pop(process)
-        taken[path.name] = (
+        taken[name_of(path)] = (
             round(time.monotonic() - begun, 1),
             round(used.ru_utime + used.ru_stime, 1),
         )
         # an exit status would also be 0 after os._exit(0) in a test
-        if not (passed := (folder/f"{path.name}.passed").exists()):
-            failed.append(path.name)
+        if not (passed := (folder/f"{path.parent.name}.{path.name}.passed").exists()):
+            failed.append(name_of(path))
             print(
-                f"── {path.name}",
-                (folder/f"{path.name}.txt").read_text(errors="replace"),
+                f"── {name_of(path)}",
+                (folder/f"{path.parent.name}.{path.name}.txt").read_text(errors="replace"),
                 sep="\n",
             )
         print(
-            f"{path.name:40} {'passed' if passed else 'failed'} in {taken[path.name][0]:.0f} s",
+            f"{name_of(path):40} {'passed' if passed else 'failed'} in "
+            f"{taken[name_of(path)][0]:.0f} s",
             flush=True,
         )
     return taken, failed
@@ -333,23 +342,27 @@ def remembered() -> dict[str, float]:
 def chosen(names: list[str]) -> list[Path]:
     "The notebooks and test files of these names, what took longest before the others."
     found = {
-        "notebooks": list((ROOT/"nbs").glob("[!.]*.ipynb")),
+        "notebooks": [
+            path
+            for path in (ROOT/"nbs").rglob("[!.]*.ipynb")
+            if ".ipynb_checkpoints" not in path.parts
+        ],
         "tests": list((ROOT/"tests").glob("test_*.py")),
     }
     if (
         unknown := set(names)
         - set(found)
-        - {path.stem for paths in found.values() for path in paths}
+        - {name_of(path) for paths in found.values() for path in paths}
     ):
         sys.exit(f"no notebook and no test file is called {', '.join(sorted(unknown))}")
     paths = [
         path
         for kind, paths in found.items()
         for path in paths
-        if not names or kind in names or path.stem in names
+        if not names or kind in names or name_of(path) in names
     ]
     known = dict.fromkeys(LONG, 1000) | remembered()
-    return sorted(paths, key=lambda path: (-known.get(path.stem, 10), path.name))
+    return sorted(paths, key=lambda path: (-known.get(name_of(path), 10), path.name))
 
 
 def main(names: list[str]) -> None:
@@ -362,11 +375,11 @@ def main(names: list[str]) -> None:
     with temporary_files() as place, one_meteor() as meteor:
         taken, failed = run_all(paths, cores + 1, Path(place), meteor)
         told = summary(Path(place)) if any(path.suffix == ".py" for path in paths) else []
-    seconds = {Path(name).stem: seconds for name, (seconds, _) in taken.items()}
+    seconds = {name: seconds for name, (seconds, _) in taken.items()}
     if SECONDS.parent.is_dir():
         SECONDS.write_text(json.dumps(remembered() | seconds, indent=1))
     used = {
-        Path(name).stem: used
+        name: used
         for name, (_, used) in sorted(taken.items(), key=lambda each: -each[1][1])
     }
     if SECONDS.parent.is_dir():

@@ -18,7 +18,7 @@ from latex2mathml.converter import convert
 from markdown.extensions.toc import slugify
 
 sys.path.insert(0, str(Path(__file__).parent))
-from book import tracks
+from book import notebooks, tracks
 
 ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
 GITHUB = "https://github.com/picknet-nb/picknet_nb/blob/main/"
@@ -97,24 +97,27 @@ def with_mathml(text: str) -> str:
     )
 
 
-def on_site(target: str) -> str:
-    """Where a link of a notebook leads on the site: notebooks to pages, modules to the API,
-    other files to GitHub."""
-    if re.match(r"\w+:|images/", target):
-        return target
+def on_site(target: str, folder: str = "") -> str:
+    """Where a link of a notebook in this folder leads on the site: notebooks to pages, modules to
+    the API, other files to GitHub."""
+    if re.match(r"\w+:|#", target):
+        return target if target[0] != "#" else f"#{slugify(target[1:], '-')}"
     path, _, anchor = target.partition("#")
-    if module := re.fullmatch(r"\.\./picknet_nb/(\w+)\.py", path):
-        return f"api/{module[1]}.html" + f"#{anchor}" * bool(anchor)
-    if path.startswith("../"):
-        return GITHUB + path[3:]
-    return path.replace(".ipynb", ".html") + f"#{slugify(anchor, '-')}" * bool(anchor)
+    path = os.path.normpath(f"nbs/{folder}/{path}")
+    up = "../" * bool(folder)
+    if module := re.fullmatch(r"picknet_nb/(\w+)/(\w+)\.py", path):
+        return f"{up}api/{module[1]}.{module[2]}.html" + f"#{anchor}" * bool(anchor)
+    if not path.startswith("nbs/"):
+        return GITHUB + path
+    page = up + path[4:].replace(".ipynb", ".html")
+    return page + f"#{slugify(anchor, '-')}" * bool(anchor)
 
 
-def for_site(text: str) -> str:
-    "Markdown of a notebook with equations and links as the site wants them."
+def for_site(text: str, folder: str = "") -> str:
+    "Markdown of a notebook in this folder with equations and links as the site wants them."
     text = re.sub(
         r"(\]\()((?:[^()\s]|\([^()\s]*\))+)(\))",
-        lambda link: link[1] + on_site(link[2]) + link[3],
+        lambda link: link[1] + on_site(link[2], folder) + link[3],
         text,
     )
     # code in a heading would spoil its anchor
@@ -125,12 +128,12 @@ def for_site(text: str) -> str:
 def copy_notebooks() -> list[Path]:
     """Notebooks with their equations rendered, hidden cells left out; and the originals, to
     download."""
-    paths = sorted(
-        path for path in (ROOT/"nbs").glob("*.ipynb") if not path.name.startswith((".", "index"))
-    )
-    (DOCS/"notebooks").mkdir()
+    paths = [ROOT/"nbs"/f"{name}.ipynb" for name in notebooks()]
     for path in paths:
-        shutil.copy(path, DOCS/"notebooks")
+        folder = path.parent.name
+        (DOCS/"notebooks"/folder).mkdir(parents=True, exist_ok=True)
+        (DOCS/folder).mkdir(exist_ok=True)
+        shutil.copy(path, DOCS/"notebooks"/folder)
         notebook = nbformat.read(path, as_version=4)
         notebook.cells = [
             cell
@@ -139,19 +142,19 @@ def copy_notebooks() -> list[Path]:
         ]
         for cell in notebook.cells:
             if cell.cell_type == "markdown":
-                cell.source = for_site(cell.source)
+                cell.source = for_site(cell.source, folder)
                 continue
             if re.search(r"^#\|\s*echo:\s*false", cell.source, re.M):
                 cell.metadata["tags"] = ["no-input"]
             cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
             for output in cell.outputs:
                 if "text/markdown" in output.get("data", {}):
-                    output.data["text/markdown"] = for_site(output.data["text/markdown"])
-        notebook.cells[
-            0
-        ].source += (f"\n\n[Download this notebook](notebooks/{path.name}) · [see it on "
-                     f"GitHub]({GITHUB}nbs/{path.name})\n\n{ELSEWHERE}")
-        nbformat.write(notebook, DOCS / path.name)
+                    output.data["text/markdown"] = for_site(output.data["text/markdown"], folder)
+        notebook.cells[0].source += (
+            f"\n\n[Download this notebook](../notebooks/{folder}/{path.name}) · [see it on "
+            f"GitHub]({GITHUB}nbs/{folder}/{path.name})\n\n{ELSEWHERE}"
+        )
+        nbformat.write(notebook, DOCS/folder/path.name)
     return paths
 
 
@@ -270,8 +273,8 @@ def write_api(notebooks: list[Path]) -> list[str]:
     names = []
     (DOCS/"api").mkdir()
     for notebook in notebooks:
-        name = notebook.stem.split("_", 1)[1]
-        module = ROOT/"picknet_nb"/f"{name}.py"
+        folder, plain = notebook.parent.name, notebook.stem.split("_", 1)[1]
+        module, name = ROOT/"picknet_nb"/folder/f"{plain}.py", f"{folder}.{plain}"
         if not module.exists():
             continue
         tree, comments = ast.parse(module.read_text()), comments_of(module)
@@ -281,7 +284,7 @@ def write_api(notebooks: list[Path]) -> list[str]:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_")
         ]
         intro = (f"# {name}\n\n{ast.get_docstring(tree)}\n\nDerived and tested in "
-                 f"[{notebook.stem}](../{notebook.name}).\n\n")
+                 f"[{folder}/{notebook.stem}](../{folder}/{notebook.name}).\n\n")
         (DOCS/"api"/f"{name}.md").write_text(
             intro + "".join(describe(node, comments, 2) for node in nodes)
         )
@@ -290,14 +293,15 @@ def write_api(notebooks: list[Path]) -> list[str]:
 
 
 def navigation(modules: list[str]) -> list:
-    "The table of contents: the method with its side rooms, the machine, the results, then the API."
+    "The table of contents: the course, the other folders, then the API by subpackage."
     parts = {title: [f"{name}.ipynb" for name in names] for title, names in tracks().items()}
-    rooms = parts.pop("Side rooms")
-    parts["The method"].append({"Side rooms": rooms})
+    packages = {name.partition(".")[0]: [] for name in modules}
+    for name in modules:
+        packages[name.partition(".")[0]].append({name: f"api/{name}.md"})
     return [
         {"Home": "index.md"},
         *({title: pages} for title, pages in parts.items()),
-        {"API": [{name: f"api/{name}.md"} for name in modules]},
+        {"API": [{package: pages} for package, pages in packages.items()]},
     ]
 
 
@@ -350,7 +354,7 @@ def main() -> None:
         .replace("<details>", '<details markdown="1">')
     )
     (DOCS/"index.md").write_text(
-        re.sub(r"\]\((?!https?:|images/|#)(?!\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home)
+        re.sub(r"\]\((?!https?:|images/|#)(?!\w+/\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home)
     )
     notebooks = copy_notebooks()
     settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {
