@@ -23,9 +23,11 @@ from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.rewards import cider_for
 from picknet_nb.method.stages import Model, frame_choice
-from picknet_nb.systems.hrne import BoundaryEncoder, WindowEncoder, segment_ends
+from picknet_nb.systems.ba import BoundaryEncoder, segment_ends
+from picknet_nb.systems.densecap import covering, none_shows
+from picknet_nb.systems.hrne import WindowEncoder
 from picknet_nb.systems.ms_rnn import (
-    Gaussian, agreed, covering, divergence, from_the_end, log_likelihood, none_shows, word_loss)
+    Gaussian, agreed, divergence, from_the_end, log_likelihood, word_loss)
 
 NAMES = ["hrne", "ba", "ms-rnn", "aalto", "densecap"]
 MARGIN = 2.0  # nats a caption, as in test_systems.py; measured: 2.45 (MS-RNN) to 2.78 (DenseCap)

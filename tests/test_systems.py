@@ -25,9 +25,9 @@ from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model, Recipe, frame_choice, with_captioner
-from picknet_nb.systems.lstm_e import Pooled
+from picknet_nb.systems.common import Pooled, product
+from picknet_nb.systems.p_rnn import Paragraph
 from picknet_nb.systems.s2vt import SHUT, ContinuedLSTM, moved_to_the_end
-from picknet_nb.systems.ta import Paragraph, product
 from picknet_nb.training.runs import load_run
 from picknet_nb.training.train import Step, train
 from picknet_nb.use.captioning import Memory, load_captioner

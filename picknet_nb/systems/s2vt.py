@@ -15,7 +15,7 @@ from ..core.gpu import first_state, lstm_cell, lstm_cell_gradient, turned, worki
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
-from .ta import Speaker, product
+from .common import PAPER_SIZES, Speaker, product
 
 # %% auto #0
 __all__ = ['SHUT', 'Stack', 'StackNetworks', 'moved_to_the_end', 'ContinuedLSTM', 'StackReader', 'OneStack']
@@ -164,14 +164,5 @@ class OneStack(StackReader):
         return product(self.drop(states), self.output).transpose(0, 1)
 
 # %% ../../nbs/systems/03_s2vt.ipynb #d93fc4d4
-PRESETS["s2vt"] = (
-    preset(  # Venugopalan et al.: frames and words embedded in 500, both layers 1,000, 80 moments
-        "improved",
-        architecture="s2vt",
-        feature_embedding=512,
-        word_embedding=512,
-        hidden=1024,
-        mention_weight=0.0,
-        feedback_step=0.0,
-    )
-)
+# Venugopalan et al.: frames and words embedded in 500, both layers 1,000, 80 moments
+PRESETS["s2vt"] = preset("improved", architecture="s2vt", **PAPER_SIZES)
