@@ -20,11 +20,11 @@ from ..method.encoder import Picked
 from .common import PAPER_SIZES, product, without_mentions
 
 # %% auto #0
-__all__ = ['Mean', 'MeanEncoder', 'agreed', 'Evaluator', 'Member', 'CommitteeNetworks', 'Soloist', 'Committee']
+__all__ = ['Mean', 'MeanEncoder', 'agreed', 'Evaluator', 'Member', 'Committee']
 
 # %% ../../nbs/systems/09_aalto.ipynb #4b9b2b90
 class Mean(NamedTuple):
-    "A mean that may go on."
+    "A mean that can grow frame by frame."
     total: Tensor  # (batch, dims)
     count: Tensor  # (batch, 1) frames so far
     last: Tensor   # (batch, dims) the feature before
@@ -107,7 +107,7 @@ class Evaluator(nn.Module):
             torch.arange(len(words), device=words.device),
         )
 
-# %% ../../nbs/systems/09_aalto.ipynb #c2cfbd99
+# %% ../../nbs/systems/09_aalto.ipynb #05963697
 class Member(PaperCaptioner):
     "The paper's captioner with another way to read frames."
 
@@ -122,9 +122,10 @@ class Member(PaperCaptioner):
         self.encoder = encoder
 
 
-class CommitteeNetworks(nn.Module):
-    """Captioners that are asked together; memories, states and draws are tuples with one part
-    for each."""
+@CAPTIONERS.add("aalto")
+class Committee(nn.Module):
+    """Aalto: captioners that read frames in different ways, and an evaluator that picks among
+    their sentences; memories, states and draws are tuples with one part for each."""
     fitting = staticmethod(without_mentions)
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
@@ -140,7 +141,7 @@ class CommitteeNetworks(nn.Module):
         self.evaluator = Evaluator(settings, vocabulary_size, len(self.members))
 
     def each(self, function: str, *parts: Sequence | None) -> tuple:
-        "The same function of every member, each with its own part of every argument."
+        "Call a method of every member, each with its own part of every argument."
         parts = [[None]*len(self.members) if part is None else part for part in parts]
         return tuple(getattr(member, function)(*own) for member, *own in zip(self.members, *parts))
 
@@ -149,23 +150,6 @@ class CommitteeNetworks(nn.Module):
 
     def grow(self, memory: tuple[Seen, ...] | None, feature: Tensor, time: int) -> tuple[Seen, ...]:
         return self.each("grow", memory, [feature]*len(self.members), [time]*len(self.members))
-
-# %% ../../nbs/systems/09_aalto.ipynb #e28ed7a2
-class Soloist:
-    "One member of a committee, speaking alone."
-
-    def __init__(self, committee: CommitteeNetworks, number: int):
-        self.member, self.number = committee.members[number], number
-
-    def ready(self, memory, draws=None): return self.member.ready(memory[self.number], draws)
-    def start(self, memory): return self.member.start(memory)
-    def step(self, word, state, memory): return self.member.step(word, state, memory)
-
-# %% ../../nbs/systems/09_aalto.ipynb #05963697
-@CAPTIONERS.add("aalto")
-class Committee(CommitteeNetworks):
-    """Aalto: captioners that read frames in different ways, and an evaluator that picks among
-    their sentences."""
 
     def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0) -> tuple:
         return tuple(member.draws(batch, time, feedback) for member in self.members)
@@ -178,7 +162,7 @@ class Committee(CommitteeNetworks):
         return states, agreed(logits)
 
     def teach(self, memory, words: Tensor, feedback: float | Tensor = 0.0, draws=None) -> Tensor:
-        "Each member is taught by itself; with feedback, each is fed words of its own."
+        "Each member is trained by itself; with feedback, each is fed its own words."
         return agreed(
             self.each(
                 "teach", memory, [words] * len(self.members), [feedback] * len(self.members), draws
@@ -188,13 +172,9 @@ class Committee(CommitteeNetworks):
     def extra_loss(self, memory, words: Tensor) -> Tensor:
         return self.evaluator.loss(memory, words)
 
-    @property
-    def voices(self) -> list[Soloist]:
-        return [Soloist(self, number) for number in range(len(self.members))]
-
     # int64 (batch, size, time), (batch, size) -> (batch, size)
     def rescore(self, memory, candidates: Tensor, scores: Tensor) -> Tensor:
-        "The evaluator's scores of candidates; one that cannot be said stays impossible."
+        "The evaluator's scores of candidates; an impossible one stays impossible."
         heard = self.evaluator.hear(candidates.flatten(0, 1)).unflatten(0, candidates.shape[:2])
         fits = (heard @ self.evaluator.see(memory)[..., None])[..., 0]
         return torch.where(scores.isfinite(), fits, scores)

@@ -18,8 +18,7 @@ from ..method.encoder import FrameModel, Picked
 from .common import PAPER_SIZES, State, product
 
 # %% auto #0
-__all__ = ['straight_through', 'BoundaryNetworks', 'segment_ends', 'BoundaryReader', 'Segments', 'BoundaryEncoder',
-           'BoundaryCaptioner']
+__all__ = ['straight_through', 'segment_ends', 'Segments', 'BoundaryEncoder', 'BoundaryCaptioner']
 
 # %% ../../nbs/systems/07_ba.ipynb #5668a30a
 def straight_through(
@@ -31,9 +30,26 @@ def straight_through(
     chance = evidence.to(full_precision(evidence.dtype)).sigmoid()
     return (chance > threshold).to(chance.dtype) + (chance - chance.detach())
 
-# %% ../../nbs/systems/07_ba.ipynb #2cb737bb
-class BoundaryNetworks(FrameModel):
-    "The weights of the boundary-aware encoder."
+# %% ../../nbs/systems/07_ba.ipynb #59e17518
+def segment_ends(
+    cuts: Tensor,    # (places, batch, 1): 1 where a segment ends before this frame
+    taken: Tensor,   # bool (places, batch, 1)
+) -> Tensor:         # (places, batch, 1)
+    "1 where a segment ends with this frame: the next one is cut off, or there is no next one."
+    after = lambda each: torch.cat([each[1:], torch.zeros_like(each[:1])])
+    return torch.where(after(taken), after(cuts), taken.to(cuts.dtype))
+
+# %% ../../nbs/systems/07_ba.ipynb #fc1e76a9
+class Segments(NamedTuple):
+    "What the boundary-aware encoder remembers between two frames of a stream."
+    lower: State   # of the segment so far
+    upper: State   # of the segments that have ended
+    count: Tensor  # (batch, 1) frames so far
+
+
+class BoundaryEncoder(FrameModel):
+    """The picked frames of each clip to one video vector, by segments whose ends the network
+    decides; at once or one frame at a time."""
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int):
         super().__init__(
@@ -64,20 +80,6 @@ class BoundaryNetworks(FrameModel):
         zeros = self.boundary.weight.new_zeros(batch, self.lstm.hidden_size)
         return State(zeros, zeros)
 
-# %% ../../nbs/systems/07_ba.ipynb #59e17518
-def segment_ends(
-    cuts: Tensor,    # (places, batch, 1): 1 where a segment ends before this frame
-    taken: Tensor,   # bool (places, batch, 1)
-) -> Tensor:         # (places, batch, 1)
-    "1 where a segment ends with this frame: the next one is cut off, or there is no next one."
-    after = lambda each: torch.cat([each[1:], torch.zeros_like(each[:1])])
-    return torch.where(after(taken), after(cuts), taken.to(cuts.dtype))
-
-
-class BoundaryReader(BoundaryNetworks):
-    """The picked frames of each clip to one video vector, by way of segments that the network
-    finds itself."""
-
     def forward(self, picked: Picked) -> Tensor:  # (batch, hidden)
         states, cuts = self.segments(self.embed(picked.features.transpose(0, 1)))
         state, weight = self.nothing(len(picked.mask)), self.recurrent()[1]
@@ -98,17 +100,6 @@ class BoundaryReader(BoundaryNetworks):
             states.append(state.hidden)
         return torch.stack(states), torch.stack(cuts)
 
-# %% ../../nbs/systems/07_ba.ipynb #fc1e76a9
-class Segments(NamedTuple):
-    "What the boundary-aware encoder remembers between two frames of a stream."
-    lower: State   # of the segment so far
-    upper: State   # of the segments that have ended
-    count: Tensor  # (batch, 1) frames so far
-
-
-class BoundaryEncoder(BoundaryReader):
-    "The same, told one picked frame at a time."
-
     def start(self, batch: int = 1) -> Segments:
         nothing = self.nothing(batch)
         return Segments(nothing, nothing, nothing.cell[:, :1])
@@ -121,7 +112,7 @@ class BoundaryEncoder(BoundaryReader):
         return Segments(lower, state.upper.towards(self.ended(state), cut), state.count + 1)
 
     def ended(self, state: Segments) -> State:
-        "The upper LSTM, once it is told of the segment so far."
+        "The upper LSTM after it has read the segment so far."
         return state.upper.moved(
             product(state.lower.hidden, self.upper_inputs), self.recurrent()[1]
         )
@@ -130,10 +121,10 @@ class BoundaryEncoder(BoundaryReader):
         "The video vector so far, (batch, hidden)."
         return F.dropout(self.ended(state).hidden, self.dropout, self.training)
 
-# %% ../../nbs/systems/07_ba.ipynb #7d6ac630
+
 @CAPTIONERS.add("ba")
 class BoundaryCaptioner(PaperCaptioner):
-    "BA: segments that the encoder finds itself, said by the paper's GRU."
+    "BA: segments that the encoder finds itself, and the paper's GRU for the words."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, feature_dims, vocabulary_size)

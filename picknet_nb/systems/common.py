@@ -22,7 +22,7 @@ from ..method.captioner import teach_by_step
 from ..method.encoder import Picked
 
 # %% auto #0
-__all__ = ['PAPER_SIZES', 'product', 'without_mentions', 'Speaker', 'Frames', 'attend', 'Pooled', 'ShownOnce', 'ShownOnceSpeaker',
+__all__ = ['PAPER_SIZES', 'product', 'without_mentions', 'Speaker', 'Frames', 'attend', 'FrameAttention', 'Pooled', 'ShownOnce',
            'true_words', 'CellStep', 'State']
 
 # %% ../../nbs/systems/00_common.ipynb #30cc8a72
@@ -40,14 +40,14 @@ def product(
 
 # %% ../../nbs/systems/00_common.ipynb #65056539
 def without_mentions(settings: CaptionerSettings) -> CaptionerSettings:
-    """The settings of a scale without the loss that only the paper's captioner and its relatives
-    know."""
+    """These settings without multi-label word prediction, which only the paper's captioner and
+    those derived from it have."""
     return replace(settings, mention_weight=0.0)
 
 
 class Speaker(nn.Module):
-    """What the compared systems share: embedded frames, embedded words, and a way to teach whole
-    captions."""
+    """Base class of compared captioners: embedded frames, embedded words, and teacher forcing of
+    whole captions by `at_once`."""
     fitting = staticmethod(without_mentions)
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
@@ -60,7 +60,7 @@ class Speaker(nn.Module):
         return F.dropout(rows, self.dropout, self.training)
 
     def features(self, features: Tensor) -> Tensor:
-        "CNN features after dropout; those of another CNN are refused."
+        "CNN features after dropout; features of another size raise an error."
         if features.shape[-1] != self.see.in_features:
             raise PickNetError(
                 f"features must have {self.see.in_features} dims, not {features.shape[-1]}"
@@ -87,7 +87,7 @@ class Frames(NamedTuple):
     values: Tensor                # (batch, most, embedding) v_i
     keys: Tensor                  # (batch, most, attention) U_a v_i + b_a
     mask: Tensor                  # bool (batch, most): which places are taken
-    begin: Tensor | None = None   # (batch, hidden) where a story goes on: the state to start from
+    begin: Tensor | None = None   # (batch, hidden) of a paragraph: the state to start from
 
 
 def attend(
@@ -95,7 +95,7 @@ def attend(
     memory: Frames,
     weight: Tensor,  # (attention,) w
 ) -> tuple[Tensor, Tensor]:  # (batch, time, most), (batch, time, embedding)
-    "The weight of every picked frame, and the weighted mean of the frames."
+    "Weight every picked frame; return the weights and the weighted mean of the frames."
     scores = (memory.keys[:, None] + queries[:, :, None]).tanh() @ weight  # (batch, time, most)
     weights = (
         scores.to(full_precision(scores.dtype))
@@ -104,9 +104,25 @@ def attend(
     )
     return weights, weights.to(memory.values.dtype) @ memory.values
 
+# %% ../../nbs/systems/00_common.ipynb #89dbaea2
+class FrameAttention(Speaker):
+    "A captioner that keeps every picked frame and attends to them with soft attention."
+
+    def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
+        super().__init__(settings, feature_dims, vocabulary_size)
+        frame = settings.feature_embedding
+        self.key = nn.Linear(frame, frame)                          # U_a, b_a
+        self.query = nn.Linear(settings.hidden, frame, bias=False)  # W_a
+        self.score = nn.Linear(frame, 1, bias=False)                # w
+
+    def encode(self, picked: Picked) -> Frames:
+        # (batch, most, embedding)
+        frames = self.drop(product(self.features(picked.features), self.see))
+        return Frames(frames, product(frames, self.key), picked.mask)
+
 # %% ../../nbs/systems/00_common.ipynb #5b257262
 class Pooled(NamedTuple):
-    "The picked frames of clips, added up."
+    "The sum and the number of the picked frames of clips."
     total: Tensor   # (batch, dims)
     count: Tensor   # (batch, 1)
 
@@ -117,7 +133,7 @@ class Pooled(NamedTuple):
 
 
 class ShownOnce(Speaker):
-    "An LSTM that is shown the mean frame first, and then reads words."
+    "An LSTM whose first input is `shown(memory)`, the video, and whose others are words."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         if settings.feature_embedding != settings.word_embedding:
@@ -148,10 +164,6 @@ class ShownOnce(Speaker):
             total + feature.to(full_precision(feature.dtype)),
             count + torch.ones_like(feature[:, :1], dtype=torch.int64),
         )
-
-# %% ../../nbs/systems/00_common.ipynb #1c7e5365
-class ShownOnceSpeaker(ShownOnce):
-    "How it speaks, whatever `shown` shows."
 
     def start(self, memory: Pooled) -> tuple[Tensor, Tensor]:
         inputs = product(self.drop(self.shown(memory)), self.word_gates)
@@ -199,18 +211,18 @@ class CellStep(torch.autograd.Function):
 
 # %% ../../nbs/systems/00_common.ipynb #67d57d60
 class State(NamedTuple):
-    "What an LSTM remembers."
+    "Hidden state and cell of an LSTM."
     hidden: Tensor  # (batch, hidden)
     cell: Tensor    # (batch, hidden)
 
     def moved(self, inputs: Tensor, weight: Tensor) -> State:
-        "After one step, from what the input says to the gates, (batch, 4 hidden), and W_h."
+        "The state after one step; `inputs` are W_x x + b, (batch, 4 hidden), and `weight` is W_h."
         return State(
             *CellStep.apply(inputs, F.linear(self.hidden.to(weight.dtype), weight), self.cell)
         )
 
     def kept(self, share: Tensor) -> State:
-        "So much of it: nothing, after a reset."
+        "This state times a share, (batch, 1): zeros after a reset."
         return State(share*self.hidden, share*self.cell)
 
     def towards(self, other: State, share: Tensor) -> State:

@@ -20,7 +20,7 @@ from ..method.encoder import EncoderState, Picked, lstm_step
 from .common import PAPER_SIZES, product
 
 # %% auto #0
-__all__ = ['none_shows', 'word_loss', 'Told', 'LexicalNetworks', 'LexicalCaptioner', 'covering']
+__all__ = ['none_shows', 'word_loss', 'Told', 'LexicalCaptioner']
 
 # %% ../../nbs/systems/10_densecap.ipynb #958ea7a7
 def none_shows(
@@ -37,22 +37,25 @@ def word_loss(
     absent: Tensor,  # (batch, words) log prod (1 - p)
     words: Tensor,   # int64 (batch, time)
 ) -> Tensor:
-    "The cross-entropy of every word of the vocabulary: said of the clip or not."
+    "The cross-entropy of every word of the vocabulary: in the caption or not."
     said = torch.zeros_like(absent).scatter_(1, words, 1.0)
     said[:, :len(SPECIALS)] = 0
     present = (-torch.expm1(absent)).clamp(min=1e-6).log()
     return -(said*present + (1 - said)*absent).sum(1).mean()
 
-# %% ../../nbs/systems/10_densecap.ipynb #b4b1171f
+# %% ../../nbs/systems/10_densecap.ipynb #3a1fce5d
 class Told(NamedTuple):
     "What DenseCap remembers of clips."
     video: Tensor                      # (batch, hidden) the video vector
     absent: Tensor                     # (batch, words) log-chance that no frame shows a word
-    state: EncoderState | None = None  # of a stream, which may go on
+    state: EncoderState | None = None  # of a stream, which can grow
 
 
-class LexicalNetworks(PaperCaptioner):
-    "The paper's captioner, and a word detector for every word."
+@CAPTIONERS.add("densecap")
+class LexicalCaptioner(PaperCaptioner):
+    """DenseCap: words of frames, learned from captions of clips, and sentences from frames and
+    words."""
+    word_weight = 0.5  # of the words' loss beside that of the sentence
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, feature_dims, vocabulary_size)
@@ -62,17 +65,10 @@ class LexicalNetworks(PaperCaptioner):
         nn.init.constant_(self.lexicon.bias, -math.log(vocabulary_size))
 
     def look(self, features: Tensor) -> tuple[Tensor, Tensor]:  # (..., embedding), (..., words)
-        "What the LSTM reads of frames, and the scores of their words."
+        "The inputs of the LSTM for frames, and the scores of their words."
         embedded = self.encoder.embed(features)
         scores = product(embedded, self.lexicon)
         return embedded + product(scores.sigmoid(), self.spell), scores
-
-# %% ../../nbs/systems/10_densecap.ipynb #3a1fce5d
-@CAPTIONERS.add("densecap")
-class LexicalCaptioner(LexicalNetworks):
-    """DenseCap: words of frames, learned from captions of clips, and sentences from frames and
-    words."""
-    word_weight = 0.5  # of the words' loss beside that of the sentence
 
     def encode(self, picked: Picked) -> Told:
         (inputs, scores), taken = self.look(picked.features.transpose(0, 1)), picked.mask.T
@@ -95,20 +91,6 @@ class LexicalCaptioner(LexicalNetworks):
 
     def extra_loss(self, memory: Told, words: Tensor) -> Tensor:
         return self.word_weight*word_loss(memory.absent, words)
-
-# %% ../../nbs/systems/10_densecap.ipynb #58365ec5
-def covering(
-    chances: Tensor,  # (batch, frames, words) p_iw
-    count: int,  # frames to choose
-) -> tuple[Tensor, Tensor]:  # int64 (batch, count), (batch, count)
-    """The frames that show the most words together, one after the other, and how many words each
-    adds."""
-    shown, frames, gains = torch.zeros_like(chances[:, :1]), [], []
-    for _ in range(count):
-        gain, frame = (chances - shown).clamp(min=0).sum(-1).max(1)
-        shown = torch.maximum(shown, chances.gather(1, frame[:, None, None].expand_as(shown)))
-        frames.append(frame), gains.append(gain)
-    return torch.stack(frames, 1), torch.stack(gains, 1)
 
 # %% ../../nbs/systems/10_densecap.ipynb #7dabc07b
 # Shen et al.: regions of 30 frames, ResNet-50, C3D

@@ -22,13 +22,13 @@ def in_windows(
     places: Tensor,  # (places, batch, ...)
     length: int,     # of a window
 ) -> Tensor:         # (length, windows * batch, ...)
-    "Places cut into windows that stand side by side; the last one is filled up with zeros."
+    "Cut places into windows side by side; the last window is filled up with zeros."
     spare = places.new_zeros(-len(places) % length, *places.shape[1:])
     return torch.cat([places, spare]).unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
 
 # %% ../../nbs/systems/06_hrne.ipynb #0099c5f7
 class WindowEncoder(nn.Module):
-    "An LSTM over the frames of each window, and an LSTM over what the windows said."
+    "An LSTM over the frames of each window, and an LSTM over the last states of the windows."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, window: int = 4):
         super().__init__()
@@ -38,7 +38,7 @@ class WindowEncoder(nn.Module):
 
     # (windows, batch, hidden), bool (windows, batch)
     def filtered(self, picked: Picked) -> tuple[Tensor, Tensor]:
-        "What the filter says of each window, and which windows hold a frame."
+        "The filter's last state in each window, and which windows hold a frame."
         embedded = self.lower.embed(picked.features.transpose(0, 1))  # (most, batch, embedding)
         # (window, windows * batch, hidden)
         states = self.lower.states(in_windows(embedded, self.window))
@@ -55,7 +55,8 @@ class WindowEncoder(nn.Module):
 # %% ../../nbs/systems/06_hrne.ipynb #b4280ff3
 @CAPTIONERS.add("hrne")
 class HierarchicalCaptioner(TemporalAttention):
-    "HRNE: windows of frames, an LSTM over them, and a decoder that looks back at windows."
+    """HRNE: windows of frames, an LSTM over them, and the decoder of TA, itself a captioner, which
+    attends to windows."""
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, settings.hidden, vocabulary_size)  # TA's frames are our windows

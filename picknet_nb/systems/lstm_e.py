@@ -9,15 +9,15 @@ from torch import Tensor
 
 from ..core.settings import PRESETS, preset
 from ..method.captioner import CAPTIONERS
-from .common import PAPER_SIZES, Pooled, ShownOnceSpeaker, product, true_words
+from .common import PAPER_SIZES, Pooled, ShownOnce, product, true_words
 
 # %% auto #0
 __all__ = ['EmbeddingLSTM']
 
 # %% ../../nbs/systems/04_lstm_e.ipynb #a8e78661
 @CAPTIONERS.add("lstm-e")
-class EmbeddingLSTM(ShownOnceSpeaker):
-    "LSTM-E: the mean frame lies in the space of words, near the sentences said of it."
+class EmbeddingLSTM(ShownOnce):
+    "LSTM-E: the mean frame is placed in the space of words, near the clip's sentences."
     coherence = 0.7  # lambda: the share of the words' own loss
 
     def shown(self, memory: Pooled) -> Tensor:

@@ -5,7 +5,6 @@
 # %% ../../nbs/systems/08_ms_rnn.ipynb #38b3e70b
 from __future__ import annotations
 
-import math
 from typing import NamedTuple
 
 import torch
@@ -15,15 +14,13 @@ from torch import Tensor, nn
 from ..core.gpu import LSTMScan, full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..data.text import BOS, PAD
-from ..method.captioner import CAPTIONERS, Seen, repeated, teach_by_step
+from ..method.captioner import CAPTIONERS, Seen, teach_by_step
 from ..method.decoder import dropout_scale
 from ..method.encoder import Encoder, Picked
 from .common import PAPER_SIZES, State, product, without_mentions
 
 # %% auto #0
-__all__ = ['Gaussian', 'divergence', 'from_the_end', 'StochasticNetworks', 'Latents', 'LatentNetworks', 'Chances',
-           'StochasticSpeech', 'Prepared', 'StochasticSteps', 'StochasticCaptions', 'StochasticCaptioner',
-           'log_likelihood']
+__all__ = ['Gaussian', 'divergence', 'from_the_end', 'Latents', 'Chances', 'Prepared', 'StochasticCaptioner']
 
 # %% ../../nbs/systems/08_ms_rnn.ipynb #e03f4ef7
 class Gaussian(NamedTuple):
@@ -36,13 +33,6 @@ class Gaussian(NamedTuple):
         "Mean and scale from any numbers: a softplus makes the scale positive."
         mean, spread = numbers.chunk(2, -1)
         return cls(mean, F.softplus(spread) + 1e-3)
-
-    def log_density(self, value: Tensor) -> Tensor:  # (...)
-        return -(
-            ((value - self.mean) / self.scale).square() / 2
-            + self.scale.log()
-            + math.log(2 * math.pi) / 2
-        ).sum(-1)
 
 
 def divergence(q: Gaussian, p: Gaussian) -> Tensor:  # (...)
@@ -58,9 +48,34 @@ def from_the_end(
     place, length = torch.arange(len(words), device=words.device)[:, None], (words != PAD).sum(0)
     return torch.where(place < length, length - 1 - place, place)
 
-# %% ../../nbs/systems/08_ms_rnn.ipynb #ca24943f
-class StochasticNetworks(nn.Module):
-    "The weights of MS-RNN, and how it remembers frames."
+# %% ../../nbs/systems/08_ms_rnn.ipynb #7ea68ae5
+class Latents(NamedTuple):
+    "Latent variables of captions, and the distributions that they could have come from."
+    values: Tensor       # (time, batch, latent) z_t
+    prior: Gaussian
+    posterior: Gaussian  # the prior again, where the rest of the caption is not known
+
+
+class Chances(NamedTuple):
+    "Everything random in one pass over captions, drawn beforehand."
+    latent: Tensor               # (time, batch, latent) standard normal
+    word_scale: Tensor           # (time, batch, embedding) dropout of embedded words
+    state_scale: Tensor          # (time, batch, hidden) dropout of states
+    # bool (time, batch): whether the next step is fed the model's own word
+    own: Tensor | None = None
+    noise: Tensor | None = None  # (time, batch, vocabulary) exponential: makes an argmax a draw
+
+
+class Prepared(NamedTuple):
+    "What MS-RNN reads of a memory at every word."
+    context: Tensor               # (batch, 4 hidden) W_v v, the part of the video in the gates
+    weight: Tensor                # (4 hidden, hidden) W_h, cast once
+    draws: Chances | None = None
+
+
+@CAPTIONERS.add("ms-rnn")
+class StochasticCaptioner(nn.Module):
+    "MS-RNN: a latent variable at every word, learned with a variational bound."
     fitting = staticmethod(without_mentions)
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
@@ -85,7 +100,7 @@ class StochasticNetworks(nn.Module):
         self.back_state = nn.Linear(hidden, 4 * hidden, bias=False)
         self.prior = nn.Linear(hidden, 2 * self.latent)
         self.posterior = nn.Linear(hidden, 2 * self.latent)
-        # what z_{t-1} says to the means of both
+        # from z_{t-1} to the means of both
         self.follow = nn.Linear(self.latent, 2 * self.latent, bias=False)
         self.shade = nn.Linear(self.latent, hidden, bias=False)  # W_z
         self.output = nn.Linear(hidden, vocabulary_size)  # W_o, b_o
@@ -99,19 +114,31 @@ class StochasticNetworks(nn.Module):
         )
         return Seen(self.encoder.read(state), state)
 
-# %% ../../nbs/systems/08_ms_rnn.ipynb #ec8b503e
-class Latents(NamedTuple):
-    "Latent variables of captions, and the distributions that they could have come from."
-    values: Tensor       # (time, batch, latent) z_t
-    prior: Gaussian
-    posterior: Gaussian  # the prior again, where nobody knows how the caption goes on
+    def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0) -> Chances:
+        like, drop = self.output.weight, self.dropout if self.training else 0
+        scale = lambda size: (
+            dropout_scale(like.new_empty(time, batch, size), drop)
+            if drop
+            else like.new_ones(time, 1, 1)
+        )
+        latent = torch.randn(time, batch, self.latent, dtype=like.dtype, device=like.device)
+        chances = Chances(latent, scale(self.words.embedding_dim), scale(self.output.in_features))
+        if not torch.is_tensor(feedback) and not feedback:
+            return chances
+        own = torch.rand(time, batch, device=like.device) < feedback
+        return chances._replace(
+            own=own, noise=like.new_empty(time, batch, len(like)).exponential_()
+        )
 
-# %% ../../nbs/systems/08_ms_rnn.ipynb #16d6e7b3
-class LatentNetworks(StochasticNetworks):
-    "How latent variables are drawn, and words from them."
+    def inputs(self, words: Tensor, context: Tensor, scale: Tensor | float) -> Tensor:
+        "The inputs of the gates, from words, (batch,) or (time, batch), and video."
+        return product(self.words(words)*scale, self.word_gates) + context
+
+    def logits(self, states: Tensor, latents: Tensor, scale: Tensor | float) -> Tensor:
+        return product((states + product(latents, self.shade))*scale, self.output)
 
     def hindsight(self, states: Tensor, words: Tensor) -> Tensor:  # (time, batch, hidden)
-        """a_t: what each caption says from there on, read from its end; words are int64 (time,
+        """a_t: the rest of each caption from there on, read from its end; words are int64 (time,
         batch)."""
         inputs = product(
             torch.cat([self.words(words).to(states.dtype), states], -1), self.back_gates
@@ -131,7 +158,7 @@ class LatentNetworks(StochasticNetworks):
         else from the prior; no noise: their means."""
         before, found = product(states, self.prior).to(z.dtype), []
         after = before if later is None else before + product(later, self.posterior).to(z.dtype)
-        # means, before z_{t-1} is heard, and deviations
+        # means, before z_{t-1} is added, and deviations
         (ahead, wide), (known, scale) = Gaussian.read(before), Gaussian.read(after)
         follow = self.follow.weight.to(working_type(self.follow.weight))
         for t in range(len(states)):
@@ -142,54 +169,6 @@ class LatentNetworks(StochasticNetworks):
             found.append((z, expected, mean))
         values, expected, means = (torch.stack(each) for each in zip(*found))
         return Latents(values, Gaussian(expected, wide), Gaussian(means, scale))
-
-# %% ../../nbs/systems/08_ms_rnn.ipynb #4b5b53f9
-class Chances(NamedTuple):
-    "Everything random in one pass over captions, drawn beforehand."
-    latent: Tensor               # (time, batch, latent) standard normal
-    word_scale: Tensor           # (time, batch, embedding) dropout of embedded words
-    state_scale: Tensor          # (time, batch, hidden) dropout of states
-    # bool (time, batch): whether the next step is fed the model's own word
-    own: Tensor | None = None
-    noise: Tensor | None = None  # (time, batch, vocabulary) exponential: makes an argmax a draw
-
-
-class StochasticSpeech(LatentNetworks):
-    "What is random in a pass, and what words and states say."
-
-    def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0) -> Chances:
-        like, drop = self.output.weight, self.dropout if self.training else 0
-        scale = lambda size: (
-            dropout_scale(like.new_empty(time, batch, size), drop)
-            if drop
-            else like.new_ones(time, 1, 1)
-        )
-        latent = torch.randn(time, batch, self.latent, dtype=like.dtype, device=like.device)
-        chances = Chances(latent, scale(self.words.embedding_dim), scale(self.output.in_features))
-        if not torch.is_tensor(feedback) and not feedback:
-            return chances
-        own = torch.rand(time, batch, device=like.device) < feedback
-        return chances._replace(
-            own=own, noise=like.new_empty(time, batch, len(like)).exponential_()
-        )
-
-    def inputs(self, words: Tensor, context: Tensor, scale: Tensor | float) -> Tensor:
-        "What words, (batch,) or (time, batch), and video say to the gates."
-        return product(self.words(words)*scale, self.word_gates) + context
-
-    def logits(self, states: Tensor, latents: Tensor, scale: Tensor | float) -> Tensor:
-        return product((states + product(latents, self.shade))*scale, self.output)
-
-# %% ../../nbs/systems/08_ms_rnn.ipynb #d74228af
-class Prepared(NamedTuple):
-    "A memory made ready for words."
-    context: Tensor               # (batch, 4 hidden) what the video says to the gates
-    weight: Tensor                # (4 hidden, hidden) W_h, cast once
-    draws: Chances | None = None
-
-# %% ../../nbs/systems/08_ms_rnn.ipynb #89da87a6
-class StochasticSteps(StochasticSpeech):
-    "MS-RNN word by word."
 
     def ready(self, memory: Seen, draws: Chances | None = None) -> Prepared:
         context = product(memory.video, self.video_gates)
@@ -204,21 +183,16 @@ class StochasticSteps(StochasticSpeech):
     def step(self, word: Tensor, state: tuple[State, Tensor, int], memory: Seen | Prepared):
         memory = memory if isinstance(memory, Prepared) else self.ready(memory)
         (lstm, z, t), draws = state, memory.draws
-        # one step at a time, each with chances of its own
+        # one step at a time, each with random numbers of its own
         if draws is None and self.training:
             draws, t = self.draws(len(word), 1), 0
         noise, word_scale, state_scale = (
             (None, 1.0, 1.0) if draws is None else (each[t] for each in draws[:3])
         )
         lstm = lstm.moved(self.inputs(word, memory.context, word_scale), memory.weight)
-        z = self.chain(lstm.hidden[None], None, noise if noise is None else noise[None], z).values[
-            0
-        ]
+        noise = noise if noise is None else noise[None]
+        z = self.chain(lstm.hidden[None], None, noise, z).values[0]
         return (lstm, z, t + 1), self.logits(lstm.hidden, z, state_scale)
-
-# %% ../../nbs/systems/08_ms_rnn.ipynb #d9650b5e
-class StochasticCaptions(StochasticSteps):
-    "MS-RNN, whole captions at once."
 
     def told(
         self, memory: Seen, words: Tensor, draws: Chances | None, knowing: bool
@@ -232,14 +206,9 @@ class StochasticCaptions(StochasticSteps):
         return self.logits(states, latents.values, state_scale).transpose(0, 1), latents
 
     def paid(self, latents: Latents, words: Tensor) -> Tensor:  # (batch,)
-        """What it costs to know more than the prior: the divergence, summed over the words of a
-        caption."""
+        """KL(posterior || prior), summed over the words of a caption: what it costs to know more
+        than the prior."""
         return torch.where(words.T != PAD, divergence(latents.posterior, latents.prior), 0).sum(0)
-
-# %% ../../nbs/systems/08_ms_rnn.ipynb #7ea68ae5
-@CAPTIONERS.add("ms-rnn")
-class StochasticCaptioner(StochasticCaptions):
-    "MS-RNN: a latent variable at every word, learned with a variational bound."
 
     def teach(
         self,
@@ -263,26 +232,6 @@ class StochasticCaptioner(StochasticCaptions):
                 self.told(memory, words, self.draws(*words.shape), knowing=True)[1], words
             )
         return cost.mean()
-
-# %% ../../nbs/systems/08_ms_rnn.ipynb #305f0d2d
-@torch.no_grad()
-def log_likelihood(
-    captioner: StochasticCaptioner,
-    memory: Seen,
-    words: Tensor,  # int64 (batch, time)
-    samples: int,  # K
-) -> Tensor:  # (batch,)
-    "log p(caption | video), from below: importance sampling from the posterior."
-    said = words.repeat_interleave(samples, 0)
-    logits, (values, prior, posterior) = captioner.told(
-        repeated(memory, samples), said, captioner.draws(*said.shape), knowing=True
-    )
-    # (time, rows)
-    spoken = logits.to(values.dtype).log_softmax(-1).gather(-1, said[..., None])[..., 0].T
-    each = spoken + prior.log_density(values) - posterior.log_density(values)
-    return torch.where(said.T != PAD, each, 0).sum(0).view(-1, samples).logsumexp(1) - math.log(
-        samples
-    )
 
 # %% ../../nbs/systems/08_ms_rnn.ipynb #bcaf1e3f
 # Song et al.: ResNet and C3D features of 40 frames

@@ -11,30 +11,26 @@ from torch import Tensor, nn
 
 from ..core.gpu import GRUScan, first_state, full_precision, move_state, open_gates
 from ..core.settings import PRESETS, CaptionerSettings, preset
-from ..data.text import BOS, PAD
 from ..method.captioner import CAPTIONERS
-from ..method.encoder import Picked
-from .common import PAPER_SIZES, Frames, Speaker, attend, product
+from .common import PAPER_SIZES, FrameAttention, Frames, attend, product
 
 # %% auto #0
-__all__ = ['stretched', 'SentenceNetworks', 'SentenceGenerator', 'Paragraph']
+__all__ = ['stretched', 'SentenceGenerator']
 
-# %% ../../nbs/systems/02_p_rnn.ipynb #3c44bfbd
+# %% ../../nbs/systems/02_p_rnn.ipynb #5768022d
 def stretched(rows: Tensor) -> Tensor:
     "A tanh that keeps 1 at 1 and -1 at -1."
     return 1.7159*(rows*2/3).tanh()
 
 
-class SentenceNetworks(Speaker):
-    "The weights of p-RNN's sentence generator, and how it remembers frames."
+@CAPTIONERS.add("p-rnn")
+class SentenceGenerator(FrameAttention):
+    "p-RNN's sentence generator: a language model, and attention to the frames beside it."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, feature_dims, vocabulary_size)
         frame, word, hidden = settings.feature_embedding, settings.word_embedding, settings.hidden
-        self.key = nn.Linear(frame, frame)                         # U_a, b_a
-        self.query = nn.Linear(hidden, frame, bias=False)          # W_a
-        self.score = nn.Linear(frame, 1, bias=False)               # w
-        self.word_gates = nn.Linear(word, 3*hidden)                # of the GRU: what a word says
+        self.word_gates = nn.Linear(word, 3*hidden)                # of the GRU: from words
         self.state_gates = nn.Linear(hidden, 2*hidden, bias=False)
         self.candidate = nn.Linear(hidden, hidden, bias=False)
         self.multimodal = nn.Linear(hidden + frame, 2*hidden)      # U_m beside W_m, b_m
@@ -43,20 +39,11 @@ class SentenceNetworks(Speaker):
         # a table that also writes starts small, or it is too sure of itself
         with torch.no_grad(): self.words.weight *= 0.1
 
-    def encode(self, picked: Picked) -> Frames:
-        frames = self.drop(product(self.features(picked.features), self.see))
-        return Frames(frames, product(frames, self.key), picked.mask)
-
     def logits(self, hidden: Tensor, seen: Tensor) -> Tensor:
-        "Language and video meet, and become a word."
+        "The multimodal layer: from state and glimpse to the next word."
         both = stretched(product(self.drop(torch.cat([hidden, seen], -1)), self.multimodal))
         written = self.drop(stretched(product(both, self.write)))
         return F.linear(written, self.words.weight.to(written.dtype), self.bias.to(written.dtype))
-
-# %% ../../nbs/systems/02_p_rnn.ipynb #5768022d
-@CAPTIONERS.add("p-rnn")
-class SentenceGenerator(SentenceNetworks):
-    "p-RNN's sentence generator: a language model, and a look at the frames beside it."
 
     def start(self, memory: Frames) -> tuple[Tensor, Tensor]:
         if memory.begin is None:
@@ -70,8 +57,8 @@ class SentenceGenerator(SentenceNetworks):
         return move_state(inputs, product(kept, self.candidate), update, state[0])[1:]
 
     def look(self, hidden: Tensor, memory: Frames) -> tuple[Tensor, Tensor]:
-        """Where to look with these states, (batch, time, hidden): the weights of frames, and
-        what is seen."""
+        """Attend with these states, (batch, time, hidden): the weights of frames, and what is
+        seen."""
         return attend(
             product(hidden, self.query), memory, self.score.weight[0].to(memory.keys.dtype)
         )
@@ -82,14 +69,14 @@ class SentenceGenerator(SentenceNetworks):
         return state, self.logits(state[1], seen[:, 0])
 
     def at_once(self, memory: Frames, before: Tensor) -> Tensor:
-        "The same for whole captions; `before`, int64 (batch, time), holds the word before each."
+        "The logits of whole captions; `before`, int64 (batch, time), holds the word before each."
         first = self.start(memory)[1]
         states = self.states(memory, before)                              # (time, batch, hidden)
         _, seen = self.look(torch.cat([first[None], states[:-1]]).transpose(0, 1), memory)
         return self.logits(states.transpose(0, 1), seen)
 
     def states(self, memory: Frames, before: Tensor) -> Tensor:  # (time, batch, hidden)
-        "Every state of captions, which no frame has a say in."
+        "Every state of whole captions; no frame enters them."
         inputs = product(self.drop(self.words(before.T)), self.word_gates)
         if memory.begin is None:
             return GRUScan.apply(
@@ -100,36 +87,6 @@ class SentenceGenerator(SentenceNetworks):
         for each in inputs:
             states.append((state := self.move(each, state))[1])
         return torch.stack(states)
-
-# %% ../../nbs/systems/02_p_rnn.ipynb #f242fe11
-class Paragraph(nn.Module):
-    """p-RNN's paragraph generator: what has been told becomes the state that the next sentence
-    starts from."""
-
-    def __init__(self, sentences: SentenceGenerator):
-        super().__init__()
-        word, hidden = sentences.words.embedding_dim, sentences.candidate.in_features
-        self.sum_up, self.cell = nn.Linear(word + hidden, word), nn.GRUCell(word, hidden)
-        self.begin = nn.Linear(hidden + word, hidden)
-
-    def forward(
-        self,
-        sentences: SentenceGenerator,
-        memory: Frames,             # of the clips whose sentences have just been told
-        words: Tensor,              # int64 (batch, time): those sentences
-        story: Tensor | None,       # (batch, hidden) H_{n-1}; None: nothing was told before
-    ) -> tuple[Tensor, Tensor]:     # (batch, hidden) each
-        "The story with one more sentence in it, and the state that the next one starts from."
-        said = (words != PAD)[..., None]
-        # (batch, 1)
-        count = said.sum(1).clamp(min=1)
-        # (batch, time, hidden)
-        states = sentences.states(memory, F.pad(words[:, :-1], (1, 0), value=BOS)).transpose(0, 1)
-        last = states.gather(1, (count - 1)[..., None].expand(-1, -1, states.shape[-1]))[:, 0]
-        mean = (sentences.words(words)*said).sum(1) / count
-        sentence = stretched(self.sum_up(torch.cat([mean, last], -1)))
-        story = self.cell(sentence, story)
-        return story, stretched(self.begin(torch.cat([story, sentence], -1)))
 
 # %% ../../nbs/systems/02_p_rnn.ipynb #c7d64da0
 # as in Yu et al.: words 512, recurrent layer 512, multimodal layer twice that

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
-from .common import PAPER_SIZES, Pooled, ShownOnceSpeaker, product, true_words
+from .common import PAPER_SIZES, Pooled, ShownOnce, product, true_words
 
 # %% auto #0
-__all__ = ['bag_of', 'TaggingNetworks', 'EarlyAndLate']
+__all__ = ['bag_of', 'EarlyAndLate']
 
-# %% ../../nbs/systems/05_ruc_uva.ipynb #4191ecfa
+# %% ../../nbs/systems/05_ruc_uva.ipynb #404a65cd
 def bag_of(
     words: Tensor,  # int64 (batch, time)
     vocabulary: int,
@@ -29,8 +29,9 @@ def bag_of(
     )
 
 
-class TaggingNetworks(ShownOnceSpeaker):
-    "The weights of ruc-uva, and how it starts."
+@CAPTIONERS.add("ruc-uva")
+class EarlyAndLate(ShownOnce):
+    "ruc-uva: fed with tags before the first word, and re-ranked by what fits the video."
     trust = 1.0  # theta: what relevance counts beside log-probability
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
@@ -46,7 +47,7 @@ class TaggingNetworks(ShownOnceSpeaker):
         nn.init.normal_(self.tag_table.weight)  # as words are embedded
 
     def tags(self, memory: Pooled) -> Tensor:  # (batch, vocabulary)
-        "How likely each word is to be said, as logits."
+        "The logits of each word being in a caption of the clip."
         return product(memory.mean, self.tagger).float()
 
     def shown(self, memory: Pooled) -> Tensor:
@@ -54,23 +55,16 @@ class TaggingNetworks(ShownOnceSpeaker):
             self.tags(memory).sigmoid().detach(), self.tag_table
         )
 
-# %% ../../nbs/systems/05_ruc_uva.ipynb #404a65cd
-@CAPTIONERS.add("ruc-uva")
-class EarlyAndLate(TaggingNetworks):
-    "ruc-uva: told early which words to expect, and re-ranked late by what fits the video."
-
     def relevance(self, memory: Pooled, words: Tensor) -> Tensor:  # (batch,)
-        "The cosine between what was seen and what one would imagine from each sentence."
+        "The cosine between the mean frame and the frame imagined from each sentence."
         first, second = self.imagine
         imagined = product(product(bag_of(words, self.words.num_embeddings), first).relu(), second)
         return F.cosine_similarity(imagined.float(), memory.mean.detach().float(), dim=-1)
 
     def extra_loss(self, memory: Pooled, words: Tensor) -> Tensor:
         said = bag_of(words, self.words.num_embeddings)
-        missed = F.binary_cross_entropy_with_logits(self.tags(memory), said, reduction="none").sum(
-            1
-        )
-        return (missed + 1 - self.relevance(memory, words)).mean()
+        missed = F.binary_cross_entropy_with_logits(self.tags(memory), said, reduction="none")
+        return (missed.sum(1) + 1 - self.relevance(memory, words)).mean()
 
     def rescore(
         self,
@@ -78,7 +72,7 @@ class EarlyAndLate(TaggingNetworks):
         candidates: Tensor,  # int64 (batch, size, time)
         scores: Tensor,      # (batch, size) log-probabilities over length
     ) -> Tensor:             # (batch, size)
-        "What candidates are worth once it counts whether they fit the video."
+        "Add `trust` times the relevance of each candidate to its score."
         batch, size, _ = candidates.shape
         every = Pooled(*(part.repeat_interleave(size, 0) for part in memory))
         return scores + self.trust*self.relevance(every, candidates.flatten(0, 1)).view(batch, size)

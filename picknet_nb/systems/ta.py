@@ -14,49 +14,21 @@ from torch import Tensor, nn
 from ..core.gpu import full_precision, lstm_cell, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
-from ..method.encoder import Picked
-from .common import PAPER_SIZES, Frames, Speaker, attend, product
+from .common import PAPER_SIZES, FrameAttention, Frames, attend, product
 
 # %% auto #0
-__all__ = ['AttentionNetworks', 'Moving', 'TemporalAttention']
+__all__ = ['Moving', 'TemporalAttention']
 
-# %% ../../nbs/systems/01_ta.ipynb #0c850e87
-class AttentionNetworks(Speaker):
-    "The weights of TA, and how it remembers frames."
-
-    def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
-        super().__init__(settings, feature_dims, vocabulary_size)
-        frame, word, hidden = settings.feature_embedding, settings.word_embedding, settings.hidden
-        self.key = nn.Linear(frame, frame)                           # U_a, b_a
-        self.query = nn.Linear(hidden, frame, bias=False)            # W_a
-        self.score = nn.Linear(frame, 1, bias=False)                 # w
-        self.begin = nn.Linear(frame, 2*hidden)                      # W_0, b_0
-        self.word_gates = nn.Linear(word, 4*hidden)                  # W, b
-        self.gates = nn.Linear(hidden + frame, 4*hidden, bias=False)  # U beside A
-        self.mix = nn.Linear(hidden + frame + word, word)            # W_p, b_p
-        self.output = nn.Linear(word, vocabulary_size)               # U_p, d
-
-    def encode(self, picked: Picked) -> Frames:
-        # (batch, most, embedding)
-        frames = self.drop(product(self.features(picked.features), self.see))
-        return Frames(frames, product(frames, self.key), picked.mask)
-
-    def start(self, memory: Frames) -> tuple[Tensor, Tensor]:
-        share = memory.mask / memory.mask.sum(1, keepdim=True)
-        mean = (share[:, None].to(memory.values.dtype) @ memory.values)[:, 0]
-        hidden, cell = product(mean, self.begin).tanh().chunk(2, -1)
-        return hidden, cell.to(full_precision(cell.dtype))
-
-# %% ../../nbs/systems/01_ta.ipynb #1ac4c599
+# %% ../../nbs/systems/01_ta.ipynb #d17ea455
 class Moving(NamedTuple):
-    "The matrices of a step, cast once."
+    "The matrices of a step of TA, cast once."
     query: Tensor    # (attention, hidden) W_a
     score: Tensor    # (attention,) w
     gates: Tensor    # (4 hidden, hidden + embedding) U beside A
 
     def step(self, inputs: Tensor, state: tuple[Tensor, Tensor], memory: Frames):
-        """From what a word says to the gates: the next state, what was seen, and the weights of
-        the frames."""
+        """From W E y + b, (batch, 4 hidden): the next state, what was seen, and the weights of the
+        frames."""
         hidden, cell = state
         weights, seen = attend(F.linear(hidden, self.query)[:, None], memory, self.score)
         *_, cell, hidden = lstm_cell(
@@ -64,10 +36,25 @@ class Moving(NamedTuple):
         )
         return (hidden, cell), seen[:, 0], weights[:, 0]
 
-# %% ../../nbs/systems/01_ta.ipynb #d17ea455
+
 @CAPTIONERS.add("ta")
-class TemporalAttention(AttentionNetworks):
+class TemporalAttention(FrameAttention):
     "TA: an LSTM that weighs the picked frames anew before every word."
+
+    def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
+        super().__init__(settings, feature_dims, vocabulary_size)
+        frame, word, hidden = settings.feature_embedding, settings.word_embedding, settings.hidden
+        self.begin = nn.Linear(frame, 2*hidden)                       # W_0, b_0
+        self.word_gates = nn.Linear(word, 4*hidden)                   # W, b
+        self.gates = nn.Linear(hidden + frame, 4*hidden, bias=False)  # U beside A
+        self.mix = nn.Linear(hidden + frame + word, word)             # W_p, b_p
+        self.output = nn.Linear(word, vocabulary_size)                # U_p, d
+
+    def start(self, memory: Frames) -> tuple[Tensor, Tensor]:
+        share = memory.mask / memory.mask.sum(1, keepdim=True)
+        mean = (share[:, None].to(memory.values.dtype) @ memory.values)[:, 0]
+        hidden, cell = product(mean, self.begin).tanh().chunk(2, -1)
+        return hidden, cell.to(full_precision(cell.dtype))
 
     def moving(self) -> Moving:
         kind = working_type(self.query.weight)
@@ -88,7 +75,7 @@ class TemporalAttention(AttentionNetworks):
         return state, self.logits(state[0], seen, rows)
 
     def at_once(self, memory: Frames, before: Tensor) -> Tensor:
-        "The same for whole captions; `before`, int64 (batch, time), holds the word before each."
+        "The logits of whole captions; `before`, int64 (batch, time), holds the word before each."
         rows = self.drop(self.words(before.T))
         moving = self.moving()
         state = self.start(memory)
