@@ -1,5 +1,5 @@
-"""The compared systems: those of notebooks 15 to 17 keep the contract of captioners and are
-themselves, and all ten are used like any captioner."""
+"""The compared captioners: TA, p-RNN, S2VT, LSTM-E and ruc-uva keep the contract of captioners and
+are themselves, and all ten are used like any captioner."""
 import copy
 import functools
 
@@ -12,7 +12,7 @@ from torch.testing import assert_close
 from toys import store_run
 
 from picknet_nb.core.files import PickNetError
-from picknet_nb.core.gpu import make_adam
+from picknet_nb.core.gpu import LSTMScan, make_adam
 from picknet_nb.core.settings import PRESETS, ConfigError, preset
 from picknet_nb.data.text import EOS, PAD, Vocabulary
 from picknet_nb.world.shapes import example_corpus
@@ -25,9 +25,8 @@ from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model, Recipe, frame_choice, with_captioner
-from picknet_nb.systems.lstm_e import Pooled
-from picknet_nb.systems.s2vt import SHUT, ContinuedLSTM, moved_to_the_end
-from picknet_nb.systems.ta import Paragraph, product
+from picknet_nb.systems.common import Pooled, product
+from picknet_nb.systems.s2vt import SHUT, moved_to_the_end
 from picknet_nb.training.runs import load_run
 from picknet_nb.training.train import Step, train
 from picknet_nb.use.captioning import Memory, load_captioner
@@ -473,19 +472,16 @@ def test_the_state_of_p_rnn_never_sees_the_video():
     assert_close(weights.sum(-1), torch.ones(words.shape))
 
 
-def test_a_paragraph_says_where_the_next_sentence_starts():
+def test_a_sentence_of_p_rnn_can_start_from_a_given_state():
+    "What its paragraph generator hands over: the state of the sentences before."
     prnn, (features, picks, words) = made("p-rnn").eval(), some_clips()
-    paragraph, memory = Paragraph(prnn), prnn.encode(pick_frames(features, picks))
-    story, begin = paragraph(prnn, memory, words, None)
-    longer, later = paragraph(prnn, memory._replace(begin=begin), words, story)
-    # the same sentence, told twice
-    assert not torch.allclose(begin, later) and not torch.allclose(story, longer)
-    padded = paragraph(prnn, memory, torch.nn.functional.pad(words, (0, 3)), None)
-    assert_close(padded[1], begin)
-    logits = teach(prnn, memory._replace(begin=begin), words)
-    assert_close(logits, teach_by_step(prnn, memory._replace(begin=begin), words))
+    memory, begin = prnn.encode(pick_frames(features, picks)), torch.randn(5, 64).requires_grad_()
+    started = memory._replace(begin=begin)
+    logits = teach(prnn, started, words)
+    assert_close(logits, teach_by_step(prnn, started, words))
+    assert not torch.allclose(logits, teach(prnn, memory, words))
     logits.sum().backward()
-    assert all(weight.grad is not None for weight in paragraph.parameters())
+    assert begin.grad.abs().sum(1).all()
 
 
 def test_s2vt_reads_nothing_after_it_begins_to_write():
@@ -514,9 +510,8 @@ def test_empty_places_come_first_and_leave_the_state_at_zero():
         moved[taken][:, 0].tolist() == [1, 2, 7, 8, 9, 10, 11, 12]
         and taken[0].tolist() == [False] * 4 + [True] * 2
     )
-    states, cell = ContinuedLSTM.apply(
-        torch.full((3, 2, 16), SHUT), torch.randn(16, 4), torch.zeros(2, 4), torch.zeros(2, 4)
-    )
+    inputs, weight, zeros = torch.full((3, 2, 16), SHUT), torch.randn(16, 4), torch.zeros(2, 4)
+    states, cell = LSTMScan.apply(inputs, weight, "sigmoid", zeros, zeros)
     assert not states.any() and not cell.any()
 
 
@@ -586,9 +581,15 @@ def test_an_lstm_that_stops_and_goes_on_is_one_that_does_not_stop():
         torch.randn(*shape, dtype=torch.float64).requires_grad_()
         for shape in ((6, 2, 12), (12, 3), (2, 3), (2, 3))
     )
-    assert torch.autograd.gradcheck(ContinuedLSTM.apply, (inputs, weight, hidden, cell))
-    early, between = ContinuedLSTM.apply(inputs[:4], weight, hidden, cell)
-    late, last = ContinuedLSTM.apply(inputs[4:], weight, early[-1], between)
-    whole, end = ContinuedLSTM.apply(inputs, weight, hidden, cell)
+    scan = lambda inputs, *state: LSTMScan.apply(inputs, weight, "sigmoid", *state)
+    assert torch.autograd.gradcheck(
+        lambda inputs, weight, *state: LSTMScan.apply(inputs, weight, "sigmoid", *state),
+        (inputs, weight, hidden, cell),
+    )
+    early, between = scan(inputs[:4], hidden, cell)
+    late, last = scan(inputs[4:], early[-1], between)
+    whole, end = scan(inputs, hidden, cell)
     assert_close(torch.cat([early, late]), whole)
     assert_close(last, end)
+    zeros = torch.zeros(2, 3, dtype=torch.float64)  # what it starts from by itself
+    assert torch.equal(scan(inputs, zeros, zeros)[0], scan(inputs))

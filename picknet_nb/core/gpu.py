@@ -263,12 +263,21 @@ def turned(weight: Tensor) -> Tensor:
 # %% ../../nbs/core/06_gpu.ipynb #f6ec229e
 class LSTMScan(torch.autograd.Function):
     """`lstm_loop` with its gradient by hand: one product and one small kernel a step, one
-    product for the weight."""
+    product for the weight; from a given hidden and cell on, it also returns the last cell."""
 
     @staticmethod
-    def forward(ctx, inputs: Tensor, weight: Tensor, output_gate: str) -> Tensor:
-        hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
-        cell = hidden.to(full_precision(hidden.dtype))
+    def forward(
+        ctx,
+        inputs: Tensor,
+        weight: Tensor,
+        output_gate: str,
+        hidden: Tensor | None = None,  # (batch, hidden) to start from; None: zeros
+        cell: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        ctx.output_gate, ctx.continued = output_gate, hidden is not None
+        if not ctx.continued:
+            hidden = inputs.new_zeros(inputs.shape[1], weight.shape[1])
+            cell = hidden.to(full_precision(hidden.dtype))
         states = [hidden]
         saved = []
         across = turned(weight)
@@ -276,17 +285,16 @@ class LSTMScan(torch.autograd.Function):
             *gates, new, hidden = lstm_cell(step, hidden @ across, cell, output_gate)
             states.append(hidden), saved.extend((*gates, new, cell))
             cell = new
-        states = torch.stack(states)  # (time + 1, batch, hidden), from the zero state on
+        states = torch.stack(states)  # (time + 1, batch, hidden), from the first one on
         ctx.save_for_backward(weight, states, *saved)
-        ctx.output_gate = output_gate
-        return states[1:]
+        return (states[1:], cell) if ctx.continued else states[1:]
 
     @staticmethod
     @once_differentiable
-    def backward(ctx, d_states: Tensor):
+    def backward(ctx, d_states: Tensor, d_cell: Tensor | None = None):
         weight, states, *saved = ctx.saved_tensors
         d_product = torch.zeros_like(states[0])
-        d_cell = torch.zeros_like(saved[0])
+        d_cell = torch.zeros_like(saved[0]) if d_cell is None else d_cell
         d_inputs = [None] * len(d_states)
         for t in reversed(range(len(d_states))):
             d_inputs[t], d_cell = lstm_cell_gradient(
@@ -294,7 +302,8 @@ class LSTMScan(torch.autograd.Function):
             )
             d_product = d_inputs[t] @ weight
         d_inputs = torch.stack(d_inputs)
-        return d_inputs, d_inputs.flatten(0, 1).T @ states[:-1].flatten(0, 1), None
+        d_weight = d_inputs.flatten(0, 1).T @ states[:-1].flatten(0, 1)
+        return d_inputs, d_weight, None, *((d_product, d_cell) if ctx.continued else (None, None))
 
 # %% ../../nbs/core/06_gpu.ipynb #e107ca8b
 @fused

@@ -31,8 +31,16 @@ __all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Lessons', 'Supervisi
            'Adaptation', 'caption_videos', 'Validation', 'with_captioner', 'Recipe', 'recipes']
 
 # %% ../../nbs/method/09_stages.ipynb #7e7ce7a3
-import picknet_nb.systems.ta, picknet_nb.systems.ms_rnn, picknet_nb.systems.hrne
-import picknet_nb.systems.s2vt, picknet_nb.systems.lstm_e
+import picknet_nb.systems.ta
+import picknet_nb.systems.p_rnn
+import picknet_nb.systems.s2vt
+import picknet_nb.systems.lstm_e
+import picknet_nb.systems.ruc_uva
+import picknet_nb.systems.hrne
+import picknet_nb.systems.ba
+import picknet_nb.systems.ms_rnn
+import picknet_nb.systems.aalto
+import picknet_nb.systems.densecap
 
 # %% ../../nbs/method/09_stages.ipynb #50d07e53
 class Model(nn.Module):

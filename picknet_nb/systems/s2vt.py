@@ -9,26 +9,40 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
-from ..core.gpu import first_state, lstm_cell, lstm_cell_gradient, turned, working_type
+from ..core.gpu import LSTMScan, first_state, lstm_cell, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
-from .ta import Speaker, product
+from .common import PAPER_SIZES, Speaker, product
 
 # %% auto #0
-__all__ = ['SHUT', 'Stack', 'StackNetworks', 'moved_to_the_end', 'ContinuedLSTM', 'StackReader', 'OneStack']
+__all__ = ['SHUT', 'moved_to_the_end', 'Stack', 'OneStack']
 
-# %% ../../nbs/systems/03_s2vt.ipynb #8e721f40
+# %% ../../nbs/systems/03_s2vt.ipynb #d4fa5cb8
+SHUT = -1e4  # what closes a gate: its sigmoid is exactly zero
+
+
+def moved_to_the_end(
+    rows: Tensor,           # (batch, most, ...)
+    mask: Tensor,           # bool (batch, most): which places are taken, the first ones of each row
+) -> tuple[Tensor, Tensor]:
+    "Move taken places to the end, in their order; also say which places those are."
+    most = mask.shape[1]
+    # (batch, most): where each one comes from
+    place = torch.arange(most, device=mask.device) - (most - mask.sum(1, keepdim=True))
+    return rows.gather(1, place.clamp(min=0)[..., None].expand_as(rows)), place >= 0
+
+# %% ../../nbs/systems/03_s2vt.ipynb #1771413b
 class Stack(NamedTuple):
-    "Both layers between two moments."
+    "State and cell of both layers of S2VT between two moments."
     first: tuple[Tensor, Tensor]    # (batch, hidden) state and cell of the layer that reads frames
-    second: tuple[Tensor, Tensor]   # the same of the layer that reads the first, and words
+    second: tuple[Tensor, Tensor]   # of the layer that reads the first, and words
 
 
-class StackNetworks(Speaker):
-    "The weights of S2VT, and one moment of its life."
+@CAPTIONERS.add("s2vt")
+class OneStack(Speaker):
+    "S2VT: one stack of two LSTM layers that reads frames and then writes words."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, feature_dims, vocabulary_size)
@@ -53,57 +67,8 @@ class StackNetworks(Speaker):
         )
         return Stack((hidden, cell), (hidden2, cell2))
 
-# %% ../../nbs/systems/03_s2vt.ipynb #d4fa5cb8
-SHUT = -1e4  # what closes a gate: its sigmoid is exactly zero
-
-
-def moved_to_the_end(
-    rows: Tensor,           # (batch, most, ...)
-    mask: Tensor,           # bool (batch, most): which places are taken, the first ones of each row
-) -> tuple[Tensor, Tensor]:
-    "The same with taken places last, in their order, and which those are."
-    most = mask.shape[1]
-    # (batch, most): where each one comes from
-    place = torch.arange(most, device=mask.device) - (most - mask.sum(1, keepdim=True))
-    return rows.gather(1, place.clamp(min=0)[..., None].expand_as(rows)), place >= 0
-
-# %% ../../nbs/systems/03_s2vt.ipynb #51333c88
-class ContinuedLSTM(torch.autograd.Function):
-    "An LSTM from a given state on: one product and one small kernel a step, and so backwards."
-
-    @staticmethod
-    def forward(
-        ctx, inputs: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        "From what is said to the gates, (time, batch, 4 hidden): every state, and the last cell."
-        states, saved, across = [hidden], [], turned(weight)
-        for step in inputs:
-            *gates, new, hidden = lstm_cell(step, hidden @ across, cell)
-            states.append(hidden), saved.extend((*gates, new, cell))
-            cell = new
-        states = torch.stack(states)  # (time + 1, batch, hidden), from the given one on
-        ctx.save_for_backward(weight, states, *saved)
-        return states[1:], cell
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx, d_states: Tensor, d_cell: Tensor):
-        weight, states, *saved = ctx.saved_tensors
-        d_hidden, d_inputs = torch.zeros_like(states[0]), [None] * len(d_states)
-        for t in reversed(range(len(d_states))):
-            d_inputs[t], d_cell = lstm_cell_gradient(
-                d_states[t], d_hidden, d_cell, *saved[6 * t : 6 * t + 6], "sigmoid"
-            )
-            d_hidden = d_inputs[t] @ weight
-        d_inputs = torch.stack(d_inputs)
-        return d_inputs, d_inputs.flatten(0, 1).T @ states[:-1].flatten(0, 1), d_hidden, d_cell
-
-# %% ../../nbs/systems/03_s2vt.ipynb #38ba287d
-class StackReader(StackNetworks):
-    "S2VT's reading half: picked frames in, a memory out."
-
     def nothing(self, batch: int) -> Stack:
-        "Both layers before anything has happened."
+        "State and cell of both layers before the first frame: zeros."
         cell, hidden = first_state(
             self.see.weight.new_zeros(batch, 1).to(working_type(self.see.weight)),
             self.output.in_features,
@@ -114,7 +79,8 @@ class StackReader(StackNetworks):
         self, inputs: Tensor, layer: nn.Linear, state: tuple[Tensor, Tensor]
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         "All states of one layer, (time, batch, hidden), and the state and cell that it ends with."
-        states, cell = ContinuedLSTM.apply(inputs, layer.weight.to(inputs.dtype), *state)
+        weight = layer.weight.to(inputs.dtype)
+        states, cell = LSTMScan.apply(inputs, weight, "sigmoid", *state)
         return states, (states[-1], cell)
 
     def encode(self, picked: Picked) -> Stack:
@@ -136,11 +102,6 @@ class StackReader(StackNetworks):
             memory or self.nothing(len(frame)),
         )
 
-# %% ../../nbs/systems/03_s2vt.ipynb #1771413b
-@CAPTIONERS.add("s2vt")
-class OneStack(StackReader):
-    "S2VT: one stack of two LSTM layers that reads frames and then writes words."
-
     def start(self, memory: Stack) -> Stack:
         return memory
 
@@ -156,7 +117,7 @@ class OneStack(StackReader):
         "The logits of whole captions; `before`, int64 (batch, time), holds the word before each."
         # (time, batch, W)
         rows = self.drop(self.words(before.T))
-        # what zeros say to the gates
+        # the gates of a frame of zeros
         no_frame = self.frame_gates.bias.to(memory.first[0].dtype).expand(*rows.shape[:2], -1)
         states, _ = self.run(no_frame, self.first_gates, memory.first)
         inputs = product(torch.cat([states, rows.to(states.dtype)], -1), self.word_gates)
@@ -164,14 +125,5 @@ class OneStack(StackReader):
         return product(self.drop(states), self.output).transpose(0, 1)
 
 # %% ../../nbs/systems/03_s2vt.ipynb #d93fc4d4
-PRESETS["s2vt"] = (
-    preset(  # Venugopalan et al.: frames and words embedded in 500, both layers 1,000, 80 moments
-        "improved",
-        architecture="s2vt",
-        feature_embedding=512,
-        word_embedding=512,
-        hidden=1024,
-        mention_weight=0.0,
-        feedback_step=0.0,
-    )
-)
+# Venugopalan et al.: frames and words embedded in 500, both layers 1,000, 80 moments
+PRESETS["s2vt"] = preset("improved", architecture="s2vt", **PAPER_SIZES)
