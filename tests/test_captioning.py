@@ -24,7 +24,7 @@ from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
 from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
-from picknet_nb.training.models import find_model
+from picknet_nb.training.models import Speech, export_model, find_model
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
@@ -341,6 +341,28 @@ def test_a_threshold_is_for_policies(captioner, toy, tmp_path):
         PickNetError, match="uniform-6 picks without a policy: there is no threshold"
     ):
         blind.caption(path, threshold=0.3)
+
+
+def test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with(toy, tmp_path):
+    picked = {}
+    for threshold in (0.001, 0.999):
+        run = store_run(tmp_path/str(threshold), toy/"videos", threshold=threshold)
+        mine = load_captioner(run, device="cpu")
+        picked[threshold] = len(mine.caption(toy/"videos"/"example.mp4").picked)
+        many, = mine.caption_many([toy/"videos"/"example.mp4"])
+        assert len(many.picked) == picked[threshold]
+    assert picked[0.001] > 20 and picked[0.999] < 5
+
+
+def test_a_file_is_captioned_without_repeats_where_the_model_says_so(toy, tmp_path):
+    run, repeated = store_run(tmp_path/"run", toy/"videos"), {}
+    for no_repeats in (False, True):
+        folder = export_model(run, tmp_path/str(no_repeats), Speech(no_repeats=no_repeats))
+        mine = load_captioner(folder, device="cpu")
+        words = mine.caption(toy/"videos"/"example.mp4").text.split()
+        pairs = list(zip(words, words[1:]))
+        repeated[no_repeats] = len(pairs) - len(set(pairs))
+    assert repeated[False] > 0 and repeated[True] == 0
 
 
 def test_dropout_stays_off_whatever_the_mode(toy, tmp_path):

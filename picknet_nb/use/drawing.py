@@ -246,20 +246,21 @@ def burn_in(
     return canvas
 
 # %% ../../nbs/use/04_drawing.ipynb #651eb98a
+_SLACK = 1e-3  # seconds: a clip's times are in single precision, those of the pictures are not
+
+
 def spoken_pictures(
     caption: Caption, rate: float, largest: int, seconds: float | None = None
 ) -> Iterator:
     "The pictures of a captioned file with the caption that stands at their time."
     times = caption.clip.times.tolist()
+    lasts = max(0.25, 1 / rate)  # seconds, of the green frame
     said = [(times[place], text) for place, text in caption.changes()]
     with closing(original_frames(caption.source, rate, largest, seconds)) as pictures:
         for time, picture in pictures:
-            text = next((text for since, text in reversed(said) if since <= time + 1e-6), "")
-            yield burn_in(
-                picture,
-                text,
-                any(0 <= time - times[place] < max(0.25, 1 / rate) for place in caption.picked),
-            )
+            text = next((text for since, text in reversed(said) if since <= time + _SLACK), "")
+            since_picks = [time + _SLACK - times[place] for place in caption.picked]
+            yield burn_in(picture, text, any(0 <= since < lasts for since in since_picks))
 
 # %% ../../nbs/use/04_drawing.ipynb #798b0e3c
 def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:
