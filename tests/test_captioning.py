@@ -14,8 +14,10 @@ import torch
 
 pytest.importorskip("av")
 
+from safetensors.torch import load_file
 from toys import Looker, brightest, colours, examples_corpus, film, store_run, undecided
 
+import picknet_nb
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.settings import load_config
 from picknet_nb.data.backbones import CNN, CNNS
@@ -25,7 +27,7 @@ from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
 from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
 from picknet_nb.training.models import Speech, export_model, find_model
-from picknet_nb.training.runs import RunError, load_run
+from picknet_nb.training.runs import RunError, load_run, save_weights
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
     Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
@@ -104,6 +106,34 @@ def test_run_folders_that_cannot_be_used(toy, tmp_path):
     )
     with pytest.raises(RunError, match="resnet18 makes 512"):
         load_captioner(other, weights="random")
+
+
+def test_what_is_loaded_again_has_the_weights_that_are_in_the_files_now(toy, tmp_path):
+    run = shutil.copytree(toy/"run", tmp_path/"run")
+    before = picknet_nb.load(run, "cpu")
+    weights = load_file(run/"weights.safetensors")
+    save_weights({name: weight * 0 for name, weight in weights.items()}, run/"weights.safetensors")
+    after = picknet_nb.load(run, "cpu")
+    weighs = lambda captioner: sum(
+        weight.abs().sum().item() for weight in captioner.voice.captioner.parameters()
+    )
+    assert weighs(before) > 0 and weighs(after) == 0
+    assert after.caption(toy/"videos"/"example.mp4").text != before.caption(
+        toy/"videos"/"example.mp4"
+    ).text
+
+
+def test_what_is_loaded_belongs_to_who_loaded_it(toy):
+    path, run = toy/"videos"/"example.mp4", toy/"run"
+    mine, other = picknet_nb.load(run, "cpu"), picknet_nb.load(run, "cpu")
+    said = other.caption(path)
+    mine.eye.picker, mine.eye.threshold = make_picker("uniform", 3), 0.9
+    for network in (mine.voice.captioner, mine.eye.cnn):
+        for weight in network.parameters():
+            weight.data.zero_()
+    for captioner in (other, picknet_nb.load(run, "cpu")):
+        now = captioner.caption(path)
+        assert (now.picked, now.n_best, now.scores) == (said.picked, said.n_best, said.scores)
 
 
 def copy_run(run: Path, to: Path, age: int, row: str | None = None) -> Path:

@@ -5,6 +5,7 @@
 # %% ../../nbs/use/01_captioning.ipynb #8da7b4a1
 from __future__ import annotations
 
+import copy
 import re
 import shutil
 import sys
@@ -660,13 +661,30 @@ def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     )
 
 # %% ../../nbs/use/01_captioning.ipynb #97de97e6
+def _state_of_files(folder: Path) -> tuple:
+    "What changes whenever a file that a model is read from is written again."
+    read = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
+    return tuple(
+        (path.name, about.st_ino, about.st_size, about.st_mtime_ns)
+        for path in read
+        for about in [path.stat()]
+    )
+
+
 @lru_cache(maxsize=2)
+def _loaded(folder: Path, device: str | None, files: tuple) -> VideoCaptioner:
+    "The captioner that was made of files in this state; it is only ever copied."
+    return load_captioner(folder, device)
+
+
 def load(
-    # a name in the box, or the folder of a run or model; None: the model that has seen the world
+    # a bundled model's name, or the folder of a run or model; None: the model for everyday videos
     model=None,
     device=None,  # None: a GPU if there is one
 ) -> VideoCaptioner:
-    "A captioner for files, folders and streams; asked for again, the same one."
-    return load_captioner(
-        model if model is None or Path(model).exists() else find_model(str(model)), device
-    )
+    """A captioner for files, folders and streams, which is the caller's own to change; files
+    that have not changed since the last call are not read again."""
+    named = model if model is None or Path(model).exists() else find_model(str(model))
+    folder = find_run(named).resolve()
+    kept = _loaded(folder, None if device is None else str(device), _state_of_files(folder))
+    return copy.deepcopy(kept)
