@@ -376,7 +376,7 @@ def stream(
     (_, captioner), remark = open_speaker(run, model, weights, picker), None
     for remark in watch_source(
         captioner,
-        int(source) if source.isdigit() else source,
+        int(source) if source.isdecimal() else source,
         rate=rate,
         threshold=threshold,
         window=window,
