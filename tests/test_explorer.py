@@ -28,6 +28,7 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.rewards import REWARD_KINDS, reward_of
 from picknet_nb.method.stages import Recipe
 from picknet_nb.training.models import find_model
 from picknet_nb.use import page as module
@@ -176,6 +177,35 @@ def test_a_picker_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
     assert "learned" == rival[0].label and any(each.name == "brightest" for each in rival)
     explorer.controls["picker"].value = explorer.controls["picker"].options[-1][1]
     assert not explorer.board.parts["message"].value
+
+
+def test_the_reward_is_the_one_that_the_run_was_trained_with(toy, tmp_path, monkeypatch):
+    thrifty = reward_of(lambda words, videos, features, picks: -picks.sum(1) - words.shape[1] / 99)
+    monkeypatch.setitem(REWARD_KINDS, "thrifty", thrifty)
+    limits = dict(min_picks=1, first_max_picks=30, final_max_picks=30)
+    found = {}
+    for name in ("paper", "thrifty"):
+        run = store_run(tmp_path/name, toy/"videos", reward=name, **limits)
+        mine = Exploration(load_captioner(run, device="cpu"), Library(toy/"videos"))
+        mine.choose("example.mp4")
+        mine.frame = 29
+        found[name] = mine.moment()
+    paper, own = found["paper"].rewards, found["thrifty"].rewards
+    picked = found["thrifty"].n_picks
+    assert -picked - 1 < own["total"] < -picked and paper["total"] >= 0
+    for part in ("language", "diversity", "inside"):
+        assert own[part] == paper[part]
+    # a clip without captions has words of its own, and nothing that they could agree with
+    mine.upload("mine.mp4", (toy/"videos"/"example.mp4").read_bytes())
+    mine.frame = 29
+    uploaded = mine.moment().rewards
+    assert uploaded["language"] is None and uploaded["total"] == own["total"]
+    monkeypatch.delitem(REWARD_KINDS, "thrifty")
+    lost = Exploration(load_captioner(run, device="cpu"), Library(toy/"videos"))
+    moment, outcome = lost.moment(), lost.outcome()
+    assert moment.rewards is None and "no reward 'thrifty'" in moment.no_reward
+    assert "No reward: no reward &#x27;thrifty&#x27;" in module.rewards_html(moment)
+    assert "<td>–</td><td>–</td>" in module.comparison_html(lost.viewing, [outcome])
 
 
 def test_a_page_opens_when_the_picked_frames_have_been_looked_at_and_the_others_follow(

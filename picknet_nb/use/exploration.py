@@ -9,6 +9,7 @@ import atexit
 import tempfile
 import threading
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,20 +18,21 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from ..core.files import LIMITS, limit
+from ..core.files import LIMITS, PickNetError, limit
 from ..core.settings import PolicySettings
+from ..data.corpus import Corpus
 from ..data.datasets import read_captions
 from ..data.text import tokenize
 from ..data.video import Clip, VideoError
-from ..method.cider import Cider
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
 from ..method.policy import Policy, glance_differences, last_picks, project, walk
-from ..method.rewards import Reward, Rewards, measure_diversity
+from ..method.rewards import Rewards, measure_diversity, reward_for
 from .captioning import Eye, VideoCaptioner, check_threshold, find_videos
 
 # %% auto #0
 __all__ = ['Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold', 'picks_of', 'other_pickers',
-           'first_picks', 'Judge', 'Outcome', 'outcome_of', 'Moment', 'moment_of', 'Screen', 'end_looks', 'Exploration']
+           'first_picks', 'library_corpus', 'Judge', 'Outcome', 'outcome_of', 'Moment', 'moment_of', 'Screen',
+           'end_looks', 'Exploration']
 
 # %% ../../nbs/use/05_exploration.ipynb #ad07e04f
 class Library:
@@ -209,35 +211,59 @@ def first_picks(
     return picks & (frame <= frame[picks][:, None])
 
 # %% ../../nbs/use/05_exploration.ipynb #9220b123
+def library_corpus(captioner: VideoCaptioner, captions: dict[str, list[str]]) -> Corpus:
+    """The captions of a library as a corpus that a reward can be made for. The last clip of the
+    corpus is any clip without captions; features are blank, because none were looked at yet."""
+    unsaid, words = "x", captioner.voice.vocabulary.ids
+    while unsaid in words:  # no caption earns anything by agreeing with this one
+        unsaid += "x"
+    count, settings = len(captions), captioner.config.clip
+    blank = torch.zeros(count + 1, settings.frames, 1, device=captioner.eye.device)
+    none = torch.arange(0)
+    return Corpus.build(
+        "library",
+        [*captions, ""],
+        blank,
+        None,
+        [*captions.values(), [unsaid]],
+        {"train": torch.arange(max(1, count)), "validation": none, "test": none},
+        settings,
+        vocabulary=captioner.voice.vocabulary,
+    )
+
+
 class Judge:
-    "Rewards picks as training would have, with the captions of a library as references."
+    """Rewards picks with the reward that the run was trained with, and with the captions of a
+    library as references."""
 
     def __init__(self, captioner: VideoCaptioner, library: Library):
         # some caption with a word in it
         known = [name for name in library.names if any(map(tokenize, library.references(name)))]
         self.videos = {name: number for number, name in enumerate(known)}
-        tokens = [[tokenize(caption) for caption in library.references(name)] for name in known]
-        self.settings, device = captioner.config.policy, captioner.eye.device
-        self.cider = (
-            Cider(tokens, captioner.voice.vocabulary, eos=self.settings.reward_eos, device=device)
-            if known
-            else None
-        )
+        self.settings = captioner.config.policy
+        self.reward, self.missing = None, ""  # why there is no reward
+        corpus = library_corpus(captioner, {name: library.references(name) for name in known})
+        try:
+            self.reward = reward_for(self.settings, corpus)
+        except PickNetError as reason:  # one that this process does not know
+            self.missing = str(reason)
 
     def __call__(
         self,
         viewing: Viewing,
         words: Tensor,  # int64 (picks, time): the caption after each pick
         picks: Tensor,  # bool (frames,)
-    ) -> Rewards:
-        "What the picks so far are worth, after each of them."
+    ) -> Rewards | None:
+        "What the picks so far are worth, after each of them; None where the reward is not known."
+        if self.reward is None:
+            return None
         so_far = first_picks(picks)
-        reward = Reward(self.settings, self.cider, viewing.diversity_scale)
-        spoken, video = (None, 0) if viewing.video is None else (words, viewing.video)
-        videos = torch.full((len(so_far),), video, device=picks.device)
+        reward = copy(self.reward)
+        reward.diversity_scale = viewing.diversity_scale  # of this clip: the corpus is blank
+        video = len(self.videos) if viewing.video is None else viewing.video
         return reward(
-            spoken,
-            videos,
+            words,
+            torch.full((len(so_far),), video, device=picks.device),
             viewing.features.expand(len(so_far), -1, -1),
             so_far,
             self.settings.final_max_picks,
@@ -253,11 +279,12 @@ class Outcome:
     probabilities: Tensor    # (frames,)
     captions: list[str]      # after each pick
     # what it earns, which takes a look at every frame
-    judged: Callable[[], Rewards] = field(repr=False)
+    judged: Callable[[], Rewards | None] = field(repr=False)
+    no_reward: str = ""      # why it earns nothing that could be shown
 
     @cached_property
-    def rewards(self) -> Rewards:
-        "After each pick, (picks,)."
+    def rewards(self) -> Rewards | None:
+        "What it has earned after each pick, (picks,); None where the reward is not known."
         return self.judged()
 
     @property
@@ -278,7 +305,7 @@ def outcome_of(
     threshold: float = 0.5,  # of a policy
     limits: tuple[int, int] | None = None,  # on the number of a policy's picks
 ) -> Outcome:
-    "Pick, and speak after each pick; whoever wants to know the rewards waits for them."
+    "Pick, and caption after each pick; rewards are computed when they are first asked for."
     voice = captioner.voice
     if picker.policy is not None and limits:
         threshold = limited_threshold(picker.policy, viewing.glances, threshold, *limits)
@@ -294,6 +321,7 @@ def outcome_of(
         probabilities.cpu(),
         captions,
         lambda: judge(viewing, words, picks),
+        judge.missing,
     )
 
 # %% ../../nbs/use/05_exploration.ipynb #4f968ca4
@@ -309,7 +337,8 @@ class Moment:
     picked: bool
     n_picks: int          # up to here
     caption: str          # as it stands
-    rewards: dict | None  # so far; None: not known yet
+    rewards: dict | None  # so far; None: not known yet, or not at all
+    no_reward: str = ""   # why it is not known at all
 
 # %% ../../nbs/use/05_exploration.ipynb #a2271b04
 def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = True) -> Moment:
@@ -317,13 +346,11 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = Tru
     every frame."""
     last, count = int(last_picks(outcome.picks)[frame]), outcome.so_far(frame)
     glance, last_glance = viewing.glances[frame].cpu(), viewing.glances[last].cpu()
-    rewards = (
-        {name: getattr(outcome.rewards, name)[count - 1].item() for name in Rewards._fields}
-        if judged
-        else None
-    )
-    if judged and viewing.video is None:
-        rewards["language"] = None
+    rewards = None
+    if judged and not outcome.no_reward:
+        rewards = {name: each[count - 1].item() for name, each in outcome.rewards._asdict().items()}
+        if viewing.video is None:
+            rewards["language"] = None
     return Moment(
         frame,
         viewing.clip.times[frame].item(),
@@ -335,6 +362,7 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = Tru
         count,
         outcome.captions[count - 1],
         rewards,
+        outcome.no_reward,
     )
 
 # %% ../../nbs/use/05_exploration.ipynb #8c804ce0

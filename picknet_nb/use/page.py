@@ -159,6 +159,8 @@ def decision_html(moment: Moment, outcome: Outcome) -> str:
 
 def rewards_html(moment: Moment) -> str:
     "The reward so far and its parts."
+    if moment.no_reward:
+        return f'<p class="pn-wait">No reward: {html.escape(moment.no_reward)}</p>'
     if (numbers := moment.rewards) is None:
         return ('<p class="pn-wait">The reward comes when the CNN has looked at every frame; so '
                 'far '
@@ -239,11 +241,15 @@ def comparison_html(viewing: Viewing, outcomes: list[Outcome]) -> str:
             for i, picked in enumerate(outcome.picks.tolist())
         )
         name, text = html.escape(outcome.name), html.escape(outcome.captions[-1])
-        language = f"{outcome.rewards.language[-1]:.2f}" if viewing.video is not None else "–"
+        language = diversity = "–"
+        if outcome.rewards is not None:
+            diversity = f"{outcome.rewards.diversity[-1]:.2f}"
+            if viewing.video is not None:
+                language = f"{outcome.rewards.language[-1]:.2f}"
         rows.append(
             f'<tr><th>{name}</th><td>{int(outcome.picks.sum())}</td><td><div '
             f'class="pn-row">{cells}</div>{text}</td>'
-            f"<td>{language}</td><td>{outcome.rewards.diversity[-1]:.2f}</td></tr>"
+            f"<td>{language}</td><td>{diversity}</td></tr>"
         )
     return f'<div class="pn pn-compare"><table>{"".join(rows)}</table></div>'
 
