@@ -3,9 +3,11 @@ the first edition. One toy run serves all tests."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -224,6 +226,40 @@ def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(
         and len({thread for thread, _ in seen}) == 2
         and {count for _, count in seen} == {1}
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="decoders are forked on Linux alone")
+def test_no_decoder_is_forked_while_a_thread_is_inside_the_networks(
+    captioner, toy, tmp_path, monkeypatch
+):
+    "A file that kills its decoder costs its own caption, and the next decoder inherits no locks."
+    captions, reads, inside = captioning.caption_clip, captioning._read_one, set()
+
+    def caption_slowly(*arguments, **options):
+        inside.add(threading.get_ident())
+        time.sleep(0.2)  # time enough for a decoder to die
+        try:
+            return captions(*arguments, **options)
+        finally:
+            inside.discard(threading.get_ident())
+
+    def read_or_die(numbered, *how):
+        if inside:  # here it is what it was when this process was forked
+            (tmp_path/"forked").touch()
+        if "deadly" in str(numbered[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reads(numbered, *how)
+
+    monkeypatch.setattr(captioning, "caption_clip", caption_slowly)
+    monkeypatch.setattr(captioning, "_read_one", read_or_die)
+    monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
+    paths = [toy/"videos"/"example.mp4", toy/"deadly.mp4"] * 6
+    said, lost = set(), []
+    for found in captioner.caption_many(paths, running=False):
+        lost.append(found) if isinstance(found, Failure) else said.add(found.text)
+    assert len(said) == 1 and [Path(each.source).stem for each in lost] == ["deadly"] * 6
+    assert all("its process died" in each.reason for each in lost)
+    assert not (tmp_path/"forked").exists()
 
 
 def test_whoever_draws_at_random_draws_in_order(captioner, toy, monkeypatch):

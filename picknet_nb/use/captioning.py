@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import copy
+import os
 import re
 import shutil
 import sys
+import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -519,20 +521,65 @@ def camera(number: int = 0) -> tuple[str, str]:  # source and format, as FFmpeg 
 def threads_to_use() -> int: return torch.get_num_threads()
 
 
+class _AtWork:
+    """The threads that are inside PyTorch. A process that is forked meanwhile inherits the locks
+    that they hold, and nobody there to release them; so forks wait for these threads, and
+    these threads for forks."""
+
+    def __init__(self):
+        self.changed, self.threads = threading.Condition(), set()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(
+                before=self._begin_fork,
+                after_in_parent=self._end_fork,
+                after_in_child=self._forget,
+            )
+
+    @contextmanager
+    def __call__(self):
+        "Count this thread in for the length of a block."
+        with self.changed:
+            self.threads.add(threading.get_ident())
+        try:
+            yield
+        finally:
+            with self.changed:
+                self.threads.discard(threading.get_ident())
+                self.changed.notify_all()
+
+    def _begin_fork(self) -> None:
+        self.changed.acquire()  # no thread begins or ends until the fork is over
+        self.changed.wait_for(lambda: not self.threads - {threading.get_ident()})
+
+    def _end_fork(self) -> None:
+        self.changed.release()
+
+    def _forget(self) -> None:
+        self.changed, self.threads = threading.Condition(), set()
+
+
+_at_work = _AtWork()
+
+
 def _in_threads(do: Callable, jobs: Iterable, threads: int) -> Iterator:
-    "do(job) for each job, in their order, by so many threads with a core each."
+    "do(job) for each job, in their order, by this many threads with a core each."
+
+    def work(job):
+        with _at_work():
+            return do(job)
+
     ahead, before = deque(), torch.get_num_threads()
     with ThreadPoolExecutor(threads, initializer=torch.set_num_threads, initargs=(1,)) as pool:
         try:
             for job in jobs:
-                ahead.append(pool.submit(do, job))
+                ahead.append(pool.submit(work, job))
                 while ahead and (len(ahead) > 2 * threads or ahead[0].done()):
                     yield ahead.popleft().result()
             while ahead:
                 yield ahead.popleft().result()
         finally:
-            # which threads that begin later take for theirs
-            pool.shutdown(cancel_futures=True), torch.set_num_threads(before)
+            pool.shutdown(cancel_futures=True)
+            torch.set_num_threads(before)  # the threads' setting is also that of later threads
 
 # %% ../../nbs/use/01_captioning.ipynb #1a89e7f1
 class VideoCaptioner(FileCaptioner):
