@@ -28,12 +28,13 @@ from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
 from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
-from picknet_nb.training.models import Speech, export_model, find_model
+from picknet_nb.training.models import (
+    Speech, example_run, export_model, find_model, find_run, has_both_rewards)
 from picknet_nb.training.runs import RunError, load_run, save_weights
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
-    Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
-    load_captioner, look_closely, look_over)
+    Caption, Failure, caption_clip, decide, find_videos, load_captioner, look_closely, look_over)
+from picknet_nb.use.streams import Watcher
 
 
 @pytest.fixture(scope="module")
@@ -573,7 +574,7 @@ def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
             | {"recipe": {"picker": "learned", "adapted": True}}
         )
     )
-    assert not captioning.has_both_rewards(run)
+    assert not has_both_rewards(run)
     about = json.loads((run/"run.json").read_text())
     (run/"run.json").write_text(
         json.dumps(
@@ -581,7 +582,7 @@ def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
             | {"recipe": {"picker": "learned", "adapted": True, "language": 1.0, "diversity": 1.0}}
         )
     )
-    assert captioning.has_both_rewards(run)
+    assert has_both_rewards(run)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from toys import film
 from picknet_nb.core.files import FileError
 from picknet_nb.data.video import VideoError
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.use.captioning import example_run, load_captioner
+from picknet_nb.training.models import example_run
+from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.drawing import caption_strip, original_frames, render, save_strip
 
 

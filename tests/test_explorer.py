@@ -30,9 +30,9 @@ from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.rewards import REWARD_KINDS, reward_of
 from picknet_nb.method.stages import Recipe
-from picknet_nb.training.models import find_model
+from picknet_nb.training.models import example_run, find_model
 from picknet_nb.use import page as module
-from picknet_nb.use.captioning import example_run, load_captioner
+from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.exploration import Exploration, Library, limited_threshold, threshold_sweep
 from picknet_nb.use.page import Explorer, choose_sources, write_page
 

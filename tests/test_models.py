@@ -19,10 +19,10 @@ from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model, Recipe, caption_videos, frame_choice
 from picknet_nb.training import models
-from picknet_nb.training.models import Speech, describe_model, export_model, find_model, read_card
+from picknet_nb.training.models import (
+    BOX, Speech, describe_model, example_run, export_model, find_model, find_run, read_card)
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
-from picknet_nb.training.transfer import BOX
-from picknet_nb.use.captioning import example_run, find_run, load_captioner
+from picknet_nb.use.captioning import load_captioner
 
 
 @pytest.fixture

@@ -21,8 +21,9 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.use.captioning import Memory, Watcher, example_run, load_captioner
-from picknet_nb.use.streams import lasting_frames, timely, watch_source
+from picknet_nb.training.models import example_run
+from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.streams import Memory, Watcher, lasting_frames, timely, watch_source
 
 
 @pytest.fixture(scope="module")

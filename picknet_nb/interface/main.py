@@ -765,7 +765,7 @@ def info(
     import torch
     from picknet_nb import __version__
     from picknet_nb.method.captioner import CAPTIONERS
-    from picknet_nb.use.captioning import finished_runs, run_folders
+    from picknet_nb.training.models import finished_runs, run_folders
 
     optional = {name: find_spec(name) is not None for names in PARTS.values() for name in names}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None

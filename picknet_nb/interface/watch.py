@@ -78,8 +78,9 @@ def open_speaker(
     picker: Optional[str] = None,
 ) -> tuple[Path, object]:
     "The run or model that is meant, and its captioner; one that nobody named in full is named."
+    from picknet_nb.training.models import find_run
     from picknet_nb.training.runs import read_about
-    from picknet_nb.use.captioning import find_run, load_captioner
+    from picknet_nb.use.captioning import load_captioner
 
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(named(run, model))

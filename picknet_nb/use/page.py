@@ -26,8 +26,8 @@ from torch import Tensor
 from ..core.files import PickNetError, first_few, limit, write_whole
 from ..data.video import PICK_GREEN, resize
 from ..world.world import write_examples
-from ..training.models import find_model
-from .captioning import find_run, load_captioner
+from ..training.models import find_model, find_run
+from .captioning import load_captioner
 from .exploration import Exploration, Library, Moment, Outcome, Viewing, other_pickers
 
 # %% auto #0
