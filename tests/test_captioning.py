@@ -29,7 +29,7 @@ from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
 from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
 from picknet_nb.training.models import (
-    Speech, example_run, export_model, find_model, find_run, has_both_rewards)
+    Decoding, example_run, export_model, find_model, find_run, has_both_rewards)
 from picknet_nb.training.runs import RunError, load_run, save_weights
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
@@ -424,7 +424,7 @@ def test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with(toy
 def test_a_file_is_captioned_without_repeats_where_the_model_says_so(toy, tmp_path):
     run, repeated = store_run(tmp_path/"run", toy/"videos"), {}
     for no_repeats in (False, True):
-        folder = export_model(run, tmp_path/str(no_repeats), Speech(no_repeats=no_repeats))
+        folder = export_model(run, tmp_path/str(no_repeats), Decoding(no_repeats=no_repeats))
         mine = load_captioner(folder, device="cpu")
         words = mine.caption(toy/"videos"/"example.mp4").text.split()
         pairs = list(zip(words, words[1:]))

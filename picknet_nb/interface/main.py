@@ -627,13 +627,13 @@ def evaluate(
 ) -> None:
     "Caption a split with a trained run, and score the captions."
     from picknet_nb.training.diagnostics import signs_of, worries
-    from picknet_nb.training.models import Speech, find_model
+    from picknet_nb.training.models import Decoding, find_model
     from picknet_nb.measure.metrics import score as measure
     from picknet_nb.measure.reproduction import check_scorers
 
     use_thing(picker)
     run = run if run.exists() else find_model(str(run))
-    beam = beam or Speech.read(run).beam
+    beam = beam or Decoding.read(run).beam
     if scored:
         check_scorers()  # this and the place of the file before hours of captions
     if out:

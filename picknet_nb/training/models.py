@@ -26,7 +26,7 @@ from .runs import RunError, load_run, read_about, read_settings, save_weights
 from ..measure.tables import data_folder
 
 # %% auto #0
-__all__ = ['BOX', 'EVERYDAY', 'BoxedModel', 'describe_model', 'models', 'find_model', 'read_card', 'halved', 'Speech',
+__all__ = ['BOX', 'EVERYDAY', 'BoxedModel', 'describe_model', 'models', 'find_model', 'read_card', 'halved', 'Decoding',
            'new_folder', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run']
 
 # %% ../../nbs/training/07_models.ipynb #e1bd98e6
@@ -65,7 +65,7 @@ def models() -> dict[str, BoxedModel]:
 
 
 def find_model(name: str = EVERYDAY) -> Path:
-    "The folder of a model in the box; a name that none has is refused with those that exist."
+    "The folder of a bundled model; the error about another name lists those that exist."
     if name and (BOX / name/"run.json").is_file() and (BOX / name).parent == BOX:
         return BOX / name
     known = sorted(path.parent.name for path in BOX.glob("*/run.json"))
@@ -78,7 +78,7 @@ def find_model(name: str = EVERYDAY) -> Path:
 
 # %% ../../nbs/training/07_models.ipynb #f49a593b
 def read_card(folder) -> str:
-    "The model card: what it was trained on, how good it is, what it cannot do."
+    "The card of a model: what it was trained on, how good it is, what it cannot do."
     path = Path(folder)/"card.md"
     return (
         read_text(path, RunError)
@@ -91,8 +91,8 @@ _OF_TRAINING = ("captioner.mentions.",)  # weights that no caption needs
 
 
 def halved(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
-    """Weights in half precision, without those of training alone; a number that is too large for
-    it is refused."""
+    """Weights in half precision, without those that only training needs; a number that is too
+    large for half precision is an error."""
     small = {
         name: weight.half() if weight.is_floating_point() else weight
         for name, weight in weights.items()
@@ -108,31 +108,31 @@ def halved(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
 
 
 @dataclass(frozen=True)
-class Speech:
-    "How a model speaks where nobody says otherwise."
+class Decoding:
+    "How a model makes sentences where the caller does not say otherwise."
     beam: int = 1             # 1: greedy
-    no_repeats: bool = False  # never two words in a row for the second time
+    no_repeats: bool = False  # no pair of neighbouring words twice
 
     @classmethod
-    def read(cls, folder: Path) -> Speech:
-        "As a run or a model notes it; runs note nothing."
+    def read(cls, folder: Path) -> Decoding:
+        "The decoding that a model's `run.json` notes under `speech`; a run notes none."
         stored = read_about(folder).get("speech", {})
         try:
-            speech = cls(**stored)
+            decoding = cls(**stored)
         except TypeError as reason:
             raise RunError(
                 Path(folder)/"run.json", f"garbles how the model speaks: {stored!r}"
             ) from reason
         if (
-            type(speech.beam) is not int
-            or not 1 <= speech.beam <= 100
-            or type(speech.no_repeats) is not bool
+            type(decoding.beam) is not int
+            or not 1 <= decoding.beam <= 100
+            or type(decoding.no_repeats) is not bool
         ):
             raise RunError(Path(folder)/"run.json", f"garbles how the model speaks: {stored!r}")
-        return speech
+        return decoding
 
 # %% ../../nbs/training/07_models.ipynb #c07747a0
-# of what a run notes
+# what a model keeps of a run's notes
 _OF_A_MODEL = (
     "recipe",
     "corpus",
@@ -143,7 +143,7 @@ _OF_A_MODEL = (
     "learned_from",
     "began_from",
 )
-# which weights the CNN had, which corpora were joined, which files were read
+# and of the details of its data: the CNN's weights, the corpora that were joined, the files
 _OF_ITS_DATA = ("weights", "joined", "source")
 
 
@@ -163,7 +163,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 # %% ../../nbs/training/07_models.ipynb #b9ed71cf
 def _first_card(name: str, about: dict, cnn: str, frames: int, count: int) -> str:
-    "What can be said of a model that nobody has measured yet."
+    "A card that says what is known of a model before it is measured."
     return (
         f"# {name}: trained on {about.get('corpus', 'unknown data')}\n\n{count:,} weights in half "
         f"precision; {cnn} looks at the frames that are picked "
@@ -175,7 +175,7 @@ def _first_card(name: str, about: dict, cnn: str, frames: int, count: int) -> st
 def export_model(
     run,  # the folder of a finished run
     out,  # a new folder
-    speech: Speech = Speech(),
+    decoding: Decoding = Decoding(),
     card: str | None = None,  # Markdown; None: what can be said without measuring
 ) -> Path:
     "Make a model of a run: what captions need, in half precision, with a card."
@@ -187,7 +187,7 @@ def export_model(
     noted = {name: about[name] for name in _OF_A_MODEL if name in about}
     noted |= {
         "settings": config.flat(),
-        "speech": vars(speech),
+        "speech": vars(decoding),
         "details": {
             name: value for name, value in about.get("details", {}).items() if name in _OF_ITS_DATA
         },

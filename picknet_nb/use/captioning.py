@@ -32,7 +32,7 @@ from ..method.captioner import beam as search_beam, growing, without_dropout
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
 from ..method.stages import Model, Recipe
-from ..training.models import Speech, find_model, find_run
+from ..training.models import Decoding, find_model, find_run
 from ..training.runs import RunError, load_run
 
 # %% auto #0
@@ -83,9 +83,12 @@ def look_over(eye: Eye, frames: Tensor) -> Clips:  # of one clip: (1, frames, di
 
 
 @torch.no_grad()
-# picks, p(pick): (frames,)
-def decide(eye: Eye, clips: Clips, threshold: float | None = None) -> tuple[Tensor, Tensor]:
-    "Decide on every frame of a clip; another threshold than the eye's own is for policies only."
+def decide(
+    eye: Eye,
+    clips: Clips,
+    threshold: float | None = None,  # of a policy; None: the eye's own
+) -> tuple[Tensor, Tensor]:  # picks, p(pick): (frames,)
+    "The picks of a clip and p(pick) of each frame."
     picker = eye.picker
     if picker.policy is not None:
         picker = make_picker(
@@ -109,11 +112,11 @@ def look_closely(eye: Eye, frames: Tensor, clips: Clips, picks: Tensor) -> Tenso
 # %% ../../nbs/use/01_captioning.ipynb #8473b39f
 @dataclass
 class Voice:
-    "Everything that makes words of features."
+    "Everything that turns features into words: the captioner, its vocabulary, how it decodes."
     captioner: nn.Module
     vocabulary: Vocabulary
     max_words: int = 20
-    speech: Speech = Speech()  # how it speaks where nobody says otherwise
+    decoding: Decoding = Decoding()  # where the caller does not say otherwise
 
     @torch.no_grad()
     def remember(self, features: Tensor, places: Tensor, running: bool = True):
@@ -128,7 +131,7 @@ class Voice:
     def words(self, memory, beam: int | None = None, best: int = 1) -> tuple[Tensor, Tensor]:
         """The best word sequences of each row of a memory, and their log-probabilities over
         length to the power 0.7."""
-        beam = self.speech.beam if beam is None else beam
+        beam = self.decoding.beam if beam is None else beam
         if min(beam, best) < 1:
             raise PickNetError(f"beam and best must be 1 or more, not {beam} and {best}")
         with without_dropout(self.captioner):
@@ -138,25 +141,25 @@ class Voice:
                 max(beam, best),
                 self.max_words,
                 best=best,
-                no_repeats=self.speech.no_repeats,
+                no_repeats=self.decoding.no_repeats,
             )
 
     def say(
         self, memory, beam: int | None = None, best: int = 1
     ) -> tuple[list[list[str]], list[list[float]]]:
-        "The same as sentences."
+        "The best sentences of each row of a memory, and their scores as in `words`."
         words, scores = self.words(memory, beam, best)
         return [self.vocabulary.decode(each) for each in words.cpu()], scores.tolist()
 
 # %% ../../nbs/use/01_captioning.ipynb #903c570f
 @dataclass(frozen=True)
 class Caption:
-    "What is said about a video, what it rests on, and how long it took."
+    "The caption of a video, the frames it rests on, and how long it took."
     source: str
     n_best: list[str]            # the best first
     scores: list[float]          # of each: log-probability over length to the power 0.7
     picked: list[int]            # places of the picked frames
-    # after each pick; only the last one where nobody asked for the others
+    # after each pick; only the last one where `running` is off
     captions: list[str]
     probabilities: list[float]   # p(pick) of every frame
     timings: dict[str, float]    # seconds
@@ -164,12 +167,12 @@ class Caption:
 
     @property
     def text(self) -> str:
-        "What is said in the end."
+        "The best sentence."
         return self.n_best[0]
 
     @property
     def times(self) -> list[float]:
-        "When the picked frames are shown, in seconds."
+        "The times of the picked frames, in seconds."
         return [round(self.clip.times[i].item(), 3) for i in self.picked]
 
     def changes(self) -> list[tuple[int, str]]:
@@ -209,8 +212,8 @@ class Stopwatch(dict):
 
 # %% ../../nbs/use/01_captioning.ipynb #7bace5fa
 def halved(frames: Tensor) -> Tensor:  # uint8 (..., height, width)
-    """Half as wide and half as high: the mean of four neighbours, or a little less, without
-    leaving bytes."""
+    """Frames half as wide and half as high: the mean of four neighbours, or up to two less,
+    computed in bytes."""
     rows, columns = (size // 2 * 2 for size in frames.shape[-2:])
     rows = (frames[..., :rows:2, :columns] >> 1) + (frames[..., 1:rows:2, :columns] >> 1)
     return (rows[..., ::2] >> 1) + (rows[..., 1::2] >> 1)
@@ -228,19 +231,20 @@ def caption_clip(
     watch: Stopwatch | None = None,
 ) -> Caption:
     """Glance at every frame, look closely at the picked ones, say what they show; `watch` may
-    have timed what came before."""
+    already hold the time of reading the clip."""
     watch = Stopwatch(eye.device) if watch is None else watch
     with watch("cnn" if eye.sees_all else "glance"):
         clips = look_over(eye, clip.frames)
     with watch("pick"):
         picks, probabilities = decide(eye, clips, threshold)
     with watch("cnn"):
-        features, places = look_closely(eye, clip.frames, clips, picks), picks.nonzero().flatten()
+        features = look_closely(eye, clip.frames, clips, picks)
+    places = picks.nonzero().flatten()
     with watch("encode"):
         memory = voice.remember(features, places, running)
     with watch("words"):
         sentences, scores = voice.say(memory, beam, best)
-    small = halved(clip.frames) if clip.frames.shape[-1] > 160 else clip.frames  # to be looked at
+    small = halved(clip.frames) if clip.frames.shape[-1] > 160 else clip.frames  # for drawing
     return Caption(
         source,
         sentences[-1],
@@ -254,7 +258,7 @@ def caption_clip(
 
 # %% ../../nbs/use/01_captioning.ipynb #d8820464
 def refuse_address(source) -> None:
-    "A file must be whole to be sampled evenly."
+    "Raise an error for a web address: only a whole file can be sampled uniformly."
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(source)):
         raise VideoError(
             source,
@@ -263,17 +267,18 @@ def refuse_address(source) -> None:
 
 
 def check_threshold(threshold: float | None) -> float | None:
-    "Refuse what is no probability."
+    "The threshold, if it is a probability or None; else an error."
     if threshold is not None and not 0 <= threshold <= 1:
         raise PickNetError(f"the threshold is a probability between 0 and 1, not {threshold}")
     return threshold
 
 # %% ../../nbs/use/01_captioning.ipynb #c83a52b7
 def _read_one(numbered: tuple, frames: int, size: int) -> tuple[Clip | str, float]:
-    "Equally spaced frames of a file, or why there are none, and how long that took."
+    "Uniformly sampled frames of a file, or why there are none, and how long that took."
     try:
         refuse_address(numbered[1])
-        started, clip = perf_counter(), read_clip(numbered[1], frames, size)
+        started = perf_counter()
+        clip = read_clip(numbered[1], frames, size)
         return clip, perf_counter() - started
     except FileError as error:
         return error.reason, 0.0
@@ -371,7 +376,7 @@ class Failure:
     reason: str
 
     def to_dict(self) -> dict:
-        "For JSON."
+        "Source and reason, for JSON."
         return {"source": self.source, "error": self.reason}
 
 # %% ../../nbs/use/01_captioning.ipynb #1a89e7f1
@@ -483,7 +488,7 @@ class VideoCaptioner:
 
 # %% ../../nbs/use/01_captioning.ipynb #781056ce
 def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -> CNN:
-    "The CNN whose features a run was trained on, or a sentence that says why it cannot be had."
+    "The CNN whose features a run was trained on; an error where it would make other features."
     made_with = str(details.get("details", {}).get("weights", ""))
     if weights is not None and name == "tiny":
         raise RunError(
@@ -491,7 +496,7 @@ def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -
             f"was trained on features of the CNN tiny, which reads no weights: leave out {weights}",
         )
     file, _, digest = made_with.rpartition(" ")
-    # the ones that the CNN is known by would be others
+    # the weights that the CNN has by default are not those of that file
     if weights is None and file.endswith((".pth", ".pt", ".safetensors")):
         raise RunError(
             folder,
@@ -515,7 +520,7 @@ def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -
 def load_eye(
     folder: Path, model: Model, config: Config, details: dict, weights, device: str
 ) -> Eye:
-    "The eye that a run was trained with."
+    "The CNN, picker, threshold and glance that a run was trained with."
     recipe = Recipe.read({"picker": "learned", **details.get("recipe", {})})
     side = round(details["glance_dims"] ** 0.5) if config.clip.glance == "grey" else 0
     picker = recipe.make_picker(model.policy, config.policy.threshold)
@@ -529,19 +534,20 @@ def load_eye(
 
 # %% ../../nbs/use/01_captioning.ipynb #1db870bd
 def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
-    """Everything a run names, ready: the one that `find_run` finds, on a GPU if there is one,
-    with the CNN's own weights or those of a file."""
-    device, folder = str(device or ("cuda" if torch.cuda.is_available() else "cpu")), find_run(run)
+    """A captioner with every part that the run or model names (the one that `find_run` finds),
+    on a GPU if there is one, with the CNN's usual weights or those of a file."""
+    device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    folder = find_run(run)
     try:
         model, config, vocabulary, details = load_run(folder, device)
         eye = load_eye(folder, model, config, details, weights, device)
     except FileError:
         raise  # it names the file
-    # a part that nobody has registered, or a garbled recipe
+    # a part that is not registered, or a garbled recipe
     except (PickNetError, TypeError, AttributeError) as reason:
         raise RunError(folder/"run.json", str(reason)) from reason
     return VideoCaptioner(
-        eye, Voice(model.captioner, vocabulary, config.clip.max_words, Speech.read(folder)), config
+        eye, Voice(model.captioner, vocabulary, config.clip.max_words, Decoding.read(folder)), config
     )
 
 # %% ../../nbs/use/01_captioning.ipynb #97de97e6

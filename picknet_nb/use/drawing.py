@@ -192,15 +192,17 @@ def save_strip(caption: Caption, out) -> Path:
     out = Path(out)
     if out.suffix.lower() not in STRIP_SUFFIXES:
         raise VideoError(out, f"the name of a strip must end in {', '.join(STRIP_SUFFIXES)}")
+    drawn = io.BytesIO()
     caption_strip(caption).savefig(
-        drawn := io.BytesIO(), format=out.suffix[1:].lower(), dpi=110, bbox_inches="tight"
+        drawn, format=out.suffix[1:].lower(), dpi=110, bbox_inches="tight"
     )
     return write_whole(out, drawn.getvalue())
 
 # %% ../../nbs/use/04_drawing.ipynb #8c8f4235
 def strip_png(caption: Caption) -> bytes:
     "The strip as the bytes of a PNG."
-    caption_strip(caption).savefig(drawn := io.BytesIO(), format="png", dpi=90, bbox_inches="tight")
+    drawn = io.BytesIO()
+    caption_strip(caption).savefig(drawn, format="png", dpi=90, bbox_inches="tight")
     return drawn.getvalue()
 
 
@@ -252,7 +254,7 @@ _SLACK = 1e-3  # seconds: a clip's times are in single precision, those of the p
 def spoken_pictures(
     caption: Caption, rate: float, largest: int, seconds: float | None = None
 ) -> Iterator:
-    "The pictures of a captioned file with the caption that stands at their time."
+    "The pictures of a captioned file, each with the caption of its time beneath it."
     times = caption.clip.times.tolist()
     lasts = max(0.25, 1 / rate)  # seconds, of the green frame
     said = [(times[place], text) for place, text in caption.changes()]
@@ -266,7 +268,7 @@ def spoken_pictures(
 def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:
     "An animated GIF that starts again when it ends."
     from PIL import Image
-    # of colours; the usual way takes fifty times as long
+    # the default way to choose 256 colours takes fifty times as long
     few = (picture.quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
     next(few).save(path, save_all=True, append_images=few, duration=round(1000 / rate), loop=0)
 

@@ -134,20 +134,20 @@ _PATIENCE = 1.0  # seconds for a reader to come back from its source
 
 
 def _read_into(ready: Queue, items: Iterable, stop: Event) -> None:
-    """Put items into a queue until there are no more, or nobody wants them; then None, or what
-    went wrong."""
+    """Put items into a queue until there are no more, or `stop` is set; then None, or the error
+    that ended it."""
     try:
         for item in items:
             ready.put((item,))
             if stop.is_set():
                 return
         ready.put(None)
-    except BaseException as error:  # goes to the one who waits
+    except BaseException as error:  # raised again by `timely`
         ready.put(error)
 
 
 def _end(reader: Thread, ready: Queue, stop: Event) -> None:
-    """Ask a reader to stop, and wait a moment for it: one that blocks inside its source is left
+    """Ask a reader to stop, and wait a second for it: one that blocks inside its source is left
     alone."""
     stop.set()
     until = monotonic() + _PATIENCE
@@ -167,7 +167,7 @@ def timely(
     ready, stop = Queue(maxsize=4), Event()
     reader = Thread(target=_read_into, args=(ready, items, stop), daemon=True)
     reader.start()
-    # Ctrl-C may leave this generator as it is
+    # after Ctrl-C this generator may never be closed
     end = atexit.register(partial(_end, reader, ready, stop))
     try:
         while (found := ready.get(timeout=time_limit)) is not None:
@@ -204,7 +204,7 @@ def lasting_frames(
         try:
             opened = source() if callable(source) else source
             frames = stream_frames(opened, rate, size, time_limit, format, options)
-            # a process that hangs is ended by those who wait for it
+            # these are read in a process, which `stream_frames` ends when it hangs
             ended = isinstance(opened, (str, Path)) and can_fork()
             for passed, frame in frames if ended else timely(frames, time_limit, str(source)):
                 time, arrived, failures = began + passed, monotonic(), 0
