@@ -38,9 +38,8 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model
 from picknet_nb.training.models import find_model
 from picknet_nb.use.captioning import (
-    Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, load_captioner, look_closely,
-    look_over)
-from picknet_nb.use.streams import lasting_frames
+    Eye, VideoCaptioner, Voice, decide, find_videos, load_captioner, look_closely, look_over)
+from picknet_nb.use.streams import Watcher, lasting_frames
 
 WORDS = 5491  # as many as the paper's MSVD vocabulary
 

@@ -457,7 +457,8 @@ def load_captions(folder: Path, videos: int = 10_000, each: int = 20) -> dict:
 def load_stream(folder: Path, hours: float = 3.0) -> dict:
     "A long video as a stream: remarks as they come, memory that does not grow."
     from picknet_nb.data.video import stream_frames
-    from picknet_nb.use.captioning import example_run, load_captioner
+    from picknet_nb.training.models import example_run
+    from picknet_nb.use.captioning import load_captioner
 
     captioner = load_captioner(example_run(folder/"toy"), device="cpu")
     seconds = int(hours * 3600)

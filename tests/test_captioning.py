@@ -3,9 +3,11 @@ the first edition. One toy run serves all tests."""
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -14,8 +16,10 @@ import torch
 
 pytest.importorskip("av")
 
+from safetensors.torch import load_file
 from toys import Looker, brightest, colours, examples_corpus, film, store_run, undecided
 
+import picknet_nb
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.settings import load_config
 from picknet_nb.data.backbones import CNN, CNNS
@@ -24,12 +28,13 @@ from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
 from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
-from picknet_nb.training.models import find_model
-from picknet_nb.training.runs import RunError, load_run
+from picknet_nb.training.models import (
+    Decoding, example_run, export_model, find_model, find_run, has_both_rewards)
+from picknet_nb.training.runs import RunError, load_run, save_weights
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
-    Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
-    load_captioner, look_closely, look_over)
+    Caption, Failure, caption_clip, decide, find_videos, load_captioner, look_closely, look_over)
+from picknet_nb.use.streams import Watcher
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +109,34 @@ def test_run_folders_that_cannot_be_used(toy, tmp_path):
     )
     with pytest.raises(RunError, match="resnet18 makes 512"):
         load_captioner(other, weights="random")
+
+
+def test_what_is_loaded_again_has_the_weights_that_are_in_the_files_now(toy, tmp_path):
+    run = shutil.copytree(toy/"run", tmp_path/"run")
+    before = picknet_nb.load(run, "cpu")
+    weights = load_file(run/"weights.safetensors")
+    save_weights({name: weight * 0 for name, weight in weights.items()}, run/"weights.safetensors")
+    after = picknet_nb.load(run, "cpu")
+    weighs = lambda captioner: sum(
+        weight.abs().sum().item() for weight in captioner.voice.captioner.parameters()
+    )
+    assert weighs(before) > 0 and weighs(after) == 0
+    assert after.caption(toy/"videos"/"example.mp4").text != before.caption(
+        toy/"videos"/"example.mp4"
+    ).text
+
+
+def test_what_is_loaded_belongs_to_who_loaded_it(toy):
+    path, run = toy/"videos"/"example.mp4", toy/"run"
+    mine, other = picknet_nb.load(run, "cpu"), picknet_nb.load(run, "cpu")
+    said = other.caption(path)
+    mine.eye.picker, mine.eye.threshold = make_picker("uniform", 3), 0.9
+    for network in (mine.voice.captioner, mine.eye.cnn):
+        for weight in network.parameters():
+            weight.data.zero_()
+    for captioner in (other, picknet_nb.load(run, "cpu")):
+        now = captioner.caption(path)
+        assert (now.picked, now.n_best, now.scores) == (said.picked, said.n_best, said.scores)
 
 
 def copy_run(run: Path, to: Path, age: int, row: str | None = None) -> Path:
@@ -194,6 +227,40 @@ def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(
         and len({thread for thread, _ in seen}) == 2
         and {count for _, count in seen} == {1}
     )
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="decoders are forked on Linux alone")
+def test_no_decoder_is_forked_while_a_thread_is_inside_the_networks(
+    captioner, toy, tmp_path, monkeypatch
+):
+    "A file that kills its decoder costs its own caption, and the next decoder inherits no locks."
+    captions, reads, inside = captioning.caption_clip, captioning._read_one, set()
+
+    def caption_slowly(*arguments, **options):
+        inside.add(threading.get_ident())
+        time.sleep(0.2)  # time enough for a decoder to die
+        try:
+            return captions(*arguments, **options)
+        finally:
+            inside.discard(threading.get_ident())
+
+    def read_or_die(numbered, *how):
+        if inside:  # here it is what it was when this process was forked
+            (tmp_path/"forked").touch()
+        if "deadly" in str(numbered[1]):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return reads(numbered, *how)
+
+    monkeypatch.setattr(captioning, "caption_clip", caption_slowly)
+    monkeypatch.setattr(captioning, "_read_one", read_or_die)
+    monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
+    paths = [toy/"videos"/"example.mp4", toy/"deadly.mp4"] * 6
+    said, lost = set(), []
+    for found in captioner.caption_many(paths, running=False):
+        lost.append(found) if isinstance(found, Failure) else said.add(found.text)
+    assert len(said) == 1 and [Path(each.source).stem for each in lost] == ["deadly"] * 6
+    assert all("its process died" in each.reason for each in lost)
+    assert not (tmp_path/"forked").exists()
 
 
 def test_whoever_draws_at_random_draws_in_order(captioner, toy, monkeypatch):
@@ -343,6 +410,28 @@ def test_a_threshold_is_for_policies(captioner, toy, tmp_path):
         blind.caption(path, threshold=0.3)
 
 
+def test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with(toy, tmp_path):
+    picked = {}
+    for threshold in (0.001, 0.999):
+        run = store_run(tmp_path/str(threshold), toy/"videos", threshold=threshold)
+        mine = load_captioner(run, device="cpu")
+        picked[threshold] = len(mine.caption(toy/"videos"/"example.mp4").picked)
+        many, = mine.caption_many([toy/"videos"/"example.mp4"])
+        assert len(many.picked) == picked[threshold]
+    assert picked[0.001] > 20 and picked[0.999] < 5
+
+
+def test_a_file_is_captioned_without_repeats_where_the_model_says_so(toy, tmp_path):
+    run, repeated = store_run(tmp_path/"run", toy/"videos"), {}
+    for no_repeats in (False, True):
+        folder = export_model(run, tmp_path/str(no_repeats), Decoding(no_repeats=no_repeats))
+        mine = load_captioner(folder, device="cpu")
+        words = mine.caption(toy/"videos"/"example.mp4").text.split()
+        pairs = list(zip(words, words[1:]))
+        repeated[no_repeats] = len(pairs) - len(set(pairs))
+    assert repeated[False] > 0 and repeated[True] == 0
+
+
 def test_dropout_stays_off_whatever_the_mode(toy, tmp_path):
     run = store_run(tmp_path/"run", toy/"videos", dropout=0.5, input_dropout=0.5)
     mine = load_captioner(run, device="cpu")
@@ -485,7 +574,7 @@ def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
             | {"recipe": {"picker": "learned", "adapted": True}}
         )
     )
-    assert not captioning.has_both_rewards(run)
+    assert not has_both_rewards(run)
     about = json.loads((run/"run.json").read_text())
     (run/"run.json").write_text(
         json.dumps(
@@ -493,7 +582,7 @@ def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
             | {"recipe": {"picker": "learned", "adapted": True, "language": 1.0, "diversity": 1.0}}
         )
     )
-    assert captioning.has_both_rewards(run)
+    assert has_both_rewards(run)
 
 
 @pytest.mark.parametrize(

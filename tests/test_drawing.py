@@ -4,6 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from PIL import Image, ImageSequence
 
 av = pytest.importorskip("av")
 
@@ -11,7 +12,9 @@ from toys import film
 
 from picknet_nb.core.files import FileError
 from picknet_nb.data.video import VideoError
-from picknet_nb.use.captioning import example_run, load_captioner
+from picknet_nb.method.pickers import make_picker
+from picknet_nb.training.models import example_run
+from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.drawing import caption_strip, original_frames, render, save_strip
 
 
@@ -99,6 +102,24 @@ def test_folders_are_made_for_what_is_drawn(captioner, toy, tmp_path):
     (tmp_path/"file").touch()
     with pytest.raises(FileError, match="strip.png: cannot be written"):
         save_strip(caption, tmp_path/"file"/"strip.png")
+
+
+def test_the_green_frame_of_a_gif_comes_with_the_picked_picture(captioner, tmp_path):
+    "A quarter of a second from each pick on, and at no other time."
+    path = film(tmp_path/"film.mp4", total=40, rate=10)  # four seconds, nothing green in them
+    four = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 4)))
+    caption = four.caption(path)
+    ticks = []  # ten a second: whether the picture has a green corner
+    with Image.open(render(caption, tmp_path/"out.gif", rate=10)) as gif:
+        for picture in ImageSequence.Iterator(gif):
+            red, green, blue = picture.convert("RGB").getpixel((0, 0))
+            # neighbours that do not differ are one picture of the file
+            ticks += [green > max(red, blue) + 50] * round(picture.info["duration"] / 100)
+    assert len(caption.picked) == 4 and len(ticks) in (39, 40)
+    since = lambda tick: min(
+        (tick / 10 - time for time in caption.times if time <= tick / 10 + 1e-3), default=9.0
+    )
+    assert ticks == [since(tick) < 0.25 for tick in range(len(ticks))]
 
 
 def test_a_slow_video_keeps_its_length(tmp_path):

@@ -28,12 +28,14 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.rewards import REWARD_KINDS, reward_of
 from picknet_nb.method.stages import Recipe
-from picknet_nb.training.models import find_model
-from picknet_nb.use import page as module
-from picknet_nb.use.captioning import example_run, load_captioner
+from picknet_nb.training.models import example_run, find_model
+from picknet_nb.use import page as module, server
+from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.exploration import Exploration, Library, limited_threshold, threshold_sweep
-from picknet_nb.use.page import Explorer, choose_sources, write_page
+from picknet_nb.use.page import Explorer, choose_sources
+from picknet_nb.use.server import write_page
 
 
 @pytest.fixture(scope="module")
@@ -86,19 +88,20 @@ def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
     monkeypatch.setattr(
         pytest.importorskip("voila.app").Voila,
         "launch_instance",
-        lambda *_, **__: launched.append(os.environ[module._SOURCES]),
+        lambda *_, **__: launched.append(os.environ[server._SOURCES]),
     )
-    monkeypatch.setattr(
-        module,
-        "load_captioner",
-        lambda run, device=None, weights=None: (
-            load_captioner(run, "cpu") if weights else pytest.fail("no weights")
-        ),
-    )
-    monkeypatch.setenv(module._SOURCES, "{}")
-    module.serve(toy/"run", toy/"videos", browser=False, weights="mine.pth")
+    for part in (module, server):
+        monkeypatch.setattr(
+            part,
+            "load_captioner",
+            lambda run, device=None, weights=None: (
+                load_captioner(run, "cpu") if weights else pytest.fail("no weights")
+            ),
+        )
+    monkeypatch.setenv(server._SOURCES, "{}")
+    server.serve(toy/"run", toy/"videos", browser=False, weights="mine.pth")
     assert json.loads(launched[0])["weights"] == str(Path("mine.pth").resolve())
-    assert module.page().exploration.viewing
+    assert server.page().exploration.viewing
 
 
 def test_limits_are_kept_where_any_threshold_keeps_them(exploration):
@@ -176,6 +179,35 @@ def test_a_picker_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
     assert "learned" == rival[0].label and any(each.name == "brightest" for each in rival)
     explorer.controls["picker"].value = explorer.controls["picker"].options[-1][1]
     assert not explorer.board.parts["message"].value
+
+
+def test_the_reward_is_the_one_that_the_run_was_trained_with(toy, tmp_path, monkeypatch):
+    thrifty = reward_of(lambda words, videos, features, picks: -picks.sum(1) - words.shape[1] / 99)
+    monkeypatch.setitem(REWARD_KINDS, "thrifty", thrifty)
+    limits = dict(min_picks=1, first_max_picks=30, final_max_picks=30)
+    found = {}
+    for name in ("paper", "thrifty"):
+        run = store_run(tmp_path/name, toy/"videos", reward=name, **limits)
+        mine = Exploration(load_captioner(run, device="cpu"), Library(toy/"videos"))
+        mine.choose("example.mp4")
+        mine.frame = 29
+        found[name] = mine.moment()
+    paper, own = found["paper"].rewards, found["thrifty"].rewards
+    picked = found["thrifty"].n_picks
+    assert -picked - 1 < own["total"] < -picked and paper["total"] >= 0
+    for part in ("language", "diversity", "inside"):
+        assert own[part] == paper[part]
+    # a clip without captions has words of its own, and nothing that they could agree with
+    mine.upload("mine.mp4", (toy/"videos"/"example.mp4").read_bytes())
+    mine.frame = 29
+    uploaded = mine.moment().rewards
+    assert uploaded["language"] is None and uploaded["total"] == own["total"]
+    monkeypatch.delitem(REWARD_KINDS, "thrifty")
+    lost = Exploration(load_captioner(run, device="cpu"), Library(toy/"videos"))
+    moment, outcome = lost.moment(), lost.outcome()
+    assert moment.rewards is None and "no reward 'thrifty'" in moment.no_reward
+    assert "No reward: no reward &#x27;thrifty&#x27;" in module.rewards_html(moment)
+    assert "<td>–</td><td>–</td>" in module.comparison_html(lost.viewing, [outcome])
 
 
 def test_a_page_opens_when_the_picked_frames_have_been_looked_at_and_the_others_follow(
@@ -285,8 +317,8 @@ def test_broken_clips_are_named_when_the_page_is_served(toy, tmp_path, monkeypat
     monkeypatch.setattr(
         pytest.importorskip("voila.app").Voila, "launch_instance", lambda *_, **__: None
     )
-    monkeypatch.setenv(module._SOURCES, "{}")
-    module.serve(toy/"run", tmp_path, browser=False)
+    monkeypatch.setenv(server._SOURCES, "{}")
+    server.serve(toy/"run", tmp_path, browser=False)
     assert r"cannot be read: 'a\x1b[31m.mp4'" in capsys.readouterr().err
 
 
@@ -302,9 +334,9 @@ def test_a_folder_of_broken_clips_is_refused_in_one_sentence(toy, tmp_path):
 def test_a_page_whose_videos_have_gone_says_so(toy, tmp_path, monkeypatch):
     pytest.importorskip("ipywidgets")
     monkeypatch.setenv(
-        module._SOURCES, json.dumps({"run": str(toy/"run"), "videos": str(tmp_path/"gone")})
+        server._SOURCES, json.dumps({"run": str(toy/"run"), "videos": str(tmp_path/"gone")})
     )
-    assert "gone: no such folder" in module.page().value
+    assert "gone: no such folder" in server.page().value
 
 
 def test_a_folder_without_captions_works(toy, tmp_path):
@@ -345,7 +377,7 @@ def test_what_is_missing_is_named_with_what_to_install(toy, monkeypatch, missing
     with pytest.raises(PickNetError, match=words):
         Explorer(
             toy/"run", toy/"videos", device="cpu"
-        ) if missing == "ipywidgets" else module.serve(toy/"run", toy/"videos")
+        ) if missing == "ipywidgets" else server.serve(toy/"run", toy/"videos")
 
 
 def chromium_tool():

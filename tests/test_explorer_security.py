@@ -25,8 +25,8 @@ from test_explorer import running
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClosedError, websocket_connect
 
+from picknet_nb.training.models import example_run
 from picknet_nb.use import page as explorer
-from picknet_nb.use.captioning import example_run
 from picknet_nb.interface import main as cli
 
 PAGES = 2  # at once, in these tests

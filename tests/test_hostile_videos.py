@@ -31,8 +31,9 @@ from picknet_nb.data.backbones import load_cnn
 from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder
 from picknet_nb.data.video import (
     FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, show_frames, stream_frames)
+from picknet_nb.training.models import example_run
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import Failure, example_run, find_videos, load_captioner
+from picknet_nb.use.captioning import Failure, find_videos, load_captioner
 from picknet_nb.use.drawing import caption_strip, drawable, original_frames, render, save_strip
 from picknet_nb.interface import main as cli
 

@@ -19,10 +19,10 @@ from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model, Recipe, caption_videos, frame_choice
 from picknet_nb.training import models
-from picknet_nb.training.models import Speech, describe_model, export_model, find_model, read_card
+from picknet_nb.training.models import (
+    BOX, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
-from picknet_nb.training.transfer import BOX
-from picknet_nb.use.captioning import example_run, find_run, load_captioner
+from picknet_nb.use.captioning import load_captioner
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_each_model_in_the_box_is_whole_and_in_half_precision(name):
 
 def test_the_box_is_part_of_the_package():
     setup = (BOX.parent.parent/"setup.py").read_text()
-    assert "box/*/*" in setup and (BOX.parent/"models.py").exists()
+    assert "box/*/*" in setup and (BOX.parent/"training"/"models.py").exists()
 
 
 def test_the_model_that_is_used_where_none_is_named():
@@ -77,10 +77,10 @@ def test_other_names_are_refused_with_those_that_exist(name):
 
 
 def test_a_run_becomes_a_model_without_its_history(run, tmp_path):
-    out = export_model(run, tmp_path/"model", Speech(3, True))
+    out = export_model(run, tmp_path/"model", Decoding(3, True))
     about = json.loads((out/"run.json").read_text())
     assert "secret" not in (out/"run.json").read_text() and about["details"] == {"weights": "tiny"}
-    assert Speech.read(out) == Speech(3, True) and Speech.read(run) == Speech()
+    assert Decoding.read(out) == Decoding(3, True) and Decoding.read(run) == Decoding()
     was, now = load_file(run/"weights.safetensors"), load_file(out/"weights.safetensors")
     assert was.keys() - now.keys() == {"captioner.mentions.weight", "captioner.mentions.bias"}
     assert all(torch.equal(now[name], was[name].half()) for name in now)
@@ -148,7 +148,7 @@ def test_a_full_disk_leaves_no_half_model(run, tmp_path, monkeypatch):
 def test_garbled_speech_is_refused(tmp_path, speech):
     shutil.copytree(find_model("shapes"), tmp_path, dirs_exist_ok=True)
     about = json.loads((tmp_path/"run.json").read_text())
-    assert load_captioner(tmp_path, device="cpu").voice.speech == Speech()
+    assert load_captioner(tmp_path, device="cpu").voice.decoding == Decoding()
     (tmp_path/"run.json").write_text(json.dumps(about | {"speech": speech}))
     with pytest.raises(RunError, match="speak"):
         load_captioner(tmp_path, device="cpu")

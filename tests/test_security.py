@@ -26,7 +26,7 @@ from picknet_nb.data.datasets import download, read_msrvtt, unpack_clips
 from picknet_nb.data.video import VideoError
 from picknet_nb.training.runs import RunError, load_run, read_checkpoint
 from picknet_nb.use.exploration import Library
-from picknet_nb.use.page import server_settings
+from picknet_nb.use.server import server_settings
 
 ROOT = Path(__file__).parents[1]
 SOURCES = [

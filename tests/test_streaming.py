@@ -15,14 +15,15 @@ import torch
 pytest.importorskip("av")
 psutil = pytest.importorskip("psutil")
 
-from toys import Looker, endless_frames, store_run
+from toys import Looker, endless_frames, invoked, store_run
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.use.captioning import Memory, Watcher, example_run, load_captioner
-from picknet_nb.use.streams import lasting_frames, timely, watch_source
+from picknet_nb.training.models import example_run
+from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.streams import Memory, Watcher, lasting_frames, timely, watch_source
 
 
 @pytest.fixture(scope="module")
@@ -242,3 +243,10 @@ def test_ctrl_c_ends_a_stream_and_not_the_interpreter_under_it(toy):
     )
     assert done.stdout.strip() == str([130] * 8), done.stdout + done.stderr[-2000:]
     assert "terminate called" not in done.stderr
+
+
+@pytest.mark.parametrize("source", ["²", "①", "1²"])
+def test_what_is_a_digit_but_no_number_is_the_name_of_a_file(toy, source):
+    outcome = invoked("stream", source, "--run", toy/"run")
+    assert outcome.exit_code == 1 and isinstance(outcome.exception, (PickNetError, SystemExit))
+    assert f"{source}: no such file" in f"{outcome.exception} {outcome.output}"

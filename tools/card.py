@@ -23,7 +23,7 @@ from picknet_nb.data.text import SPECIALS
 from picknet_nb.method.captioner import caption
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import frame_choice
-from picknet_nb.training.models import Speech, find_model
+from picknet_nb.training.models import Decoding, find_model
 from picknet_nb.training.runs import load_run
 from picknet_nb.measure.reproduction import circumstances
 
@@ -50,12 +50,12 @@ def captions_of(folder: Path, corpus: Corpus, device: str) -> dict:
             f"{corpus.name} was made with {corpus.settings.cnn}, and this model looks with "
             f"{config.clip.cnn}"
         )
-    speech, videos, found = Speech.read(folder), corpus.splits["test"], {}
+    decoding, videos, found = Decoding.read(folder), corpus.splits["test"], {}
     for kind, picker in pickers_of(model, config).items():
         choose = frame_choice(picker, corpus)
         picks = torch.cat([choose(some) for some in videos.split(128)])
         for decoding, (beam, no_repeats) in {
-            "as it speaks": (speech.beam, speech.no_repeats),
+            "as it speaks": (decoding.beam, decoding.no_repeats),
             "greedy": (1, False),
         }.items():
             words = [

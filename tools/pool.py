@@ -137,7 +137,7 @@ NEEDED = (
     "nltk.tokenize",
     "picknet_nb.interface.python",
     "picknet_nb.measure.comparison",
-    "picknet_nb.use.page",
+    "picknet_nb.use.server",
     "picknet_nb.measure.frontier",
     "picknet_nb.interface.watch",
     "PIL.Image",

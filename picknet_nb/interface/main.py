@@ -627,13 +627,13 @@ def evaluate(
 ) -> None:
     "Caption a split with a trained run, and score the captions."
     from picknet_nb.training.diagnostics import signs_of, worries
-    from picknet_nb.training.models import Speech, find_model
+    from picknet_nb.training.models import Decoding, find_model
     from picknet_nb.measure.metrics import score as measure
     from picknet_nb.measure.reproduction import check_scorers
 
     use_thing(picker)
     run = run if run.exists() else find_model(str(run))
-    beam = beam or Speech.read(run).beam
+    beam = beam or Decoding.read(run).beam
     if scored:
         check_scorers()  # this and the place of the file before hours of captions
     if out:
@@ -765,7 +765,7 @@ def info(
     import torch
     from picknet_nb import __version__
     from picknet_nb.method.captioner import CAPTIONERS
-    from picknet_nb.use.captioning import finished_runs, run_folders
+    from picknet_nb.training.models import finished_runs, run_folders
 
     optional = {name: find_spec(name) is not None for names in PARTS.values() for name in names}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None

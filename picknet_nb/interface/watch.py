@@ -19,7 +19,7 @@ from ..core.files import FileError, PickNetError, WriteError
 from ..core.printing import JSON, WEIGHTS, left_out, say, shown, use_thing
 
 # %% auto #0
-__all__ = ['RUN', 'MODEL', 'PICKER', 'named', 'with_picker', 'open_speaker', 'drawing_names', 'drawings', 'check_place', 'tell',
+__all__ = ['RUN', 'MODEL', 'PICKER', 'named', 'with_picker', 'open_model', 'drawing_names', 'drawings', 'check_place', 'tell',
            'hint_at_length', 'tell_lines', 'hint_at_home', 'told_captions', 'caption', 'stream', 'explore', 'models',
            'export']
 
@@ -63,7 +63,7 @@ def named(run: Optional[Path], model: Optional[str]) -> Optional[Path]:
 
 
 def with_picker(captioner, label: Optional[str]):
-    "The same captioner with another picker; it keeps its own where none is named."
+    "Give a captioner another picker; it keeps its own where none is named."
     from picknet_nb.method.pickers import make_picker, parse_label
     if label and label != captioner.eye.picker.label:
         policy = captioner.eye.picker.policy if label == "learned" else None
@@ -71,15 +71,16 @@ def with_picker(captioner, label: Optional[str]):
     return captioner
 
 
-def open_speaker(
+def open_model(
     run: Optional[Path],
     model: Optional[str] = None,
     weights: Optional[Path] = None,
     picker: Optional[str] = None,
 ) -> tuple[Path, object]:
-    "The run or model that is meant, and its captioner; one that nobody named in full is named."
+    "The run or model that is meant, and its captioner; which one was chosen is printed."
+    from picknet_nb.training.models import find_run
     from picknet_nb.training.runs import read_about
-    from picknet_nb.use.captioning import find_run, load_captioner
+    from picknet_nb.use.captioning import load_captioner
 
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(named(run, model))
@@ -324,7 +325,7 @@ def caption(
         from picknet_nb.data.video import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
-    found, captioner = open_speaker(run, model, weights, picker)
+    found, captioner = open_model(run, model, weights, picker)
     if subtitles:
         told = [
             tell_lines(captioner, file, place, as_json, beam=beam, threshold=threshold)
@@ -373,10 +374,11 @@ def stream(
     whenever a frame is picked."""
     from picknet_nb.use.streams import watch_source
 
-    (_, captioner), remark = open_speaker(run, model, weights, picker), None
+    _, captioner = open_model(run, model, weights, picker)
+    remark = None
     for remark in watch_source(
         captioner,
-        int(source) if source.isdigit() else source,
+        int(source) if source.isdecimal() else source,
         rate=rate,
         threshold=threshold,
         window=window,
@@ -414,7 +416,7 @@ def explore(
         raise PickNetError(
             f'the page needs {", ".join(missing)}: pip install "picknet_nb[notebook,video]"'
         )
-    from picknet_nb.use.page import serve
+    from picknet_nb.use.server import serve
 
     serve(named(run, model), videos, captions, port, browser, weights)
 
@@ -462,10 +464,10 @@ def export(
 ) -> None:
     "Make a model of a run, small and without its history."
     from picknet_nb.core.files import read_text
-    from picknet_nb.training.models import Speech, describe_model, export_model
+    from picknet_nb.training.models import Decoding, describe_model, export_model
 
     made = describe_model(
-        export_model(run, out, Speech(beam, no_repeats), read_text(card) if card else None)
+        export_model(run, out, Decoding(beam, no_repeats), read_text(card) if card else None)
     )
     print(
         f"{shown(made.folder)}: {made.megabytes} MB; picknet caption holiday.mp4 --run "

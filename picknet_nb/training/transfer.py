@@ -13,22 +13,18 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-import picknet_nb
 from ..core.files import FileError, PickNetError
 from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import Vocabulary
 from ..method.captioner import make_captioner
 from ..method.stages import Model, Recipe
+from .models import BOX
 
 # %% auto #0
-__all__ = ['BOX', 'StartError', 'find_start', 'rows_of_words', 'matched_rows', 'check_alike', 'Start', 'read_start']
+__all__ = ['StartError', 'find_start', 'rows_of_words', 'matched_rows', 'check_alike', 'Start', 'read_start']
 
 # %% ../../nbs/training/08_transfer.ipynb #0a58fb15
-# a notebook has no file
-BOX = Path(picknet_nb.__file__).parent/"box"
-
-
 class StartError(FileError):
     "A model that a run cannot begin with, and why."
 

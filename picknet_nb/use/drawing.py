@@ -192,15 +192,17 @@ def save_strip(caption: Caption, out) -> Path:
     out = Path(out)
     if out.suffix.lower() not in STRIP_SUFFIXES:
         raise VideoError(out, f"the name of a strip must end in {', '.join(STRIP_SUFFIXES)}")
+    drawn = io.BytesIO()
     caption_strip(caption).savefig(
-        drawn := io.BytesIO(), format=out.suffix[1:].lower(), dpi=110, bbox_inches="tight"
+        drawn, format=out.suffix[1:].lower(), dpi=110, bbox_inches="tight"
     )
     return write_whole(out, drawn.getvalue())
 
 # %% ../../nbs/use/04_drawing.ipynb #8c8f4235
 def strip_png(caption: Caption) -> bytes:
     "The strip as the bytes of a PNG."
-    caption_strip(caption).savefig(drawn := io.BytesIO(), format="png", dpi=90, bbox_inches="tight")
+    drawn = io.BytesIO()
+    caption_strip(caption).savefig(drawn, format="png", dpi=90, bbox_inches="tight")
     return drawn.getvalue()
 
 
@@ -246,26 +248,27 @@ def burn_in(
     return canvas
 
 # %% ../../nbs/use/04_drawing.ipynb #651eb98a
+_SLACK = 1e-3  # seconds: a clip's times are in single precision, those of the pictures are not
+
+
 def spoken_pictures(
     caption: Caption, rate: float, largest: int, seconds: float | None = None
 ) -> Iterator:
-    "The pictures of a captioned file with the caption that stands at their time."
+    "The pictures of a captioned file, each with the caption of its time beneath it."
     times = caption.clip.times.tolist()
+    lasts = max(0.25, 1 / rate)  # seconds, of the green frame
     said = [(times[place], text) for place, text in caption.changes()]
     with closing(original_frames(caption.source, rate, largest, seconds)) as pictures:
         for time, picture in pictures:
-            text = next((text for since, text in reversed(said) if since <= time + 1e-6), "")
-            yield burn_in(
-                picture,
-                text,
-                any(0 <= time - times[place] < max(0.25, 1 / rate) for place in caption.picked),
-            )
+            text = next((text for since, text in reversed(said) if since <= time + _SLACK), "")
+            since_picks = [time + _SLACK - times[place] for place in caption.picked]
+            yield burn_in(picture, text, any(0 <= since < lasts for since in since_picks))
 
 # %% ../../nbs/use/04_drawing.ipynb #798b0e3c
 def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:
     "An animated GIF that starts again when it ends."
     from PIL import Image
-    # of colours; the usual way takes fifty times as long
+    # the default way to choose 256 colours takes fifty times as long
     few = (picture.quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
     next(few).save(path, save_all=True, append_images=few, duration=round(1000 / rate), loop=0)
 

@@ -83,7 +83,8 @@ def cut_pieces(
         if cut and lasted >= limits.shortest or lasted >= limits.longest:
             yield Clip(torch.stack(kept), torch.tensor(times)), time
             times, kept = [], []
-        times.append(time), kept.append(frame)
+        times.append(time)
+        kept.append(frame)
     if times:
         yield Clip(torch.stack(kept), torch.tensor(times)), times[-1]
 
@@ -98,7 +99,7 @@ class Line:
 
 
 def _thirty(piece: Clip, count: int) -> Clip:
-    "Equally spaced frames of a piece."
+    "As many uniformly sampled frames of a piece as the captioner expects."
     places = (torch.arange(count) * (len(piece.frames) - 1) / max(1, count - 1)).round().long()
     return Clip(piece.frames[places], piece.times[places])
 
@@ -116,7 +117,7 @@ def _merged(lines: Iterable[Line]) -> Iterator[Line]:
 
 # %% ../../nbs/use/03_subtitles.ipynb #0bb7be7f
 def _truncation(source) -> VideoError | None:
-    "What is wrong with a file that ends before it should; None if nothing is, or if it is no file."
+    "The error of a file that ends before it should; None for a whole one, or for no file."
     try:
         if isinstance(source, (str, Path)) and Path(source).is_file():
             check_whole(source, monotonic() + 60.0)
@@ -133,7 +134,8 @@ def subtitle_video(
 ) -> Iterator[Line]:
     """A sentence for each piece of a video, each as soon as its piece has ended; memory does not
     grow with the video."""
-    refuse_address(source) if isinstance(source, (str, Path)) else None
+    if isinstance(source, (str, Path)):
+        refuse_address(source)
     frames, found = stream_frames(source, rate, captioner.eye.cnn.image_size), False
     cut_short = _truncation(source)
 
