@@ -20,7 +20,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..core.files import FileError, PickNetError, limit, read_json
+from ..core.files import FileError, PickNetError, data_folder, limit, read_json
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
 from ..data.backbones import CNN, load_cnn
@@ -34,7 +34,6 @@ from ..method.pickers import Clips, Picker, make_picker
 from ..method.stages import Model, Recipe, recipes
 from ..training.models import Speech, find_model, new_folder
 from ..training.runs import RunError, load_run
-from ..measure.tables import data_folder
 
 # %% auto #0
 __all__ = ['example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run', 'Eye', 'look_over', 'decide',
