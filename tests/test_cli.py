@@ -1119,7 +1119,8 @@ def test_one_s_own_weights_can_be_explored(toy, tmp_path):
 def test_missing_parts_are_named_with_what_brings_them():
     there = {name: True for names in terminal.PARTS.values() for name in names}
     assert (
-        terminal.missing_parts({**there, "voila": False}) == 'voila (pip install "picknet_nb[notebook]")'
+        terminal.missing_parts({**there, "voila": False})
+        == 'voila (pip install "picknet_nb[notebook]")'
     )
     assert "voila" in json.loads(picknet("info", "--json")[1])["optional"]
 
