@@ -16,7 +16,7 @@ sys.path.insert(0, str(ROOT))  # a checkout needs no installation
 import torch
 
 from picknet_nb.core.files import write_whole
-from picknet_nb.measure.reproduction import circumstances
+from picknet_nb.measure.experiments import circumstances
 
 
 def device_name(device: str) -> str:

@@ -26,7 +26,7 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.rewards import reward_for
 from picknet_nb.method.stages import Adaptation, Model, Reinforcement, frame_choice, recipes
 from picknet_nb.training.train import Step, epoch_order, places_of
-from picknet_nb.measure.reproduction import shared_gpu
+from picknet_nb.measure.experiments import shared_gpu
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

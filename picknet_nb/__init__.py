@@ -1,6 +1,6 @@
 __version__ = "0.2.0"
 _HOMES = {  # where each public name is defined; it is imported when it is first asked for
-    "interface.python": ("caption", "load", "prepare", "train", "reproduce"),
+    "interface.python": ("caption", "load", "prepare", "train", "evaluate", "reproduce"),
     "method.captioner": ("CAPTIONERS",),
     "method.pickers": ("PICKERS",),
     "method.rewards": ("REWARD_KINDS",),

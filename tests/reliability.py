@@ -340,7 +340,7 @@ def try_kills(least: int) -> dict:
 
 
 def main() -> None:
-    from picknet_nb.measure.reproduction import circumstances
+    from picknet_nb.measure.experiments import circumstances
 
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

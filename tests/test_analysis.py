@@ -16,7 +16,8 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.method.captioner import make_captioner
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.measure import cost, tables as analysis
+from picknet_nb.training.runs import RunError, read_log
+from picknet_nb.measure import cost, figures, tables as analysis
 
 ROW = {
     "row": "PickNet (V+L)",
@@ -261,7 +262,7 @@ def test_given_picks_are_kept_and_the_picker_is_still_timed():
     "shares", [[1, 1, 0, 0], [1, 0, 0, 1], [1, 1, 1, 1], [1, 0.01, 0.02, 0], [1, 1]]
 )
 def test_odd_histograms_are_fitted_without_nan(shares):
-    fit = analysis.fit_positions(shares, 100, samples=20)
+    fit = figures.fit_positions(shares, 100, samples=20)
     assert (
         all(math.isfinite(value) for value in fit[:-1]) and fit.verdict and 0 <= fit.distance <= 1
     )
@@ -269,7 +270,7 @@ def test_odd_histograms_are_fitted_without_nan(shares):
 
 def test_nothing_picked_is_refused():
     with pytest.raises(PickNetError, match="nothing to fit"):
-        analysis.fit_positions([1, 0, 0], 10)
+        figures.fit_positions([1, 0, 0], 10)
 
 
 def test_fit_agrees_with_a_grid_search():
@@ -280,7 +281,7 @@ def test_fit_agrees_with_a_grid_search():
     for statistic in (np.log(t), t / 10):
         laws = np.exp(-grid[:, None] * statistic)
         best = grid[(counts * np.log(laws / laws.sum(1, keepdims=True))).sum(1).argmax()]
-        assert abs(analysis.fit_law(counts, statistic) - best) < 1e-3
+        assert abs(figures.fit_law(counts, statistic) - best) < 1e-3
 
 
 def test_p_value_is_uniform_when_the_law_is_true():
@@ -288,7 +289,7 @@ def test_p_value_is_uniform_when_the_law_is_true():
     t = np.arange(2.0, 31)
     law = t**-1 / (t**-1).sum()
     values = [
-        analysis.fit_positions(
+        figures.fit_positions(
             [1, *generator.multinomial(2000, law) / 1000], 1000, samples=60, seed=i
         ).p_value
         for i in range(60)
@@ -300,7 +301,7 @@ def test_p_value_is_uniform_when_the_law_is_true():
 @given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 2**16))
 def test_counts_and_positions_agree(clips, frames, seed):
     picks = torch.rand(clips, frames, generator=torch.Generator().manual_seed(seed)) < 0.5
-    counts, positions = analysis.pick_counts(picks), analysis.pick_positions(picks)
+    counts, positions = figures.pick_counts(picks), figures.pick_positions(picks)
     assert counts.sum() == clips and len(counts) == frames + 1 and len(positions) == frames
     assert math.isclose(
         (counts * torch.arange(frames + 1)).sum() / clips, positions.sum(), abs_tol=1e-5
@@ -318,24 +319,24 @@ def test_counts_and_positions_agree(clips, frames, seed):
 )
 def test_curves_of_short_cut_and_odd_logs(tmp_path, lines, epochs):
     path = write(tmp_path/"log.jsonl", lines)
-    assert len(analysis.read_log(path)) == epochs
-    analysis.learning_curves(path)
-    analysis.learning_curves(tmp_path)
+    assert len(read_log(path)) == epochs
+    figures.learning_curves(path)
+    figures.learning_curves(tmp_path)
 
 
 def test_a_bad_line_in_the_middle_of_a_log_is_refused(tmp_path):
-    with pytest.raises(analysis.ResultError, match="line 2"):
-        analysis.read_log(write(tmp_path/"log.jsonl", '{"epoch": 1}\nnonsense\n{"epoch": 3}\n'))
-    with pytest.raises(analysis.ResultError, match="cannot be read"):
-        analysis.read_log(tmp_path/"absent.jsonl")
+    with pytest.raises(RunError, match="line 2"):
+        read_log(write(tmp_path/"log.jsonl", '{"epoch": 1}\nnonsense\n{"epoch": 3}\n'))
+    with pytest.raises(RunError, match="cannot be read"):
+        read_log(tmp_path/"absent.jsonl")
 
 
 def test_without_matplotlib_the_module_imports_and_a_figure_says_what_to_install():
     code = ("import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.pyplot'] = None\n"
-            "from picknet_nb import analysis, cost\n"
-            "for draw in (analysis.draw_picks, cost.draw_cost):\n"
+            "from picknet_nb.measure import cost, figures\n"
+            "for draw in (figures.draw_picks, cost.draw_cost):\n"
             "    try: draw({})\n"
-            "    except analysis.PickNetError as error: print(error)")
+            "    except figures.PickNetError as error: print(error)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.count("picknet_nb[video]") == 2, done.stderr
 

@@ -31,7 +31,8 @@ from picknet_nb.training.models import example_run, find_run
 from picknet_nb.training.runs import save_checkpoint
 from picknet_nb.use import captioning, drawing
 from picknet_nb.measure import reproduction, tables as analysis
-from picknet_nb.interface import main as cli
+from picknet_nb.interface import main as cli, python
+from picknet_nb.interface.prepare import settings_of
 
 QUICK = [
     each
@@ -344,6 +345,20 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     )
 
 
+def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
+    "Where there is none, `evaluate` says what `caption` says."
+    picknet(
+        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Uniform", *QUICK
+    )
+    chosen = ("--picker", "uniform-4", "--threshold", 0.01)
+    said = "uniform-4 picks without a policy: there is no threshold to choose"
+    assert said in refused("caption", toy/"videos"/"example.mp4", "--run", toy/"run", *chosen)
+    assert said in refused("evaluate", tmp_path/"run", "--no-scores", *chosen)
+    assert "uniform-6 picks without a policy" in refused(
+        "evaluate", tmp_path/"run", "--no-scores", "--threshold", 0.01
+    )
+
+
 def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     noise, tmp_path, quick_meteor
 ):
@@ -389,7 +404,7 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     ],
 )
 def test_a_switch_is_on_or_off(typed, value):
-    assert cli.settings_of([f"clock={typed}"]) == {"clock": value}
+    assert settings_of([f"clock={typed}"]) == {"clock": value}
 
 
 @pytest.mark.parametrize(
@@ -406,7 +421,7 @@ def test_a_switch_is_on_or_off(typed, value):
 )
 def test_what_is_no_setting_is_refused_by_name(pair, reason):
     with pytest.raises(PickNetError) as error:
-        cli.settings_of([pair])
+        settings_of([pair])
     assert reason in str(error.value)
 
 
@@ -732,7 +747,7 @@ def test_a_file_that_is_left_out_is_named_once(toy, tmp_path):
         1,
     )
     assert (
-        code == cli.SOME_LEFT_OUT
+        code == terminal.SOME_LEFT_OUT
         and errors.count("clip 1.mp4") == 1
         and "left out: 1, named above" in errors
     )
@@ -871,7 +886,7 @@ def test_failures_are_part_of_the_json(toy, tmp_path):
     code, said, errors = picknet("caption", tmp_path, "--run", toy/"run", "--json")
     first, second = map(json.loads, said.splitlines())
     assert (
-        code == cli.SOME_LEFT_OUT
+        code == terminal.SOME_LEFT_OUT
         and "caption" in first
         and second["source"] == str(tmp_path/"b.mp4")
         and "not a video" in second["error"]
@@ -1066,7 +1081,7 @@ def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
     assert typed(monkeypatch, "train", tmp_path/"run", "--data", noise, "--scale", "smoke") == 0
     _, *warned, advice = capsys.readouterr().err.splitlines()  # first what it will cost
     assert warned == ["picknet: 7 clips are left out"] and advice.startswith("next: ")
-    cli.show_warning("theirs", DeprecationWarning, "torch/x.py", 3)
+    terminal.show_warning("theirs", DeprecationWarning, "torch/x.py", 3)
     assert "x.py:3: DeprecationWarning: theirs" in capsys.readouterr().err
 
 
@@ -1102,9 +1117,10 @@ def test_one_s_own_weights_can_be_explored(toy, tmp_path):
 
 
 def test_missing_parts_are_named_with_what_brings_them():
-    there = {name: True for names in cli.PARTS.values() for name in names}
+    there = {name: True for names in terminal.PARTS.values() for name in names}
     assert (
-        cli.missing_parts({**there, "voila": False}) == 'voila (pip install "picknet_nb[notebook]")'
+        terminal.missing_parts({**there, "voila": False})
+        == 'voila (pip install "picknet_nb[notebook]")'
     )
     assert "voila" in json.loads(picknet("info", "--json")[1])["optional"]
 
@@ -1183,7 +1199,9 @@ def test_a_model_from_the_box_is_judged_by_data_that_somebody_names():
 def test_a_place_that_cannot_be_written_is_noticed_before_a_split_is_captioned(
     toy, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(cli, "captioned", lambda *_: pytest.fail("captions were made first"))
+    monkeypatch.setattr(
+        python, "evaluate", lambda *_, **__: pytest.fail("captions were made first")
+    )
     (tmp_path/"file").write_text("")
     assert "file" in refused(
         "evaluate", toy/"run", "--no-scores", "--out", tmp_path/"file"/"captions.json"

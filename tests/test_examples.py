@@ -17,16 +17,18 @@ pytest.importorskip("pycocoevalcap")
 from test_packaging import ROOT
 from toys import film, invoked
 
-from picknet_nb.core import settings as config
+import picknet_nb as pn
+from picknet_nb.core import files, settings as config
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data import backbones as cnn, datasets
 from picknet_nb.data.video import read_clip
 from picknet_nb.world import world
 from picknet_nb.method import stages
+from picknet_nb.training import train as training
 from picknet_nb.use import captioning, page as explorer, streams as streaming
 from picknet_nb.measure import (
-    comparison as compared, frontier, metrics, reproduction, tables as analysis)
-from picknet_nb.interface import main as cli
+    comparison as compared, experiments, frontier, metrics, reproduction, tables as analysis)
+from picknet_nb.interface import main as cli, python
 
 QUICK = dict(
     start_from="",
@@ -176,14 +178,14 @@ def quick(desk, monkeypatch):
             usual.changed(**QUICK, **({"word_epochs": 1} if usual.training.word_epochs else {})),
         )
     monkeypatch.setattr(world, "SCALES", dict.fromkeys(world.SCALES, (8, 4, 4)))
-    for module in (analysis, captioning, compared, frontier, reproduction):
+    for module in (files, training, captioning, analysis, reproduction, compared, frontier):
         monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
     kept = {name: stages.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
     for name in set(stages.ROWS) - set(kept):
         monkeypatch.delitem(stages.ROWS, name)
     load, frames = cnn.load_cnn, read_clip("film.mp4", 8, 224)
     monkeypatch.setattr(cnn, "load_cnn", lambda name, *others: load("tiny"))
-    monkeypatch.setattr(reproduction, "default_workers", lambda: 1)
+    monkeypatch.setattr(experiments, "default_workers", lambda: 1)
     monkeypatch.setattr(
         streaming, "lasting_frames", lambda *_, **__: zip(frames.times.tolist(), frames.frames)
     )
@@ -265,6 +267,30 @@ def test_the_python_of_the_front_page(quick, desk, monkeypatch):
     left = {}
     exec(code, left)
     assert left["model"].eye.picker.label == "learned" and len(left["corpus"].ids) == 9
+
+
+@pytest.mark.parametrize("data, scale", [("shapes", "small"), ("data/corpora/mine", "laptop")])
+def test_a_model_is_trained_at_a_scale_that_its_data_has(data, scale, tmp_path, monkeypatch):
+    "`pn.train(folder, data)` chooses as `picknet train folder --data data` does."
+
+    class Opened(Exception): pass
+
+    def opened(data, scale, **options):
+        raise Opened(data, scale)
+
+    monkeypatch.setattr(python, "open_data", opened)
+    with pytest.raises(Opened) as asked:
+        pn.train(tmp_path/"run", data, bars=False)
+    assert asked.value.args == (data, scale)
+
+
+def test_python_prepares_without_a_word(desk, capfd):
+    "What the command says of splits drawn at random is not printed into a script's output."
+    corpus = pn.prepare(
+        desk/"clips", desk/"captions.json", desk/"quiet", cnn="tiny", workers=1, bars=False
+    )
+    assert (desk/"quiet"/"splits.json").exists() and len(corpus.splits["test"])
+    assert capfd.readouterr().out == ""
 
 
 def test_the_make_commands_of_the_front_page():

@@ -28,11 +28,10 @@ from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.data.video import Clip
 from picknet_nb.method.stages import recipes
 from picknet_nb.training import train as training
-from picknet_nb.training.train import train
+from picknet_nb.training.train import open_data, train
 from picknet_nb.use.captioning import Caption
 from picknet_nb.use.drawing import render, save_strip
 from picknet_nb.use.page import Explorer
-from picknet_nb.measure.reproduction import open_data
 from picknet_nb.interface import main as cli
 
 av = pytest.importorskip("av")

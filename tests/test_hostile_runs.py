@@ -22,6 +22,7 @@ from test_hostile_data import zip_bomb
 from toys import invoked
 
 from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.core.printing import SOME_LEFT_OUT
 from picknet_nb.core.settings import preset
 from picknet_nb.world import world
 from picknet_nb.method.stages import Model, recipes
@@ -29,7 +30,7 @@ from picknet_nb.training import runs
 from picknet_nb.training.runs import (
     RunError, change_settings, load_run, open_run, read_checkpoint, save_weights)
 from picknet_nb.training.train import Step, TrainingError, train
-from picknet_nb.measure.reproduction import train_first, train_row
+from picknet_nb.measure.experiments import train_first, train_row
 from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
 
 CONFIG = preset(
@@ -859,7 +860,7 @@ def test_exit_codes_of_files_that_are_left_out(trained, tmp_path):
     extract = ("extract", videos, "--out", tmp_path/"out", "--cnn", "tiny", "--workers", 1)
     assert picknet(*extract)[0] == 1
     shutil.copy(Path(__file__).parents[1]/"data"/"example.mp4", videos/"b.mp4")
-    assert picknet(*extract)[0] == cli.SOME_LEFT_OUT
+    assert picknet(*extract)[0] == SOME_LEFT_OUT
     for command in (
         ["extract"],
         ["caption"],

@@ -1,20 +1,25 @@
 "The models in the box: whole, small, safe, and worth their name."
+import importlib.util
 import json
 import re
 import shutil
 import stat
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 from conftest import noise_corpus
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from toys import examples_corpus, invoked, store_run, undecided
 
 from picknet_nb.core.files import PickNetError, file_digest
 from picknet_nb.core.settings import preset
 from picknet_nb.data.text import SPECIALS, tokenize
 from picknet_nb.world.shapes import make_story
 from picknet_nb.world.world import write_clip
+from picknet_nb.method import captioner
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model, Recipe, caption_videos, frame_choice
@@ -23,6 +28,13 @@ from picknet_nb.training.models import (
     BOX, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
 from picknet_nb.use.captioning import load_captioner
+from picknet_nb.interface.python import evaluate
+
+source = importlib.util.spec_from_file_location(
+    "card", Path(__file__).parents[1]/"tools"/"card.py"
+)
+card = importlib.util.module_from_spec(source)
+source.loader.exec_module(card)
 
 
 @pytest.fixture
@@ -87,6 +99,72 @@ def test_a_run_becomes_a_model_without_its_history(run, tmp_path):
     model, config, *_ = load_run(out)
     assert config.captioner.mention_weight == 0
     assert stat.S_IMODE(out.stat().st_mode) == 0o755 and "Not measured" in read_card(out)
+
+
+@pytest.fixture
+def talker(tmp_path):
+    "A model that speaks in a manner of its own, a corpus with other settings, and a clip of it."
+    example_run(tmp_path/"toy", clips=4)
+    videos = tmp_path/"toy"/"videos"
+    run = undecided(store_run(tmp_path/"talking", videos, max_words=7, threshold=0.4))
+    corpus = examples_corpus(videos, preset("smoke").clip)
+    assert corpus.settings.max_words != 7
+    return export_model(run, tmp_path/"talker", Decoding(3, True)), corpus, videos
+
+
+@pytest.fixture
+def searches(monkeypatch):
+    "Size, longest caption and rule about repeats of every beam search."
+    seen, search = [], captioner.beam_search
+
+    def noticed(speaker, memory, size, max_words, no_repeats=False):
+        seen.append((size, max_words, no_repeats))
+        return search(speaker, memory, size, max_words, no_repeats)
+
+    monkeypatch.setattr(captioner, "beam_search", noticed)
+    return seen
+
+
+def test_a_file_is_captioned_as_the_model_was_stored(talker, searches):
+    model, _, videos = talker
+    load_captioner(model).caption(videos/"example.mp4")
+    assert set(searches) == {(3, 7, True)}
+
+
+def test_a_split_is_captioned_as_the_model_was_stored(talker, searches, tmp_path):
+    "By the command and by the function, unless an option says otherwise."
+    model, corpus, _ = talker
+    data = ("--data", corpus.save(tmp_path/"corpus"), "--split", "train", "--no-scores")
+    assert invoked("evaluate", model, *data).exit_code == 0
+    assert set(searches) == {(3, 7, True)}
+    searches.clear()
+    assert evaluate(model, corpus, "train", scores=False).decoding == "beam 3"
+    assert set(searches) == {(3, 7, True)}
+    searches.clear()
+    assert invoked("evaluate", model, *data, "--beam", 2, "--repeats").exit_code == 0
+    assert set(searches) == {(2, 7, False)}
+
+
+def test_a_split_gets_the_picks_that_its_files_get(talker):
+    "The threshold is the model's own, here and there."
+    model, corpus, videos = talker
+    speaker = load_captioner(model)
+    picked = [len(speaker.caption(videos/f"{name}.mp4").picked) for name in corpus.ids]
+    found = evaluate(model, corpus, "train", scores=False)
+    assert found.frames_used == sum(picked) / len(picked)
+    bold = evaluate(model, corpus, "train", threshold=0.01, scores=False)
+    assert bold.frames_used > found.frames_used
+
+
+def test_a_card_is_measured_as_evaluate_measures(talker):
+    model, corpus, _ = talker
+    everything = {"train": corpus.splits["train"], "validation": corpus.splits["validation"]}
+    corpus = replace(corpus, splits={**everything, "test": corpus.splits["train"]})
+    found = card.captions_of(model, corpus, "cpu")
+    assert found["learned, as it speaks"]["captions"] == evaluate(
+        model, corpus, scores=False
+    ).captions
+    assert found["one, greedy"]["frames"] == 1 and found["all, greedy"]["frames"] == 30
 
 
 def test_what_a_model_says_is_what_its_run_says(run, tmp_path):

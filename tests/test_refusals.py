@@ -10,9 +10,10 @@ from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.video import VideoError
 from picknet_nb.world import world
 from picknet_nb.method.stages import Model
+from picknet_nb.training import train as training
 from picknet_nb.training.runs import RunError, Trainer
 from picknet_nb.use import captioning
-from picknet_nb.interface import main as cli, prepare as preparing, python as api, watch as watching
+from picknet_nb.interface import prepare as preparing, python as api, watch as watching
 
 
 def test_a_clip_that_stands_twice_in_a_file(tmp_path):
@@ -144,15 +145,15 @@ def test_one_picture_for_several_videos(tmp_path):
     "call, reason",
     [
         (
-            lambda: cli.recipe_of(Path("runs/mine"), "Baseline", 5, None),
+            lambda: training.recipe_of(Path("runs/mine"), "Baseline", 5, None),
             "--picks is for .*'Baseline' takes no such number",
         ),
         (
-            lambda: cli.picking_with("uniform", None, None),
+            lambda: training.picking_with("uniform", None, None),
             "uniform needs a whole number of frames, not None",
         ),
         (
-            lambda: cli.picking_with("all", "Baseline", None),
+            lambda: training.picking_with("all", "Baseline", None),
             "--picker says which frames are picked, and so do --row and --picks",
         ),
     ],

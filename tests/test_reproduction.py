@@ -21,15 +21,15 @@ from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.stages import ROWS, Recipe, recipes
 from picknet_nb.training.runs import RunError
-from picknet_nb.training.train import train
-from picknet_nb.measure import reproduction
+from picknet_nb.training.train import LEADER, check_changes, open_data, train
+from picknet_nb.measure import experiments, reproduction
 from picknet_nb.measure.comparison import (
     KINDS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
-from picknet_nb.measure.reproduction import (
-    Plan, check_changes, check_split, circumstances, commands_of, commit_here, measure_row,
-    open_data, table_folder, train_first, train_row)
+from picknet_nb.measure.experiments import (
+    Plan, check_split, circumstances, commit_here, measure_row, train_first, train_row)
+from picknet_nb.measure.reproduction import commands_of, table_folder
 from picknet_nb.measure.scoring import (
-    LEADER, clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
+    clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
 
 RESULTS = Path(__file__).parent.parent/"data"/"results"
 QUICK = dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
@@ -486,7 +486,7 @@ def fork(*what, start, **how):
 
 
 def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
-    monkeypatch.setattr(reproduction, "Pool", fork)
+    monkeypatch.setattr(experiments, "Pool", fork)
     data = str(noise_corpus().save(tmp_path/"noise"))
     with pytest.raises(
         PickNetError,
@@ -702,7 +702,7 @@ def without_times(rows):
 def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(reproduction, "Pool", fork)
+    monkeypatch.setattr(experiments, "Pool", fork)
     data, names = str(noise_corpus().save(tmp_path/"noise")), ["ta", "lstm-e"]
     run = lambda folder, workers: compare_captioners(
         data,
@@ -731,7 +731,7 @@ def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(
     # as if the rows had come from another machine
     for name in names:
         shutil.rmtree(tmp_path/"one" / name/"seed-0")
-    monkeypatch.setattr(reproduction, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(experiments, "train", lambda *_, **__: pytest.fail("trained again"))
     assert (
         run("one", 1)["rows"] == one["rows"]
         and json.loads((tmp_path/"one"/"captioners.json").read_text())["rows"] == one["rows"]

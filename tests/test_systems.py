@@ -28,11 +28,10 @@ from picknet_nb.method.stages import Model, Recipe, frame_choice, with_captioner
 from picknet_nb.systems.common import Pooled, product
 from picknet_nb.systems.s2vt import SHUT, moved_to_the_end
 from picknet_nb.training.runs import load_run
-from picknet_nb.training.train import Step, train
+from picknet_nb.training.train import Step, check_changes, train
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.exploration import Exploration, Library
 from picknet_nb.use.streams import Memory
-from picknet_nb.measure.reproduction import check_changes
 
 SYSTEMS = ["ta", "p-rnn", "s2vt", "lstm-e", "ruc-uva"]
 ALL = [*SYSTEMS, "hrne", "ba", "ms-rnn", "aalto", "densecap"]

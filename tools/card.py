@@ -17,62 +17,29 @@ from pathlib import Path
 
 import torch
 
-from picknet_nb.core.files import PickNetError, file_digest, read_json, write_whole
+from picknet_nb.core.files import file_digest, read_json, write_whole
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS
-from picknet_nb.method.captioner import caption
-from picknet_nb.method.pickers import make_picker
-from picknet_nb.method.stages import frame_choice
-from picknet_nb.training.models import Decoding, find_model
-from picknet_nb.training.runs import load_run
-from picknet_nb.measure.reproduction import circumstances
+from picknet_nb.training.models import find_model
+from picknet_nb.measure.experiments import circumstances
+from picknet_nb.interface.python import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
 PICKERS = {"learned": "the frames it picks", "one": "one frame", "all": "all frames"}
+LABELS = {"learned": "learned", "one": "uniform-1", "all": "all"}  # of the pickers
+DECODINGS = {"as it speaks": {}, "greedy": {"beam": 1, "no_repeats": False}}
 
 
-def pickers_of(model, config) -> dict:
-    "What is compared: the model's own picks, one frame, all of them."
-    return {
-        "learned": make_picker("learned", policy=model.policy, threshold=config.policy.threshold),
-        "one": make_picker("uniform", 1),
-        "all": make_picker("all"),
-    }
-
-
-@torch.no_grad()
 def captions_of(folder: Path, corpus: Corpus, device: str) -> dict:
     """Captions of the test clips of a corpus with each kind of picks, as the model speaks and
-    greedily."""
-    model, config, vocabulary, about = load_run(folder, device)
-    if (corpus.settings.cnn, corpus.features.shape[-1]) != (config.clip.cnn, about["feature_dims"]):
-        raise PickNetError(
-            f"{corpus.name} was made with {corpus.settings.cnn}, and this model looks with "
-            f"{config.clip.cnn}"
-        )
-    decoding, videos, found = Decoding.read(folder), corpus.splits["test"], {}
-    for kind, picker in pickers_of(model, config).items():
-        choose = frame_choice(picker, corpus)
-        picks = torch.cat([choose(some) for some in videos.split(128)])
-        for decoding, (beam, no_repeats) in {
-            "as it speaks": (decoding.beam, decoding.no_repeats),
-            "greedy": (1, False),
-        }.items():
-            words = [
-                caption(
-                    model.captioner,
-                    corpus.features[some],
-                    chosen,
-                    config.clip.max_words,
-                    beam,
-                    no_repeats=no_repeats,
-                )
-                for some, chosen in zip(videos.split(64), picks.split(64))
-            ]
-            said = vocabulary.decode(torch.cat(words).cpu())
+    greedily, made by what `picknet evaluate` uses."""
+    found = {}
+    for kind, label in LABELS.items():
+        for decoding, options in DECODINGS.items():
+            made = evaluate(folder, corpus, picker=label, scores=False, device=device, **options)
             found[f"{kind}, {decoding}"] = {
-                "frames": picks.sum(1).float().mean().item(),
-                "captions": dict(zip([corpus.ids[video] for video in videos.tolist()], said)),
+                "frames": made.frames_used,
+                "captions": made.captions,
             }
     return found
 

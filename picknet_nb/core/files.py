@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import platform
+import re
 import stat
 import tempfile
 import zipfile
@@ -21,10 +22,12 @@ from typing import BinaryIO
 
 from filelock import FileLock, Timeout
 
+import picknet_nb
+
 # %% auto #0
 __all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'replacing', 'write_whole', 'limit', 'open_regular',
            'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip', 'check_torch_zip', 'real_folder',
-           'read_json', 'locked']
+           'read_json', 'locked', 'data_folder', 'slug']
 
 # %% ../../nbs/core/01_files.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -293,3 +296,15 @@ def locked(
     with held:
         write_whole(holder, f"process {os.getpid()} on {platform.node()}")
         yield
+
+# %% ../../nbs/core/01_files.ipynb #d43ccc35
+def data_folder() -> Path:
+    "The `data` folder of the checkout this package runs from, else of the current folder."
+    root = Path(picknet_nb.__file__).resolve().parent.parent
+    # an installed package has no notebooks beside it
+    return root/"data" if (root/"nbs").is_dir() else Path("data")
+
+# %% ../../nbs/core/01_files.ipynb #4706f4b0
+def slug(name: str) -> str:
+    "A name as part of a file name: small letters and digits, joined by hyphens."
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")

@@ -262,10 +262,10 @@ def prepare_shapes(
     ] = None,
 ) -> None:
     "The built-in world: little videos with captions."
+    from picknet_nb.core.files import data_folder
     from picknet_nb.data.corpus import Corpus, CorpusError
     from picknet_nb.world.world import prepare_shapes as make
-    from picknet_nb.measure.reproduction import present_scale
-    from picknet_nb.measure.tables import data_folder
+    from picknet_nb.training.train import present_scale
 
     if settings and not out:
         raise PickNetError(

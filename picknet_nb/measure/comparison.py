@@ -19,16 +19,17 @@ from typing import NamedTuple
 import torch
 from tqdm.auto import tqdm
 
-from ..core.files import PickNetError, read_json, write_whole
+from ..core.files import PickNetError, data_folder, read_json, slug, write_whole
 from ..core.settings import PRESETS, preset
 from ..data.video import import_pyplot
 from ..method.captioner import CAPTIONERS
 from ..training.forecast import forecast, foresee_table
-from .reproduction import (
-    check_changes, check_scorers, check_split, circumstances, open_data, present_scale, reproduce,
-    shared_gpu, sit_down, train_tables)
-from .scoring import LEADER, Gap, compare_rows, rows_of_clips, slug
-from .tables import data_folder, load_paper, markdown_table, mean_and_spread
+from ..training.train import LEADER, check_changes, open_data, present_scale
+from .experiments import (
+    check_split, circumstances, shared_gpu, sit_down, train_tables)
+from .reproduction import check_scorers, reproduce
+from .scoring import Gap, compare_rows, rows_of_clips
+from .tables import load_paper, markdown_table, mean_and_spread
 
 # %% auto #0
 __all__ = ['KINDS', 'own_changes', 'joined_result', 'joined_clips', 'train_captioners', 'compare_captioners', 'unseeing',

@@ -19,18 +19,18 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
-from ..core.files import PickNetError, read_json, write_whole
+from ..core.files import PickNetError, data_folder, read_json, write_whole
 from ..core.processes import Pool
 from ..core.settings import Config, preset
 from ..data.corpus import Corpus
 from ..data.video import import_pyplot
 from ..method.stages import Recipe
-from ..training.train import train
-from .reproduction import (
-    check_changes, check_scorers, check_split, circumstances, measure_row, minutes_of, open_data,
-    present_scale, shared_gpu, sit_down)
+from ..training.train import check_changes, open_data, present_scale, train
+from .experiments import (
+    check_split, circumstances, measure_row, minutes_of, shared_gpu, sit_down)
+from .reproduction import check_scorers
 from .scoring import Gap
-from .tables import data_folder, markdown_table
+from .tables import markdown_table
 
 # %% auto #0
 __all__ = ['BUDGETS', 'TAUGHT', 'LEARNED', 'with_budget', 'pickers_of', 'measure_point', 'measure_seed', 'all_seeds', 'scored',

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -16,22 +15,15 @@ from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
-from ..core.files import write_whole
+from ..core.files import slug, write_whole
 from ..data.video import import_pyplot
+from ..training.train import LEADER
 
 # %% auto #0
-__all__ = ['LEADER', 'CLAIMS', 'slug', 'row_path', 'decoding_name', 'score_rows', 'scored_meanwhile', 'compare_rows',
-           'clip_scores', 'rows_of_clips', 'Gap', 'gaps_of', 'claims_table', 'draw_gaps']
+__all__ = ['CLAIMS', 'row_path', 'decoding_name', 'score_rows', 'scored_meanwhile', 'compare_rows', 'clip_scores',
+           'rows_of_clips', 'Gap', 'gaps_of', 'claims_table', 'draw_gaps']
 
 # %% ../../nbs/measure/02_scoring.ipynb #515963aa
-LEADER = "PickNet (V+L)"  # trained first: its picks set the others' number of frames
-
-
-def slug(name: str) -> str:
-    "A row's name as a file name."
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
-
-
 def row_path(folder: Path, seed: int, name: str) -> Path:
     "The file of a row."
     return folder/"rows"/f"seed-{seed}.{slug(name)}.json"

@@ -322,11 +322,13 @@ def caption_videos(
     choose: Callable[[Tensor], Tensor],  # videos to picks
     beam: int = 1,                       # 1: greedy
     batch_size: int = 512,
+    no_repeats: bool = False,            # never say two words in a row for the second time
 ) -> tuple[Tensor, Tensor]:  # words (n, max_words), picks (n, frames)
     "Captions as at test time."
     picks = torch.cat([choose(some) for some in videos.split(batch_size)])
     most = corpus.settings.max_words
-    words = [caption(model.captioner, corpus.features[some], chosen, most, beam)
+    words = [caption(model.captioner, corpus.features[some], chosen, most, beam,
+                     no_repeats=no_repeats)
              for some, chosen in zip(videos.split(batch_size), picks.split(batch_size))]
     return torch.cat(words), picks
 

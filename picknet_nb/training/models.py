@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 import picknet_nb
-from ..core.files import FileError, PickNetError, read_json, read_text, write_whole
+from ..core.files import (
+    FileError, PickNetError, data_folder, read_json, read_text, write_whole)
 from ..core.settings import save_config
 from ..world.world import write_examples
 from ..method.stages import Recipe, recipes
 from .runs import RunError, load_run, read_about, read_settings, save_weights
-from ..measure.tables import data_folder
 
 # %% auto #0
 __all__ = ['BOX', 'EVERYDAY', 'BoxedModel', 'describe_model', 'models', 'find_model', 'read_card', 'halved', 'Decoding',

@@ -37,7 +37,7 @@ from ..method.stages import Model, Recipe
 __all__ = ['LASTS', 'RunError', 'save_weights', 'load_weights', 'fingerprint', 'learned_from', 'changes', 'read_about',
            'read_recipe', 'read_settings', 'read_words', 'change_settings', 'open_run', 'shapes_of', 'check_shapes',
            'newest_weights', 'load_run', 'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint',
-           'restore']
+           'restore', 'read_log']
 
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
 class RunError(FileError):
@@ -792,3 +792,23 @@ def restore(trainer: Trainer, stage: str, step) -> None:
         raise
     except Exception as reason:  # what is missing, and what has another kind, fails in many ways
         raise RunError(path, f"does not fit this run: {_in_short(reason)}; {_AGAIN}") from reason
+
+# %% ../../nbs/training/01_runs.ipynb #886a6207
+def read_log(path) -> list[dict]:  # one entry for each epoch
+    """The epochs of a run's JSON-lines log; a cut-off last line is left out, any other bad line
+    is an error."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as reason:
+        raise RunError(path, f"cannot be read: {reason}") from reason
+    entries = []
+    for number, line in enumerate(lines, 1):
+        try:
+            entry = json.loads(line)
+            if not isinstance(entry, dict):
+                raise ValueError("not an object")
+            entries.append(entry)
+        except ValueError:
+            if number < len(lines):
+                raise RunError(path, f"line {number} is not a JSON object") from None
+    return entries

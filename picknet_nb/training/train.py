@@ -41,10 +41,12 @@ from .runs import (
 from .transfer import read_start
 
 # %% auto #0
-__all__ = ['LARGEST_LOSS', 'STAGES', 'TrainingError', 'Sums', 'average_gradients', 'share_weights', 'Step', 'seed_of', 'grouped',
-           'check_groups', 'alike', 'places_of', 'epoch_order', 'stop_if_infinite', 'batches_of', 'agreed', 'judge',
-           'held_interrupt', 'save_if_due', 'run_epoch', 'run_stage', 'out_of_patience', 'supervise',
-           'learned_validation', 'reinforce', 'adapt', 'check_picker', 'check_joined', 'check_size', 'train', 'joined']
+__all__ = ['LARGEST_LOSS', 'STAGES', 'TUNES', 'LEADER', 'TrainingError', 'Sums', 'average_gradients', 'share_weights', 'Step',
+           'seed_of', 'grouped', 'check_groups', 'alike', 'places_of', 'epoch_order', 'stop_if_infinite', 'batches_of',
+           'agreed', 'judge', 'held_interrupt', 'save_if_due', 'run_epoch', 'run_stage', 'out_of_patience', 'supervise',
+           'learned_validation', 'reinforce', 'adapt', 'check_picker', 'check_joined', 'check_size', 'train', 'joined',
+           'present_scale', 'open_data', 'usual_scale', 'check_changes', 'check_rows', 'takes_a_number', 'noted',
+           'same_as_noted', 'recipe_of', 'picking_with', 'change_epochs']
 
 # %% ../../nbs/training/05_train.ipynb #19d667c3
 class TrainingError(PickNetError):
@@ -660,3 +662,201 @@ def joined(backend: str | None = None):  # None: nccl on GPUs, gloo on CPUs
         yield device
     finally:
         torch.distributed.destroy_process_group()
+
+# %% ../../nbs/training/05_train.ipynb #4b9bd6ef
+from collections.abc import Iterable
+
+from ..core.files import data_folder
+from ..core.settings import FORMER_NAMES, ConfigError, group_of
+from ..world.world import prepare_shapes
+from ..method.captioner import CAPTIONERS
+from ..method.pickers import PICKERS, parse_label
+from ..method.stages import ROWS, recipes, with_captioner
+from .runs import (
+    LASTS, change_settings, read_checkpoint, read_recipe, read_settings)
+
+# %% ../../nbs/training/05_train.ipynb #273355ff
+def present_scale(scale: str) -> str:
+    "What a scale is called today."
+    return FORMER_NAMES.get(scale, scale)
+
+
+def open_data(
+    data: str, scale: str, seed: int = 0, device: str = "cpu", bars: bool = True
+) -> Corpus:
+    "The corpus in a folder, or the built-in world, which is made if it is not there."
+    scale = present_scale(scale)
+    if data == "shapes":
+        corpus = prepare_shapes(
+            data_folder()/"corpora"/f"shapes-{scale}", scale=scale, seed=seed, progress=bars
+        ).to(device)
+    else:
+        corpus = Corpus.load(data, device)
+    opened = {"data": data if data == "shapes" else str(Path(data).resolve()), "scale": scale}
+    # a run notes it, and can be gone on with
+    return replace(corpus, details={**corpus.details, "opened": opened})
+
+
+def usual_scale(data) -> str:  # a corpus, its folder, or "shapes"
+    "The scale that a model is trained at unless another is named."
+    return "small" if data == "shapes" else "laptop"
+
+# %% ../../nbs/training/05_train.ipynb #d6a562e7
+TUNES = {  # a setting: those that must not all be 0, or it tunes nothing
+    "supervision_rate": ("supervision_epochs",), "reinforcement_rate": ("reinforcement_epochs",),
+    "adaptation_rate": ("adaptation_epochs", "word_epochs"), "word_weight": ("word_epochs",),
+    "feedback_every": ("feedback_step",), "feedback_most": ("feedback_step",),
+}
+
+
+def check_changes(config: Config, changes: dict) -> Config:
+    "The settings with some of them changed; a change that would have no effect is refused."
+    for name in changes:
+        if group_of(name) == "clip":
+            raise ConfigError(
+                f"{name} belongs to the corpus: set it when preparing (picknet prepare …)"
+            )
+    config = with_captioner(
+        config, changes.get("architecture", config.captioner.architecture)
+    ).changed(**changes)
+    for name in changes:
+        off = TUNES.get(name, ())
+        if off and not any(getattr(config.training, each) for each in off):
+            raise ConfigError(
+                f"{name} would have no effect: {' and '.join(off)} "
+                f"{'is' if len(off) == 1 else 'are'} 0"
+            )
+    return config
+
+# %% ../../nbs/training/05_train.ipynb #f79e9305
+LEADER = "PickNet (V+L)"  # the default; trained first, its picks set the others' number of frames
+
+
+def check_rows(rows: Iterable[str]) -> None:
+    "Raise an error for rows that are not registered, and for rows whose parts are not."
+    if unknown := sorted(set(rows) - recipes().keys()):
+        # some of them have a comma in them
+        quoted = lambda names: ", ".join(f"'{name}'" for name in names)
+        raise PickNetError(f"no such row: {quoted(unknown)}; there are {quoted(recipes())}")
+    for name in rows:
+        recipe = recipes()[name]
+        PICKERS.find(recipe.picker)
+        CAPTIONERS.find(recipe.architecture or "paper")
+
+
+def takes_a_number(name: str) -> bool:
+    "Whether the number of frames that a row picks is ours to choose."
+    return ROWS[name](1) != ROWS[name](30)
+
+# %% ../../nbs/training/05_train.ipynb #9f67fa81
+def noted(run: Path) -> dict:
+    "What a run was begun with: its recipe, and the data and scale where they were noted."
+    about = read_about(run)
+    opened = about.get("details", {}).get("opened", {})
+    return {
+        "recipe": read_recipe(run/"run.json", about.get("recipe", {})),
+        "data": opened.get("data"),
+        "scale": present_scale(opened.get("scale")),
+    }
+
+
+def same_as_noted(run: Path, option: str, given: str | None, was: str | None) -> str | None:
+    """The value of an option of a resumed run: what is given, or else what was noted. Both must
+    agree, unless what was noted is a folder that is gone."""
+    gone = option == "--data" and was not in (None, "shapes") and not os.path.exists(was)
+    if given is None:
+        if gone:
+            raise RunError(
+                run,
+                f"was begun with --data {was}, which is not there: say with --data where it is now",
+            )
+        return was
+    if was is None or gone:
+        return given
+    folder = option == "--data" and given != "shapes"
+    if given != was and not (folder and str(Path(given).resolve()) == was):
+        raise RunError(
+            run, f"was begun with {option} {was}, not {given}; leave out {option} to go on with it"
+        )
+    return was
+
+# %% ../../nbs/training/05_train.ipynb #3b1b8be7
+def recipe_of(
+    folder: Path,  # of the run
+    row: str | None,
+    picks: int | None,
+    was: Recipe | None = None,  # what a run that is resumed was begun with
+) -> Recipe:
+    """The recipe that row and picks ask for; that of a resumed run must be the one it was begun
+    with."""
+    check_rows([row] if row else [])
+    if was is None:
+        name = row or LEADER
+        recipe = recipes(picks or 6)[name]
+    else:
+        count = was.picks if isinstance(was.picks, int) else 6
+        begun = next((each for each, recipe in recipes(count).items() if recipe == was), None)
+        name = row or begun
+        recipe = recipes(picks or count)[name] if name else was
+        if recipe != was or picks and not name:
+            if begun is None:
+                options = f"another row, which picks {was.label}"
+            elif takes_a_number(begun):
+                options = f"--row '{begun}' --picks {count}"
+            else:
+                options = f"--row '{begun}'"
+            raise RunError(
+                folder, f"was begun with {options}; leave out --row and --picks to go on with it"
+            )
+    if picks and not takes_a_number(name):
+        *most, last = [f"'{each}'" for each in ROWS if takes_a_number(each)]
+        raise PickNetError(
+            f"--picks is for {', '.join(most)} and {last}: '{name}' takes no such number"
+        )
+    return recipe
+
+# %% ../../nbs/training/05_train.ipynb #3950ebb1
+def picking_with(
+    label: str,  # of a picker: learned, uniform-8, mine:pick
+    row: str | None = None,
+    picks: int | None = None,
+    was: Recipe | None = None,  # what a run that is resumed was begun with
+) -> Recipe:
+    "The recipe of a captioner that is trained on the frames of this picker."
+    if row or picks:
+        raise PickNetError(
+            "--picker says which frames are picked, and so do --row and --picks: give one of them"
+        )
+    if label == "learned":
+        recipe = Recipe(language=1.0, diversity=1.0)
+    else:
+        recipe = Recipe(*parse_label(label))
+    if not recipe.learns:
+        recipe.make_picker()  # an unknown name or a missing number is an error
+    if was and recipe != was:
+        raise PickNetError(
+            f"the run was begun with --picker {was.label}; leave out --picker to go on with it"
+        )
+    return recipe
+
+# %% ../../nbs/training/05_train.ipynb #0ca7747a
+def change_epochs(folder: Path, config: Config) -> None:
+    "Note that the stages of a resumed run last as long as these settings say."
+    before = read_settings(folder).flat()
+    now = config.flat()
+    stored = read_checkpoint(folder)
+    changed = {stage: name for stage, name in LASTS.items() if now[name] != before[name]}
+    for stage, name in changed.items() if stored else ():
+        here = stored["progress"]["stage"]
+        done = stored["progress"]["epoch"]
+        # a stage that the list does not name comes after all that it names
+        earlier = list(LASTS).index(stage) < [*LASTS, here].index(here)
+        if stage in stored["finished"] or earlier:
+            reached = "has ended"
+        elif stage == here and now[name] < done:
+            reached = f"has gone on for {done} epochs"
+        else:
+            continue
+        raise RunError(folder, f"cannot change {name} to {now[name]}: {stage} {reached}")
+    if changed:
+        change_settings(folder, {name: now[name] for name in changed.values()})

@@ -21,7 +21,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..core.files import FileError, PickNetError, limit
+from ..core.files import FileError, PickNetError, data_folder, limit, read_json
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
 from ..data.backbones import CNN, load_cnn
@@ -547,7 +547,9 @@ def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     except (PickNetError, TypeError, AttributeError) as reason:
         raise RunError(folder/"run.json", str(reason)) from reason
     return VideoCaptioner(
-        eye, Voice(model.captioner, vocabulary, config.clip.max_words, Decoding.read(folder)), config
+        eye,
+        Voice(model.captioner, vocabulary, config.clip.max_words, Decoding.read(folder)),
+        config,
     )
 
 # %% ../../nbs/use/01_captioning.ipynb #97de97e6
