@@ -20,6 +20,7 @@ from toys import film, invoked
 
 from picknet_nb.core import printing as terminal
 from picknet_nb.core.files import PickNetError, write_whole
+from picknet_nb.core.registry import USED
 from picknet_nb.core.settings import explanations
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.world import world
@@ -547,7 +548,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("my_own", None)
-    terminal.USED.clear()
+    USED.clear()
     for registry, content in zip(registries, before):
         registry.clear()
         registry.update(content)

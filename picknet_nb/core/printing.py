@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import unicodedata
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -20,11 +18,10 @@ from tqdm import tqdm
 
 import picknet_nb
 from .files import PickNetError
-from .settings import MODULES
 
 # %% auto #0
-__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'USED', 'PARTS', 'shown', 'say', 'show_warning', 'after_mistake',
-           'know_all_letters', 'left_out', 'use_module', 'use_thing', 'typed', 'missing_parts']
+__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'shown', 'say', 'show_warning', 'after_mistake',
+           'know_all_letters', 'left_out', 'typed', 'missing_parts']
 
 # %% ../../nbs/core/05_printing.ipynb #64a940f8
 def shown(text) -> str:
@@ -112,35 +109,6 @@ WEIGHTS = Annotated[
     Optional[Path],
     typer.Option(help="The CNN's weights, .pth or .safetensors; default: those it is known by."),
 ]
-
-# %% ../../nbs/core/05_printing.ipynb #e720f743
-# modules of one's own; processes that train rows side by side import them, too
-USED: list[str] = []
-
-
-def use_module(name: str) -> None:
-    """Import a module that registers something or has something, from the current folder or from
-    what is installed."""
-    name, here = name.removesuffix(".py"), os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        MODULES[name] = import_module(name)
-    except ModuleNotFoundError as reason:
-        if not f"{name}.".startswith(f"{reason.name}."):
-            raise  # what the module itself misses is its own affair
-        raise PickNetError(
-            f"{name}: there is no such module, neither in {here} nor among what is installed"
-        ) from None
-    if name not in USED:
-        USED.append(name)
-
-
-def use_thing(name: Optional[str]) -> Optional[str]:
-    "A name as it was typed; the module of a `module:thing` is used from now on."
-    if name and ":" in name:
-        use_module(name.partition(":")[0])
-    return name
 
 # %% ../../nbs/core/05_printing.ipynb #56ba8c6f
 def typed() -> str:

@@ -14,9 +14,9 @@ from pathlib import Path
 from .files import FileError, PickNetError, read_json, write_whole
 
 # %% auto #0
-__all__ = ['PRESETS', 'FORMER_NAMES', 'MODULES', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
+__all__ = ['PRESETS', 'FORMER_NAMES', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
            'TrainingSettings', 'Config', 'group_of', 'present_name', 'preset', 'explanations', 'save_config',
-           'settings_from', 'load_config', 'Registry']
+           'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -443,51 +443,3 @@ def load_config(path) -> Config:
         return settings_from(content)
     except ConfigError as reason:
         raise FileError(path, str(reason)) from reason
-
-# %% ../../nbs/core/02_settings.ipynb #408b25e3
-MODULES: dict[str, object] = {}  # those that the user has named, and no others
-
-
-class Registry(dict):
-    "Things of one kind by name; adding one takes a decorator."
-
-    def __init__(self, kind: str):  # "CNN", "picker", "captioner": for errors
-        super().__init__()
-        # what makes an entry of a thing that is found in a module
-        self.kind, self.plain = kind, lambda thing: thing
-
-    def add(
-        self,
-        name: str,
-        **about,    # facts that whoever looks the thing up may need; they become its attributes
-    ):
-        "Register what is decorated under this name."
-        def register(thing):
-            for fact, value in about.items():
-                setattr(thing, fact, value)
-            self[name] = thing
-            return thing
-        return register
-
-    def find(self, name: str):
-        "The thing of this name; one that nobody has registered is refused with those that exist."
-        module, _, thing = str(name).partition(":")
-        if (
-            name not in self
-            and thing
-            and callable(found := getattr(MODULES.get(module), thing, None))
-        ):
-            self[name] = self.plain(found)
-        if name in self:
-            return self[name]
-        if thing and module in MODULES:
-            raise PickNetError(
-                f"no {self.kind} {name!r}: {module} has nothing called {thing} that can be called"
-            )
-        near = difflib.get_close_matches(str(name), self, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise PickNetError(
-            f"no {self.kind} {name!r}: {hint}There are {', '.join(sorted(self))}; "
-            f"one of your own must be registered first (on the command line: picknet --use "
-            f"{module if thing else 'MODULE'} …)"
-        )

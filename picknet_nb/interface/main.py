@@ -20,8 +20,9 @@ import typer
 
 from ..core.files import FileError, PickNetError, write_whole
 from ..core.printing import (
-    DONE, EXIT, JSON, PARTS, SOME_LEFT_OUT, USED, after_mistake, know_all_letters, missing_parts,
-    say, show_warning, shown, typed, use_module, use_thing)
+    DONE, EXIT, JSON, PARTS, SOME_LEFT_OUT, after_mistake, know_all_letters, missing_parts, say,
+    show_warning, shown, typed)
+from ..core.registry import USED, use_module, use_thing
 from ..core.settings import PRESETS, preset, settings_from
 from .prepare import extract, joined, prepare, settings_of, settings_table
 from .watch import PICKER, caption, check_place, explore, export, models, stream

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import torch
 
-from ..core.settings import Registry, preset
+from ..core.registry import Registry
+from ..core.settings import preset
 from ..data.backbones import CNN, load_cnn
 from ..data.corpus import Corpus, check_captions
 from ..data.datasets import prepare_videos, read_captions, read_splits
@@ -38,7 +39,7 @@ def name_of(registry: Registry, thing: str | Callable) -> str:
     if isinstance(thing, str):
         return thing
     name = f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__name__)}"
-    registry[name] = registry.plain(thing)
+    registry.adopt(name, thing)
     return name
 
 

@@ -16,7 +16,8 @@ from torch import Tensor, nn
 
 from ..core.files import PickNetError
 from ..core.gpu import first_state, full_precision, fused
-from ..core.settings import CaptionerSettings, Registry
+from ..core.registry import Registry
+from ..core.settings import CaptionerSettings
 from ..data.text import BOS, EOS, PAD
 from .decoder import NEVER, Decoder, Draws, Weights, draw_chances, gumbel
 from .encoder import Encoder, EncoderState, Picked, pick_frames

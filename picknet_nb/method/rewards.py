@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from ..core.gpu import fused
-from ..core.settings import PolicySettings, Registry
+from ..core.registry import Registry
+from ..core.settings import PolicySettings
 from ..data.corpus import Corpus
 from .cider import Cider
 

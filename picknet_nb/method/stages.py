@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from ..core.gpu import Beside
-from ..core.settings import Config, Registry
+from ..core.registry import Registry
+from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import PAD
 from .captioner import CAPTIONERS, caption, make_captioner, repeated, teach

@@ -193,9 +193,7 @@ def picks_of(viewing: Viewing, picker: Picker, threshold: float = 0.5) -> tuple[
 def other_pickers(picks: int, frames: int, own: Picker | None = None) -> list[Picker]:
     """One of every registered picker that needs no policy; those that take a number pick so many
     frames, or about as many."""
-    needs = {
-        name: getattr(kind, "number", None) for name, kind in PICKERS.items() if name != "learned"
-    }
+    needs = {name: PICKERS.facts(name).get("number") for name in PICKERS if name != "learned"}
     numbers = {None: None, int: picks, float: round(picks / frames, 2)}
     others = [make_picker(name, numbers[kind]) for name, kind in needs.items()]
     return [each for each in others if own is None or each.label != own.label]
