@@ -90,6 +90,15 @@ def test_the_preset_of_the_paper_has_the_numbers_that_the_paper_prints():
         assert preset("full") == preset("paper")
 
 
+def test_the_preset_of_a_compared_captioner_needs_no_other_import():
+    code = ("from picknet_nb.core.settings import preset; import sys; "
+            "assert 'torch' not in sys.modules; print(preset('ta').captioner.architecture)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "ta\n"
+    with pytest.raises(ConfigError, match="no preset 'tb': choose one of .*improved.*, ruc-uva"):
+        preset("tb")
+
+
 def test_registries_name_what_there_is():
     things = Registry("thing")
     things.add("ball", round=True)(thing := lambda: 1)

@@ -350,7 +350,7 @@ def test_any_captioner(anyone, seed):
     )
     assert len(speaking.first_tensor(memory)) == len(words)
     # made ready, it says the same
-    for each in (memory, speaking.made_ready(anyone, memory)):
+    for each in (memory, speaking.as_captioner(anyone).ready(memory)):
         assert_close(
             anyone.step(torch.full_like(words[:, 0], BOS), anyone.start(each), each)[1],
             logits[:, 0],
@@ -423,7 +423,7 @@ def test_a_memory_grows_as_its_prefixes_say(anyone, seed):
         alone = anyone.encode(speaking.mapped(lambda each: each[:, :count], picked))
         row = speaking.mapped(lambda each: each[count - 1 : count], grown)
         assert_close(speaking.first_tensor(row), speaking.first_tensor(alone), rtol=1e-4, atol=1e-5)
-        if hasattr(anyone, "grow"):
+        if speaking.as_captioner(anyone).grow:
             memory = anyone.grow(
                 memory, picked.features[:, count - 1], int(picked.times[0, count - 1])
             )
@@ -971,7 +971,7 @@ def test_every_function_is_named_here():
         "decoder": "gru_step embedded heard thin_out Weights NEVER WordModel Draws gumbel "
                    "draw_chances choose feed",
         "captioner": "CAPTIONERS Beams extend beam_search generate next_word likeliest_word "
-                     "check_sizes Ready PaperNetworks",
+                     "check_sizes Ready Captioner",
         "policy": "glance_differences PickNet project walk_by_scan pair_logits walk path_logits "
                   "path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform "

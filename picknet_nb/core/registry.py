@@ -37,7 +37,10 @@ class Registry(dict):
     ):
         "Register what is decorated under this name; a thing that had the name is replaced."
         def register(thing):
-            if name in self and not _defined_again(self[name], thing):
+            if name in self and _defined_again(self[name], thing):
+                if _named(thing)[0] != _named(self[name])[0] == "__main__":
+                    return thing  # a notebook works with what it has defined
+            elif name in self:
                 warnings.warn(f"the {self.kind} {name!r} was {_place(self[name])} and is now "
                               f"{_place(thing)}", stacklevel=1)
             self[name], self._noted[name] = thing, (thing, facts)

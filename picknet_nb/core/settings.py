@@ -8,15 +8,17 @@ from __future__ import annotations
 import difflib
 import json
 import warnings
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
+from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 
 from .files import FileError, PickNetError, read_json, write_whole
 
 # %% auto #0
 __all__ = ['PRESETS', 'FORMER_NAMES', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'group_of', 'present_name', 'preset', 'explanations', 'save_config',
-           'settings_from', 'load_config']
+           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'present_name',
+           'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -94,7 +96,7 @@ class ClipSettings:
 # %% ../../nbs/core/02_settings.ipynb #9992171d
 @dataclass(frozen=True)
 class CaptionerSettings:
-    "What turns picked frames into words."
+    "What turns picked frames into words; a captioner may add settings of its own (`with_own`)."
     architecture: str = setting("paper", "which captioner: a registered name")
     feature_embedding: int = setting(512, "4.5: numbers that a frame's features become")
     word_embedding: int = setting(512, "4.5: numbers that a word becomes")
@@ -117,6 +119,9 @@ class CaptionerSettings:
 
     def __post_init__(self):
         _check_fields(self)
+
+    def __reduce__(self):  # a class made by `with_own` cannot be found again by its name
+        return _captioner_settings, (vars(self),)
 
 # %% ../../nbs/core/02_settings.ipynb #64cbc873
 @dataclass(frozen=True)
@@ -237,7 +242,8 @@ class Config:
             )
 
     def __repr__(self) -> str:
-        usual = {each.name: each.default for kind in _GROUPS.values() for each in fields(kind)}
+        usual = {each.name: each.default for group in _GROUPS
+                 for each in fields(getattr(self, group))}
         changes = ", ".join(
             f"{name}={value!r}" for name, value in self.flat().items() if value != usual[name]
         )
@@ -249,13 +255,32 @@ class Config:
         return {name: value for group in asdict(self).values() for name, value in group.items()}
 
     def changed(self, **changes) -> Config:
-        "The same with some settings changed, whatever group they are in."
-        groups: dict[str, dict] = {}
+        """Settings with some of them changed, whatever group they are in; those that a captioner
+        declares itself belong to it, and go when it is changed for another."""
+        captioner, groups = self._captioner_for(changes), {"captioner": {}}
+        own = {each.name for each in fields(captioner)}
         for name, value in changes.items():
-            groups.setdefault(group_of(name), {})[name] = value
+            group = "captioner" if name in own else _GROUP_OF.get(name)
+            if group is None:
+                raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
+            groups.setdefault(group, {})[name] = value
+        start = replace(self, captioner=captioner)
         return replace(
-            self, **{group: replace(getattr(self, group), **some) for group, some in groups.items()}
+            start,
+            **{group: replace(getattr(start, group), **some) for group, some in groups.items()},
         )
+
+    def _captioner_for(self, changes: dict) -> CaptionerSettings:
+        "The captioner's settings, with the fields that the changes may name."
+        now = self.captioner
+        wanted = changes.get("architecture", now.architecture)
+        if wanted == now.architecture and not changes.keys() - _GROUP_OF.keys():
+            return now
+        try:
+            own = own_settings(wanted) if isinstance(wanted, str) else {}
+        except PickNetError:  # one that is not registered is an error where it is made
+            own = {}
+        return with_own(now if wanted == now.architecture else with_own(now, {}), own)
 
 # %% ../../nbs/core/02_settings.ipynb #0e699d8c
 _GROUPS = {
@@ -267,17 +292,76 @@ _GROUPS = {
 _GROUP_OF = {each.name: group for group, kind in _GROUPS.items() for each in fields(kind)}
 
 
+def _no_such_setting(name: str, known) -> str:
+    "An error message for an unknown setting, with the nearest name that exists."
+    near = difflib.get_close_matches(name, known, 1)
+    return f"no such setting: {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def find_setting(
+    name: str,
+) -> tuple[str, object]:  # its group, its default
+    "A setting by its name, also one that only some registered captioner declares."
+    if name in _GROUP_OF:
+        return _GROUP_OF[name], Config().flat()[name]
+    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
+    import_module("picknet_nb.systems")
+    own = {each: declared for kind in captioners for each, declared in own_settings(kind).items()}
+    if name not in own:
+        raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
+    return "captioner", own[name].default
+
+
 def group_of(
     name: str,  # of a setting
 ) -> str:
-    """The group that a setting belongs to; a name that none has is refused, with the nearest one
-    that exists."""
-    if name not in _GROUP_OF:
-        near = difflib.get_close_matches(name, _GROUP_OF, 1)
-        raise ConfigError(
-            f"no such setting: {name!r}" + (f"; did you mean {near[0]}?" if near else "")
-        )
-    return _GROUP_OF[name]
+    "The group that a setting belongs to; for an unknown one the error names the nearest."
+    return find_setting(name)[0]
+
+# %% ../../nbs/core/02_settings.ipynb #de1644db
+@lru_cache(maxsize=None)
+def _settings_class(own: tuple[tuple[str, Field], ...]) -> type[CaptionerSettings]:
+    "`CaptionerSettings` with the fields that a captioner declares itself."
+    if taken := {name for name, _ in own} & _GROUP_OF.keys():
+        raise ConfigError(f"a captioner cannot declare {', '.join(sorted(taken))}: there is such a "
+                          "setting already")
+    # a field belongs to one class, so each class gets a copy
+    copies = [(name, type(each.default), field(default=each.default, metadata=each.metadata))
+              for name, each in own]
+    bases = (CaptionerSettings,)
+    return make_dataclass("CaptionerSettings", copies, bases=bases, frozen=True) if own else bases[0]
+
+
+def with_own(
+    settings: CaptionerSettings,
+    own: dict[str, Field],  # name -> `setting(…)`, as a captioner declares them
+) -> CaptionerSettings:
+    "Settings of a captioner with those that it declares itself; the missing get their defaults."
+    kind = _settings_class(tuple(own.items()))
+    if type(settings) is kind:
+        return settings
+    given = vars(settings)
+    return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
+
+
+def own_settings(
+    architecture: str,  # the name of a captioner
+) -> dict[str, Field]:
+    "The settings that a captioner declares itself; an unknown captioner is an error."
+    # imported here: captioners build on settings, and most settings are read without them
+    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
+    if architecture not in captioners:
+        import_module("picknet_nb.systems")  # which registers the compared captioners
+    own = getattr(captioners.find(architecture), "settings", {})
+    return own if isinstance(own, dict) else {}
+
+
+def _captioner_settings(values: dict) -> CaptionerSettings:
+    "Settings of a captioner from a process in which it is registered, too."
+    shared = {name: value for name, value in values.items() if name in _GROUP_OF}
+    if shared.keys() == values.keys():
+        return CaptionerSettings(**shared)
+    return _settings_class(tuple(own_settings(values["architecture"]).items()))(**values)
 
 # %% ../../nbs/core/02_settings.ipynb #0b179a6d
 PRESETS = {
@@ -393,11 +477,14 @@ def present_name(name: str) -> str:
 
 
 def preset(
-    name: str = "paper",  # "smoke", "small", "laptop", "paper" or "improved"
+    name: str = "paper",  # "smoke", "small", "laptop", "paper", "improved", or a captioner's
     **changes,            # settings to make different
 ) -> Config:
     "The settings of one of the presets, with changes."
     name = present_name(name)
+    if name not in PRESETS:
+        # imported here: each compared captioner adds its preset, and most need none of them
+        import_module("picknet_nb.systems")
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
     return PRESETS[name].changed(**changes)
@@ -419,8 +506,8 @@ _RETIRED = {"image_size": None, "beam": None, "output_gate": "sigmoid"}
 
 
 def settings_from(content: dict) -> Config:
-    """Settings from a stored object, with groups or without; one that is unknown or of the wrong
-    type is refused by name."""
+    """Settings from a stored object, with groups or without; an unknown name and a value of the
+    wrong type are errors."""
     grouped = [content[group] for group in _GROUPS if group in content]
     if broken := [group for group in grouped if not isinstance(group, dict)]:
         raise ConfigError(f"a group must be an object of settings, not {broken[0]!r}")
@@ -430,6 +517,11 @@ def settings_from(content: dict) -> Config:
         if flat.pop(name, meaning) != meaning and meaning is not None:
             raise ConfigError(f"{name} is no longer a setting, and only {meaning!r} has stayed")
     if unknown := flat.keys() - _GROUP_OF.keys():
+        try:
+            unknown -= own_settings(str(flat.get("architecture", "paper"))).keys()
+        except PickNetError as reason:  # the captioner whose settings they may be is not there
+            raise ConfigError(str(reason)) from reason
+    if unknown:
         raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
     return Config().changed(**flat)
 

@@ -18,7 +18,8 @@ from ..core.registry import Registry
 from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import PAD
-from .captioner import CAPTIONERS, caption, make_captioner, repeated, teach
+from .captioner import (
+    CAPTIONERS, Captioner, caption, make_captioner, repeated, teach)
 from .cider import Cider
 from .decoder import caption_loss
 from .encoder import pick_frames
@@ -30,10 +31,6 @@ from .rewards import Reward, Rewards, limits_at, within_limits
 # %% auto #0
 __all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Lessons', 'Supervision', 'Environment', 'Trials', 'Reinforcement',
            'Adaptation', 'caption_videos', 'Validation', 'with_captioner', 'Recipe', 'recipes']
-
-# %% ../../nbs/method/09_stages.ipynb #7e7ce7a3
-import picknet_nb.systems.ta, picknet_nb.systems.ms_rnn, picknet_nb.systems.hrne
-import picknet_nb.systems.s2vt, picknet_nb.systems.lstm_e
 
 # %% ../../nbs/method/09_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -136,8 +133,7 @@ class Supervision(Lessons):
         loss = caption_loss(logits, words, self.config.training.label_smoothing,
                             self.weights_of(captions))
         measures = {"loss": loss.detach()}
-        if hasattr(self.captioner, "extra_loss"):
-            extra = self.captioner.extra_loss(rows, words)
+        if (extra := self.captioner.extra_loss(rows, words)) is not None:
             loss, measures = loss + extra, {**measures, "extra": extra.detach()}
         return loss, measures
 
@@ -363,8 +359,8 @@ def with_captioner(
     architecture: str,  # the name of a registered captioner
 ) -> Config:
     "The settings with another captioner, and as that one can use them."
-    fitting = getattr(CAPTIONERS.find(architecture), "fitting", lambda settings: settings)
-    return replace(config, captioner=replace(fitting(config.captioner), architecture=architecture))
+    fitting = getattr(CAPTIONERS.find(architecture), "fitting", Captioner.fitting)
+    return replace(config, captioner=fitting(config.captioner)).changed(architecture=architecture)
 
 # %% ../../nbs/method/09_stages.ipynb #ee5bf898
 @dataclass(frozen=True)

@@ -39,6 +39,9 @@ __all__ = ['LASTS', 'RunError', 'save_weights', 'load_weights', 'fingerprint', '
            'newest_weights', 'load_run', 'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint',
            'restore']
 
+# %% ../../nbs/training/01_runs.ipynb #7e7ce7a3
+import picknet_nb.systems
+
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
 class RunError(FileError):
     "A run folder that cannot be used, and why."

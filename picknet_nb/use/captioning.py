@@ -425,7 +425,7 @@ class Memory:
     def __init__(self, captioner: nn.Module, window: int = 0):
         self.captioner, self.grown = captioner, None
         self.recent = (
-            None if hasattr(captioner, "grow") and not window else deque(maxlen=window or 64)
+            None if captioner.grow and not window else deque(maxlen=window or 64)
         )
 
     @torch.no_grad()
