@@ -20,7 +20,7 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.method.stages import recipes
+from picknet_nb.method.recipes import recipes
 from picknet_nb.training.train import train
 from picknet_nb.measure.reproduction import open_data
 from picknet_nb.measure.scoring import LEADER

@@ -3,8 +3,8 @@ _HOMES = {  # where each public name is defined; it is imported when it is first
     "interface.python": ("caption", "load", "prepare", "train", "reproduce"),
     "method.captioner": ("CAPTIONERS",),
     "method.pickers": ("PICKERS",),
-    "method.rewards": ("REWARD_KINDS",),
-    "method.stages": ("ROWS",),
+    "method.rewards": ("REWARDS",),
+    "method.recipes": ("ROWS",),
     "data.backbones": ("CNNS",),
 }
 __all__ = [name for names in _HOMES.values() for name in names]

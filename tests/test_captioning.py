@@ -23,7 +23,8 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
-from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
+from picknet_nb.method.recipes import Recipe, recipes
+from picknet_nb.method.stages import caption_videos, frame_choice
 from picknet_nb.training.models import find_model
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use import captioning

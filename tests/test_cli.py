@@ -26,7 +26,7 @@ from picknet_nb.data.corpus import Corpus
 from picknet_nb.world import world
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
-from picknet_nb.method.stages import ROWS
+from picknet_nb.method.recipes import ROWS
 from picknet_nb.training import train as training
 from picknet_nb.training.runs import save_checkpoint
 from picknet_nb.use import captioning, drawing

@@ -28,7 +28,7 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
-from picknet_nb.method.stages import Recipe
+from picknet_nb.method.recipes import Recipe
 from picknet_nb.training.models import find_model
 from picknet_nb.use import page as module
 from picknet_nb.use.captioning import example_run, load_captioner

@@ -17,7 +17,8 @@ from picknet_nb.world.shapes import make_story
 from picknet_nb.world.world import write_clip
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.method.stages import Model, Recipe, caption_videos, frame_choice
+from picknet_nb.method.recipes import Recipe
+from picknet_nb.method.stages import Model, caption_videos, frame_choice
 from picknet_nb.training import models
 from picknet_nb.training.models import Speech, describe_model, export_model, find_model, read_card
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights

@@ -980,8 +980,8 @@ def test_every_function_is_named_here():
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams "
                  "Tables ngram_weights reference_norms build_tables find look_up "
         "running_number clipped_dot similarity",
-        "rewards": "OwnReward REWARDS REWARD_KINDS Rewards cider_for paper_reward reward_for "
-                   "reward_of",
+        "rewards": "FunctionReward REWARD_WEIGHTS REWARDS Earned cider_for paper_reward "
+                   "reward_for reward_from",
         "reinforce": "",
     }
     source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here)).split(

@@ -24,7 +24,8 @@ from picknet_nb.method.decoder import caption_loss
 from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.method.stages import Model, Recipe, frame_choice, with_captioner
+from picknet_nb.method.recipes import Recipe, with_captioner
+from picknet_nb.method.stages import Model, frame_choice
 from picknet_nb.systems.lstm_e import Pooled
 from picknet_nb.systems.s2vt import SHUT, ContinuedLSTM, moved_to_the_end
 from picknet_nb.systems.ta import Paragraph, product

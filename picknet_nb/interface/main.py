@@ -295,7 +295,7 @@ def same_as_noted(
 def recipe_of(folder: Path, row: Optional[str], picks: Optional[int], was) -> object:
     """The recipe that row and picks ask for; that of a run that goes on must be the one it was
     begun with."""
-    from picknet_nb.method.stages import ROWS, recipes
+    from picknet_nb.method.recipes import ROWS, recipes
     from picknet_nb.training.runs import RunError
     from picknet_nb.measure.reproduction import check_rows, takes_a_number
     from picknet_nb.measure.scoring import LEADER
@@ -303,12 +303,12 @@ def recipe_of(folder: Path, row: Optional[str], picks: Optional[int], was) -> ob
     check_rows([row] if row else [])
     count = was.picks if was and isinstance(was.picks, int) else 6
     name = (
-        next((name for name, recipe in recipes(count).items() if recipe == was), None)
+        next((name for name, recipe in recipes(count).items() if recipe.applied() == was), None)
         if was
         else LEADER
     )
     recipe = recipes(picks or count).get(row or name, was)
-    if was and recipe != was:
+    if was and recipe.applied() != was:
         begun = (
             f"--row '{name}'{f' --picks {count}' * takes_a_number(name)}"
             if name
@@ -322,13 +322,13 @@ def recipe_of(folder: Path, row: Optional[str], picks: Optional[int], was) -> ob
         raise PickNetError(
             f"--picks is for {', '.join(most)} and {last}: '{row or name}' takes no such number"
         )
-    return recipe
+    return was or recipe
 
 # %% ../../nbs/interface/07_main.ipynb #3950ebb1
 def picking_with(label: str, row: Optional[str], picks: Optional[int], was=None) -> object:
     "The recipe of a captioner that is taught on the frames of this picker."
     from picknet_nb.method.pickers import parse_label
-    from picknet_nb.method.stages import Recipe
+    from picknet_nb.method.recipes import Recipe
 
     if row or picks:
         raise PickNetError(

@@ -19,8 +19,8 @@ from ..data.datasets import prepare_videos, read_captions, read_splits
 from ..data.extraction import list_videos
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
-from ..method.rewards import REWARD_KINDS
-from ..method.stages import Recipe, recipes
+from ..method.recipes import Recipe, recipes
+from ..method.rewards import REWARDS
 from ..training.train import train as train_run
 from ..use.captioning import Caption, VideoCaptioner, load as load_speaker, load_captioner
 from ..use.drawing import shown_in_notebooks
@@ -143,7 +143,7 @@ def train(
     if captioner:
         settings["architecture"] = name_of(CAPTIONERS, captioner)
     if reward:
-        settings["reward"] = name_of(REWARD_KINDS, reward)
+        settings["reward"] = name_of(REWARDS, reward)
     config = check_changes(preset(scale), settings)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     corpus = (

@@ -24,7 +24,7 @@ from ..core.processes import Pool
 from ..core.settings import Config, preset
 from ..data.corpus import Corpus
 from ..data.video import import_pyplot
-from ..method.stages import Recipe
+from ..method.recipes import Recipe
 from ..training.train import train
 from .reproduction import (
     check_changes, check_scorers, check_split, circumstances, measure_row, minutes_of, open_data,

@@ -40,8 +40,8 @@ from ..core.settings import (
 from ..data.corpus import Corpus
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS
-from ..method.stages import (
-    ROWS, Model, Recipe, caption_videos, frame_choice, recipes, with_captioner)
+from ..method.recipes import ROWS, Recipe, recipes, with_captioner
+from ..method.stages import Model, caption_videos, frame_choice
 from ..training.diagnostics import signs_of
 from ..training.forecast import forecast, foresee_table, something_smaller
 from ..training.runs import RunError, fingerprint, learned_from, load_run, open_run

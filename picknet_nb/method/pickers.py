@@ -273,7 +273,9 @@ def make_picker(
 def parse_label(label: str) -> tuple[str, int | float | None]:
     "Name and number from a label, as files of the first edition have it."
     name, _, number = label.rpartition("-")
-    if not name or not number.replace(".", "", 1).isdigit():
+    digits = number.replace(".", "", 1)
+    # isdigit alone is also true of ², which is not a number
+    if not name or not (digits.isascii() and digits.isdigit()):
         return label, None
     if "." not in number: return name, int(number)
     return "chance" if name == "random" else name, float(number)

@@ -31,9 +31,9 @@ from ..data.text import PAD
 from ..method.extras import ExtendedSupervision, Shadow
 from ..method.pickers import make_picker
 from ..method.policy import Policy
-from ..method.rewards import REWARD_KINDS, Reward, cider_for, reward_for
-from ..method.stages import (
-    Adaptation, Model, Recipe, Reinforcement, Validation, frame_choice)
+from ..method.recipes import Recipe
+from ..method.rewards import REWARDS, Reward, cider_for, reward_for
+from ..method.stages import Adaptation, Model, Reinforcement, Validation, frame_choice
 from .diagnostics import seen, warn_if_due
 from .runs import (
     Progress, RunError, Trainer, load_run, load_weights, open_run, read_about, restore,
@@ -623,7 +623,7 @@ def train(
     # what a clip is, the corpus says
     folder, config = Path(folder), replace(recipe.settings(config), clip=corpus.settings)
     check_picker(recipe, corpus)
-    REWARD_KINDS.find(config.policy.reward)  # an unknown one is refused now, not after stage one
+    REWARDS.find(config.policy.reward)  # an unknown one is refused now, not after stage one
     check_groups(corpus, config)
     check_size(config, corpus)
     first = rank_and_world()[0] == 0

@@ -19,7 +19,8 @@ from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import Vocabulary
 from ..method.captioner import make_captioner
-from ..method.stages import Model, Recipe
+from ..method.recipes import Recipe
+from ..method.stages import Model
 
 # %% auto #0
 __all__ = ['BOX', 'StartError', 'find_start', 'rows_of_words', 'matched_rows', 'check_alike', 'Start', 'read_start']

@@ -31,7 +31,8 @@ from ..world.world import write_examples
 from ..method.captioner import beam as search_beam, growing, without_dropout
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
-from ..method.stages import Model, Recipe, recipes
+from ..method.recipes import Recipe, recipes
+from ..method.stages import Model
 from ..training.models import Speech, find_model, new_folder
 from ..training.runs import RunError, load_run
 from ..measure.tables import data_folder

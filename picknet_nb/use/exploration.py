@@ -25,7 +25,7 @@ from ..data.video import Clip, VideoError
 from ..method.cider import Cider
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
 from ..method.policy import Policy, glance_differences, last_picks, project, walk
-from ..method.rewards import Reward, Rewards, measure_diversity
+from ..method.rewards import Earned, Reward, measure_diversity
 from .captioning import Eye, VideoCaptioner, check_threshold, find_videos
 
 # %% auto #0
@@ -227,7 +227,7 @@ class Judge:
         viewing: Viewing,
         words: Tensor,  # int64 (picks, time): the caption after each pick
         picks: Tensor,  # bool (frames,)
-    ) -> Rewards:
+    ) -> Earned:
         "What the picks so far are worth, after each of them."
         so_far = first_picks(picks)
         reward = Reward(self.settings, self.cider, viewing.diversity_scale)
@@ -251,10 +251,10 @@ class Outcome:
     probabilities: Tensor    # (frames,)
     captions: list[str]      # after each pick
     # what it earns, which takes a look at every frame
-    judged: Callable[[], Rewards] = field(repr=False)
+    judged: Callable[[], Earned] = field(repr=False)
 
     @cached_property
-    def rewards(self) -> Rewards:
+    def rewards(self) -> Earned:
         "After each pick, (picks,)."
         return self.judged()
 
@@ -316,7 +316,7 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = Tru
     last, count = int(last_picks(outcome.picks)[frame]), outcome.so_far(frame)
     glance, last_glance = viewing.glances[frame].cpu(), viewing.glances[last].cpu()
     rewards = (
-        {name: getattr(outcome.rewards, name)[count - 1].item() for name in Rewards._fields}
+        {name: getattr(outcome.rewards, name)[count - 1].item() for name in Earned._fields}
         if judged
         else None
     )
