@@ -323,13 +323,19 @@ def group_of(
 def _settings_class(own: tuple[tuple[str, Field], ...]) -> type[CaptionerSettings]:
     "`CaptionerSettings` with the fields that a captioner declares itself."
     if taken := {name for name, _ in own} & _GROUP_OF.keys():
-        raise ConfigError(f"a captioner cannot declare {', '.join(sorted(taken))}: there is such a "
-                          "setting already")
+        raise ConfigError(
+            f"a captioner cannot declare {', '.join(sorted(taken))}: there is such a "
+            "setting already"
+        )
     # a field belongs to one class, so each class gets a copy
-    copies = [(name, type(each.default), field(default=each.default, metadata=each.metadata))
-              for name, each in own]
+    copies = [
+        (name, type(each.default), field(default=each.default, metadata=each.metadata))
+        for name, each in own
+    ]
     bases = (CaptionerSettings,)
-    return make_dataclass("CaptionerSettings", copies, bases=bases, frozen=True) if own else bases[0]
+    return (
+        make_dataclass("CaptionerSettings", copies, bases=bases, frozen=True) if own else bases[0]
+    )
 
 
 def with_own(

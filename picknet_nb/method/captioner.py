@@ -16,12 +16,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import first_state, full_precision, fused
+from ..core.gpu import full_precision, fused
 from ..core.registry import Registry
 from ..core.settings import CaptionerSettings, with_own
 from ..data.text import BOS, EOS, PAD
 from .decoder import NEVER, Decoder, Draws, Weights, draw_chances, gumbel
 from .encoder import Encoder, EncoderState, Picked, pick_frames
+from .recurrence import first_state
 
 # %% auto #0
 __all__ = ['CAPTIONERS', 'Captioner', 'as_captioner', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'next_word',

@@ -12,10 +12,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..core.gpu import full_precision, lstm_cell, lstm_cell_gradient, working_type
+from ..core.gpu import full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS, PaperCaptioner
 from ..method.encoder import Encoder, FrameModel, Picked
+from ..method.recurrence import lstm_cell, lstm_cell_gradient
 from .ta import Frames, TemporalAttention, product
 
 # %% auto #0

@@ -14,11 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import LSTMScan, first_state, full_precision, lstm_cell
+from ..core.gpu import full_precision
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..data.text import SPECIALS
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
+from ..method.recurrence import LSTMScan, first_state, lstm_cell
 from .ta import Speaker, product, without_mentions
 
 # %% auto #0

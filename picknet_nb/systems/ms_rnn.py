@@ -13,12 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.gpu import LSTMScan, full_precision, working_type
+from ..core.gpu import full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..data.text import BOS, PAD, SPECIALS
 from ..method.captioner import CAPTIONERS, PaperCaptioner, Seen, repeated, teach_by_step
 from ..method.decoder import dropout_scale
 from ..method.encoder import Encoder, EncoderState, Picked, lstm_step
+from ..method.recurrence import LSTMScan
 from .hrne import State
 from .ta import product, without_mentions
 

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..core.gpu import first_state, lstm_cell, lstm_cell_gradient, turned, working_type
+from ..core.gpu import working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
+from ..method.recurrence import first_state, lstm_cell, lstm_cell_gradient, turned
 from .ta import Speaker, product
 
 # %% auto #0

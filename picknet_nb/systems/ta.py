@@ -13,12 +13,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import (
-    GRUScan, first_state, full_precision, lstm_cell, move_state, open_gates, working_type)
+from ..core.gpu import full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..data.text import BOS, PAD
 from ..method.captioner import CAPTIONERS, teach_by_step
 from ..method.encoder import Picked
+from ..method.recurrence import GRUScan, first_state, lstm_cell, move_state, open_gates
 
 # %% auto #0
 __all__ = ['Frames', 'attend', 'product', 'without_mentions', 'Speaker', 'AttentionNetworks', 'Moving', 'TemporalAttention',
