@@ -55,7 +55,7 @@ def _check_fields(group) -> None:
 
 
 def _outside(value, about, low, high, above, below, choices) -> str:
-    "What is wrong with a value, in words; nothing if it is within its range."
+    "What is wrong with a value, as the end of a sentence; empty if it is within its range."
     if choices and value not in choices:
         return f"must be one of {', '.join(choices)}, not {value!r}"
     if type(value) is float and not abs(value) < float("inf"):
@@ -76,9 +76,9 @@ def _outside(value, about, low, high, above, below, choices) -> str:
 # %% ../../nbs/core/02_settings.ipynb #c4d55929
 @dataclass(frozen=True)
 class ClipSettings:
-    "What a clip and a caption are: stored with a corpus, and not to be set when training."
+    "What a clip and a caption are: stored with a corpus, and fixed while training."
     frames: int = setting(30, "4.3: equally spaced frames of a clip")
-    cnn: str = setting("resnet152", "4.3: the network whose features a frame is known by")
+    cnn: str = setting("resnet152", "4.3: the image network that turns a frame into features")
     glance_size: int = setting(56, "4.5: side of the grey image the policy compares")
     glance: str = setting(
         "grey",
@@ -114,8 +114,8 @@ class CaptionerSettings:
     )
     mention_weight: float = setting(
         0.0,
-        "ours: weight of a loss by which the video vector alone says which words people "
-        "use of its clip", low=0)
+        "ours: weight of a loss that predicts a clip's words from its video vector alone "
+        "(multi-label word prediction)", low=0)
 
     def __post_init__(self):
         _check_fields(self)
@@ -141,7 +141,7 @@ class PolicySettings:
     penalty: float = setting(-1.0, "4.5: R^-, the reward of too few or too many picks")
     min_picks: int = setting(3, "3.2.2: fewer earn the penalty")
     first_max_picks: int = setting(10, "3.2.2: more earn the penalty, at first; a third of 30")
-    final_max_picks: int = setting(7, "4.5: tau, the same in the end")
+    final_max_picks: int = setting(7, "4.5: tau, the limit after shrink_epochs")
     shrink_epochs: int = setting(
         30, "ours: epochs in which the upper limit goes from first to final", low=0)
     reward_eos: bool = setting(True, "ours: <eos> counts as a word in the reward")
@@ -151,7 +151,7 @@ class PolicySettings:
         choices=("greedy", "others"),
     )
     rollouts: int = setting(1, "3.3: Monte-Carlo samples of picks for each clip")
-    entropy_weight: float = setting(0.0, "ours: reward for a policy that stays undecided")
+    entropy_weight: float = setting(0.0, "ours: weight of the policy's entropy in its reward")
     threshold: float = setting(
         0.5, "3.2.1: at test time, pick where p(pick) is larger: the argmax", low=0, high=1)
 
@@ -167,10 +167,10 @@ class PolicySettings:
 # %% ../../nbs/core/02_settings.ipynb #19eebd73
 @dataclass(frozen=True)
 class TrainingSettings:
-    "How both are taught."
+    "How captioner and policy are trained."
     batch_size: int = setting(128, "4.5: captions, or clips, in a step; 256 on MSR-VTT")
     captions_together: int = setting(
-        1, "ours: so many captions of a batch belong to one clip, which is encoded once")
+        1, "ours: this many captions of a batch belong to one clip, which is encoded once")
     supervision_rate: float = setting(
         3e-4, "4.5: Adam's learning rate in stage one, words", above=0)
     reinforcement_rate: float = setting(3e-4, "4.5: ... in stage two, picks", above=0)
@@ -185,36 +185,36 @@ class TrainingSettings:
         0.0, "ours: share of each word's target that goes to all other words", low=0, high=1)
     feedback_step: float = setting(
         0.05, "ours: growth of the scheduled-sampling probability", low=0, high=1)
-    feedback_every: int = setting(5, "ours: ... every so many epochs")
+    feedback_every: int = setting(5, "ours: ... each time this many epochs have passed")
     feedback_most: float = setting(0.25, "ours: ... up to here", low=0, high=1)
     supervision_picks: int = setting(
-        0, "ours: train stage one on so many random frames; 0: on all, as in the paper", low=0)
+        0, "ours: train stage one on this many random frames; 0: on all, as in the paper", low=0)
     varied_picks: bool = setting(
         False, "ours: train stage one on one to all frames, another number for each clip")
     consensus: float = setting(
         0.0,
         "ours: how much more a caption counts that agrees with its clip's others; 0: all "
-        "alike", low=0)
+        "count the same", low=0)
     word_epochs: int = setting(
         0,
-        "ours: epochs after stage one in which the captioner's own words are rewarded, at "
+        "ours: epochs of self-critical training (SCST) after stage one, at "
         "adaptation_rate", low=0)
     word_weight: float = setting(
-        0.9, "ours: share of the rewarded words in the loss of those epochs", low=0, high=1)
+        0.9, "ours: share of the self-critical loss in those epochs", low=0, high=1)
     keep: str = setting(
         "best",
         '3.3: a stage leaves the weights of its "best" validation score, or its "last" '
         'ones', choices=("best", "last"))
     patience: int = setting(
-        0, "ours: stop a stage after so many epochs without a better score; 0: never", low=0)
+        0, "ours: stop a stage after this many epochs without a better score; 0: never", low=0)
     average_weights: float = setting(
         0.0,
         "ours: decay of a running average of the weights used for scoring; 0: none", low=0, high=1)
     seed: int = setting(0, "ours: of all random numbers", low=0, high=2**63 - 1)
     start_from: str = setting(
         "",
-        "ours: a model that stage one begins with: one in the box by its name, or the "
-        "folder of a run")
+        "ours: a model that stage one begins with: a bundled one by its name, or the folder "
+        "of a run")
 
     def __post_init__(self):
         _check_fields(self)
@@ -476,7 +476,7 @@ FORMER_NAMES = {"full": "paper"}
 
 
 def present_name(name: str) -> str:
-    "What a preset or scale is called now; a former name is still understood, with a warning."
+    "The present name of a preset; a former name is accepted, with a warning."
     if name in FORMER_NAMES:
         warnings.warn(f"{name!r} is called {FORMER_NAMES[name]!r} now", FutureWarning, stacklevel=3)
     return FORMER_NAMES.get(name, name)
