@@ -12,12 +12,12 @@ import json
 import torch
 from common import ROOT, device_name, median_ms, origin, write_result
 
-from picknet_nb.core.gpu import walk_by_table
 from picknet_nb.method.pickers import (
     Clips, centre_distances, frame_distances, greedy_start, kmeans, kmeans_shares)
 from picknet_nb.method.policy import (
     Policy, glance_differences, last_picks, pair_logits, path_logits, project, walk, walk_by_frame,
     walk_by_scan)
+from picknet_nb.method.recurrence import walk_by_table
 
 
 def captured(step):

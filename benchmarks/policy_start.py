@@ -18,11 +18,12 @@ import torch
 from common import ROOT, origin, write_result
 from tqdm import tqdm
 
-from picknet_nb.core.gpu import walk_by_table
 from picknet_nb.core.settings import Config, preset
 from picknet_nb.data.corpus import Corpus
+from picknet_nb.method.recipes import recipes
+from picknet_nb.method.recurrence import walk_by_table
 from picknet_nb.method.rewards import Reward, measure_diversity, within_limits
-from picknet_nb.method.stages import Model, Reinforcement, recipes
+from picknet_nb.method.stages import Model, Reinforcement
 from picknet_nb.training.train import Step, epoch_order
 
 

@@ -491,7 +491,7 @@ def load_corpus(folder: Path, videos: int = 10_000) -> dict:
     import torch
     from picknet_nb.core.settings import preset
     from picknet_nb.data.corpus import Corpus, Rows, write_corpus
-    from picknet_nb.method.stages import Recipe
+    from picknet_nb.method.recipes import Recipe
     from picknet_nb.training.train import train
 
     torch.manual_seed(0)

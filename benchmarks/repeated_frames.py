@@ -20,7 +20,7 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.method.stages import recipes
+from picknet_nb.method.recipes import recipes
 from picknet_nb.training.train import LEADER, open_data, train
 
 

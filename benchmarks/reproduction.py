@@ -23,8 +23,9 @@ from picknet_nb.data.corpus import Corpus
 from picknet_nb.method.decoder import dropout_scale
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.policy import glance_differences
+from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
-from picknet_nb.method.stages import Model, Reinforcement, Supervision, frame_choice, recipes
+from picknet_nb.method.stages import Model, Reinforcement, Supervision, frame_choice
 from picknet_nb.training.train import Step, epoch_order, joined, open_data
 from picknet_nb.measure.metrics import meteor_process, score_many
 

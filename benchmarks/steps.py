@@ -23,8 +23,9 @@ from picknet_nb.core.settings import preset
 from picknet_nb.data.text import PAD
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
-from picknet_nb.method.stages import Adaptation, Model, Reinforcement, frame_choice, recipes
+from picknet_nb.method.stages import Adaptation, Model, Reinforcement, frame_choice
 from picknet_nb.training.train import Step, epoch_order, places_of
 from picknet_nb.measure.experiments import shared_gpu
 

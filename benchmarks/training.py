@@ -19,8 +19,9 @@ from common import ROOT, origin, write_result
 from picknet_nb.core.settings import ClipSettings, preset
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import Vocabulary
+from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
-from picknet_nb.method.stages import Model, recipes
+from picknet_nb.method.stages import Model
 from picknet_nb.training.runs import Trainer
 from picknet_nb.training.train import adapt, reinforce, supervise
 

@@ -304,7 +304,7 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
         ("../world/01_shapes.ipynb#A-clip", "../world/01_shapes.html#a-clip"),
         ("#One,-two?", "#one-two"),
         ("11_extras.ipynb#Weights-(EMA)", "../method/11_extras.html#weights-ema"),
-        ("../../picknet_nb/core/gpu.py#LSTMScan", "../api/core.gpu.html#LSTMScan"),
+        ("../../picknet_nb/core/gpu.py#Captured", "../api/core.gpu.html#Captured"),
         ("../images/method.png", "../images/method.png"),
         ("https://arxiv.org", "https://arxiv.org"),
         (

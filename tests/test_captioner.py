@@ -1,6 +1,7 @@
 """What the notebooks of encoder, decoder and capture do not tell: odd shapes, many random cases,
 and the traps of autocast."""
 import copy
+import json
 import pickle
 import warnings
 
@@ -10,13 +11,14 @@ import torch.nn.functional as F
 from hypothesis import given, settings, strategies as st
 from torch.testing import assert_close
 
-from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.gpu import Captured, fused, make_adam, rewound
-from picknet_nb.core.settings import preset
+from picknet_nb.core.settings import (
+    ConfigError, load_config, preset, save_config, setting, settings_from)
 from picknet_nb.data.text import BOS, EOS, PAD
 from picknet_nb.method.captioner import (
-    CAPTIONERS, PaperCaptioner, Seen, beam, caption, generate, greedy, growing, make_captioner,
-    repeated, sample, teach, teach_by_step)
+    CAPTIONERS, Captioner, PaperCaptioner, Seen, beam, caption, generate, greedy, growing,
+    make_captioner, repeated, sample, teach, teach_by_step)
 from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, draw_chances, plain_logits
 from picknet_nb.method.encoder import Encoder, compact, pick_frames
 
@@ -459,3 +461,107 @@ def test_the_scores_of_a_beam_are_those_of_its_words():
         assert_close(
             scores[:, place], told.gather(-1, said[..., None])[..., 0].where(said != PAD, 0).sum(1)
         )
+
+
+class Windowed(Captioner):
+    "Means of windows of frames, said by a GRU; how long a window is, is a setting of its own."
+    settings = {"window": setting(4, "ours: frames in a window", low=2, high=30),
+                "sharpness": setting(1.0, "ours: factor of the logits", above=0)}
+
+    def __init__(self, settings, feature_dims, vocabulary_size):
+        super().__init__()
+        self.window, self.sharpness = settings.window, settings.sharpness
+        self.see = torch.nn.Linear(self.window * feature_dims, settings.hidden)
+        self.words = torch.nn.Embedding(vocabulary_size, settings.hidden)
+        self.cell = torch.nn.GRUCell(settings.hidden, settings.hidden)
+        self.output = torch.nn.Linear(settings.hidden, vocabulary_size)
+
+    def encode(self, picked):
+        features = picked.features.float()
+        rest = -features.shape[1] % self.window
+        windows = torch.nn.functional.pad(features, (0, 0, 0, rest)).unfold(
+            1, self.window, self.window
+        )
+        return self.see(windows.flatten(2)).mean(1)
+
+    def start(self, memory): return memory
+
+    def step(self, word, state, memory):
+        state = self.cell(self.words(word), state)
+        return state, self.sharpness * self.output(state)
+
+
+def test_what_a_captioner_leaves_out_has_a_default(monkeypatch):
+    monkeypatch.setitem(CAPTIONERS, "windowed", Windowed)
+    monkeypatch.setitem(CAPTIONERS, "attentive", Attentive)
+    features, picks, words = some_clips()
+    for name in ("windowed", "attentive"):  # one that inherits from `Captioner`, one that does not
+        config = preset("smoke", architecture=name)
+        captioner = make_captioner(config.captioner, 12, 30).eval()
+        assert type(captioner) is CAPTIONERS[name]
+        memory = captioner.encode(pick_frames(features, picks))
+        assert captioner.ready(memory) is memory and captioner.grow is None
+        assert captioner.draws(2, 3) is None and captioner.extra_loss(memory, words) is None
+        assert_close(captioner.teach(memory, words), teach_by_step(captioner, memory, words))
+        found, scores = beam(captioner, memory, 3, 6, best=3)
+        assert torch.equal(captioner.rescore(memory, found, scores), scores)
+
+
+@pytest.mark.parametrize("base", [torch.nn.Module, Captioner])
+@pytest.mark.parametrize("missing", ["encode", "start", "step"])
+def test_a_captioner_without_one_of_its_three_methods_is_an_error_when_it_is_made(
+    base, missing, monkeypatch
+):
+    methods = {name: lambda self, *_: None for name in ("encode", "start", "step")
+               if name != missing}
+    kind = type("Half", (base,), methods | {"__init__": lambda self, *_: base.__init__(self)})
+    monkeypatch.setitem(CAPTIONERS, "half", kind)
+    with pytest.raises(PickNetError, match=f"the captioner 'half' has no `{missing}`: it needs"):
+        make_captioner(preset("smoke", architecture="half").captioner, 12, 30)
+
+
+def test_a_setting_of_a_captioner_s_own_is_set_checked_stored_and_read(monkeypatch, tmp_path):
+    monkeypatch.setitem(CAPTIONERS, "windowed", Windowed)
+    config = preset("smoke", architecture="windowed", window=6, hidden=32)
+    assert config.captioner.window == 6 and config.captioner.sharpness == 1.0
+    assert config.flat()["window"] == 6 and "window=6" in repr(config)
+    captioner = make_captioner(config.captioner, 12, 30)
+    assert captioner.see.in_features == 6 * 12  # a setting that is accepted has an effect
+    path = save_config(config, tmp_path/"config.json")
+    assert json.loads(path.read_text())["captioner"]["window"] == 6
+    assert load_config(path) == config == settings_from(config.flat())
+    assert pickle.loads(pickle.dumps(config)) == config == copy.deepcopy(config)
+    assert config.changed(dropout=0.2).captioner.window == 6
+    assert config.changed(window=8).captioner.window == 8
+    for changes, said in (({"window": 1}, "window must be 2 or more"),
+                          ({"window": 2.5}, "window must be int"),
+                          ({"sharpness": 0.0}, "sharpness must be more than 0"),
+                          ({"windoww": 3}, "no such setting: 'windoww'; did you mean window")):
+        with pytest.raises(ConfigError, match=said):
+            config.changed(**changes)
+
+
+def test_a_setting_of_one_captioner_is_unknown_to_another(monkeypatch, tmp_path):
+    monkeypatch.setitem(CAPTIONERS, "windowed", Windowed)
+    config = preset("smoke", architecture="windowed", window=6)
+    assert config.changed(architecture="paper") == preset("smoke")
+    for attempt in (lambda: preset("smoke", window=4),
+                    lambda: config.changed(architecture="paper", window=4),
+                    lambda: settings_from({"window": 4})):
+        with pytest.raises(ConfigError, match="no such setting: .?window"):
+            attempt()
+    # a file from before the captioner had this setting gets the default
+    old = preset("smoke", architecture="windowed").flat()
+    del old["window"]
+    assert settings_from(old).captioner.window == 4
+    path = save_config(config, tmp_path/"config.json")
+    monkeypatch.delitem(CAPTIONERS, "windowed")
+    with pytest.raises(FileError, match="config.json: no captioner 'windowed'.*--use MODULE"):
+        load_config(path)
+
+
+def test_a_captioner_cannot_declare_a_setting_that_there_is(monkeypatch):
+    monkeypatch.setattr(Windowed, "settings", {"hidden": setting(3, "ours: another size")})
+    monkeypatch.setitem(CAPTIONERS, "windowed", Windowed)
+    with pytest.raises(ConfigError, match="a captioner cannot declare hidden"):
+        preset("smoke", architecture="windowed")

@@ -27,7 +27,8 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
-from picknet_nb.method.stages import Recipe, caption_videos, frame_choice, recipes
+from picknet_nb.method.recipes import Recipe, recipes
+from picknet_nb.method.stages import caption_videos, frame_choice
 from picknet_nb.training.models import (
     Decoding, example_run, export_model, find_model, find_run, has_both_rewards)
 from picknet_nb.training.runs import RunError, load_run, save_weights

@@ -20,12 +20,13 @@ from toys import film, invoked
 
 from picknet_nb.core import printing as terminal
 from picknet_nb.core.files import PickNetError, write_whole
+from picknet_nb.core.registry import USED
 from picknet_nb.core.settings import explanations
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.world import world
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
-from picknet_nb.method.stages import ROWS
+from picknet_nb.method.recipes import ROWS
 from picknet_nb.training import train as training
 from picknet_nb.training.models import example_run, find_run
 from picknet_nb.training.runs import save_checkpoint
@@ -562,7 +563,7 @@ def own(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield tmp_path
     sys.modules.pop("my_own", None)
-    terminal.USED.clear()
+    USED.clear()
     for registry, content in zip(registries, before):
         registry.clear()
         registry.update(content)

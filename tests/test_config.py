@@ -5,12 +5,15 @@ import os
 import subprocess
 import sys
 from dataclasses import asdict, fields
+from functools import partial
 
 import pytest
 
 from picknet_nb.core.files import FileError, PickNetError, first_few, locked
+from picknet_nb.core.registry import Registry
 from picknet_nb.core.settings import (
-    Config, ConfigError, Registry, group_of, load_config, preset, save_config, settings_from)
+    Config, ConfigError, group_of, load_config, preset, save_config, settings_from)
+from picknet_nb.method.pickers import PICKERS, make_picker
 
 
 @pytest.mark.parametrize("changes, said", [
@@ -87,12 +90,67 @@ def test_the_preset_of_the_paper_has_the_numbers_that_the_paper_prints():
         assert preset("full") == preset("paper")
 
 
+def test_the_preset_of_a_compared_captioner_needs_no_other_import():
+    code = ("from picknet_nb.core.settings import preset; import sys; "
+            "assert 'torch' not in sys.modules; print(preset('ta').captioner.architecture)")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "ta\n"
+    with pytest.raises(ConfigError, match="no preset 'tb': choose one of .*improved.*, ruc-uva"):
+        preset("tb")
+
+
 def test_registries_name_what_there_is():
     things = Registry("thing")
     things.add("ball", round=True)(thing := lambda: 1)
-    assert things.find("ball") is thing and thing.round
+    assert things.find("ball") is thing and things.facts("ball") == {"round": True}
     with pytest.raises(PickNetError, match="no thing 'bal': did you mean ball"):
         things.find("bal")
+
+
+def test_one_function_under_two_names_keeps_the_facts_of_both():
+    make_picker_of = lambda: lambda clips: clips.glances[..., 0] > 0
+    PICKERS.add("bright, watched", looks_at="glances", random=False)(make_picker_of)
+    PICKERS.add("bright, guessed", looks_at="features", random=True)(make_picker_of)
+    try:
+        watched, guessed = make_picker("bright, watched"), make_picker("bright, guessed")
+    finally:
+        del PICKERS["bright, watched"], PICKERS["bright, guessed"]
+    assert (watched.looks_at, watched.random) == ("glances", False)
+    assert (guessed.looks_at, guessed.random) == ("features", True)
+
+
+def test_facts_belong_to_the_thing_that_was_registered_with_them():
+    things = Registry("thing")
+    things.add("ball", round=True)(lambda: 1)
+    kept = dict(things)
+    things["ball"] = lambda: 2  # another thing, of which nothing is known
+    assert things.facts("ball") == {}
+    things.clear(), things.update(kept)
+    assert things.facts("ball") == {"round": True}
+    with pytest.raises(PickNetError, match="no thing 'bal'"):
+        things.facts("bal")
+
+
+def test_a_name_that_is_taken_is_given_away_with_a_warning_that_names_both():
+    things = Registry("thing")
+
+    def ball(): return 1
+
+    def egg(): return 2
+
+    things.add("ball", round=True)(ball)
+    with pytest.warns(UserWarning, match="the thing 'ball' was .*[.]ball and is now .*[.]egg"):
+        things.add("ball", round=False)(egg)
+    assert things.find("ball") is egg and things.facts("ball") == {"round": False}
+
+
+def test_a_cell_that_is_run_again_registers_without_a_warning(recwarn):
+    things, cell = Registry("thing"), "def ball(size=1):\n    'A ball.'\n    return size\n"
+    for module in ("mine", "mine", "__main__", "mine"):  # and a notebook beside its module
+        exec(cell, space := {"__name__": module})
+        things.add("ball", round=True)(space["ball"])
+        things.add("small ball")(partial(space["ball"], 0.1))
+    assert not recwarn.list and things.find("ball") is space["ball"]
 
 
 def test_a_few_names_and_how_many_more():

@@ -23,7 +23,7 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.data import backbones as cnn, datasets
 from picknet_nb.data.video import read_clip
 from picknet_nb.world import world
-from picknet_nb.method import stages
+from picknet_nb.method import recipes
 from picknet_nb.training import train as training
 from picknet_nb.use import captioning, page as explorer, streams as streaming
 from picknet_nb.measure import (
@@ -180,9 +180,9 @@ def quick(desk, monkeypatch):
     monkeypatch.setattr(world, "SCALES", dict.fromkeys(world.SCALES, (8, 4, 4)))
     for module in (files, training, captioning, analysis, reproduction, compared, frontier):
         monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
-    kept = {name: stages.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
-    for name in set(stages.ROWS) - set(kept):
-        monkeypatch.delitem(stages.ROWS, name)
+    kept = {name: recipes.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
+    for name in set(recipes.ROWS) - set(kept):
+        monkeypatch.delitem(recipes.ROWS, name)
     load, frames = cnn.load_cnn, read_clip("film.mp4", 8, 224)
     monkeypatch.setattr(cnn, "load_cnn", lambda name, *others: load("tiny"))
     monkeypatch.setattr(experiments, "default_workers", lambda: 1)

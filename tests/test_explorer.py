@@ -28,8 +28,8 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
-from picknet_nb.method.rewards import REWARD_KINDS, reward_of
-from picknet_nb.method.stages import Recipe
+from picknet_nb.method.recipes import Recipe
+from picknet_nb.method.rewards import REWARDS, reward_from
 from picknet_nb.training.models import example_run, find_model
 from picknet_nb.use import page as module, server
 from picknet_nb.use.captioning import load_captioner
@@ -182,12 +182,14 @@ def test_a_picker_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
 
 
 def test_the_reward_is_the_one_that_the_run_was_trained_with(toy, tmp_path, monkeypatch):
-    thrifty = reward_of(lambda words, videos, features, picks: -picks.sum(1) - words.shape[1] / 99)
-    monkeypatch.setitem(REWARD_KINDS, "thrifty", thrifty)
+    thrifty = reward_from(
+        lambda words, videos, features, picks: -picks.sum(1) - words.shape[1] / 99
+    )
+    monkeypatch.setitem(REWARDS, "thrifty", thrifty)
     limits = dict(min_picks=1, first_max_picks=30, final_max_picks=30)
     found = {}
     for name in ("paper", "thrifty"):
-        run = store_run(tmp_path/name, toy/"videos", reward=name, **limits)
+        run = store_run(tmp_path / name, toy/"videos", reward=name, **limits)
         mine = Exploration(load_captioner(run, device="cpu"), Library(toy/"videos"))
         mine.choose("example.mp4")
         mine.frame = 29
@@ -202,7 +204,7 @@ def test_the_reward_is_the_one_that_the_run_was_trained_with(toy, tmp_path, monk
     mine.frame = 29
     uploaded = mine.moment().rewards
     assert uploaded["language"] is None and uploaded["total"] == own["total"]
-    monkeypatch.delitem(REWARD_KINDS, "thrifty")
+    monkeypatch.delitem(REWARDS, "thrifty")
     lost = Exploration(load_captioner(run, device="cpu"), Library(toy/"videos"))
     moment, outcome = lost.moment(), lost.outcome()
     assert moment.rewards is None and "no reward 'thrifty'" in moment.no_reward

@@ -31,7 +31,8 @@ from picknet_nb.data.datasets import (
 from picknet_nb.data.extraction import extract_folder, read_part, write_part
 from picknet_nb.data.text import Vocabulary
 from picknet_nb.data.video import read_clip, stream_frames
-from picknet_nb.method.stages import Model, Recipe
+from picknet_nb.method.recipes import Recipe
+from picknet_nb.method.stages import Model
 from picknet_nb.training.runs import open_run, save_weights
 from picknet_nb.measure import metrics
 

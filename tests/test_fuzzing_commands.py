@@ -26,7 +26,7 @@ from picknet_nb.data.backbones import CNNS, load_cnn
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.data.video import Clip
-from picknet_nb.method.stages import recipes
+from picknet_nb.method.recipes import recipes
 from picknet_nb.training import train as training
 from picknet_nb.training.train import open_data, train
 from picknet_nb.use.captioning import Caption

@@ -25,7 +25,8 @@ from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.printing import SOME_LEFT_OUT
 from picknet_nb.core.settings import preset
 from picknet_nb.world import world
-from picknet_nb.method.stages import Model, recipes
+from picknet_nb.method.recipes import recipes
+from picknet_nb.method.stages import Model
 from picknet_nb.training import runs
 from picknet_nb.training.runs import (
     RunError, change_settings, load_run, open_run, read_checkpoint, save_weights)

@@ -22,7 +22,8 @@ from picknet_nb.world.world import write_clip
 from picknet_nb.method import captioner
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.method.stages import Model, Recipe, caption_videos, frame_choice
+from picknet_nb.method.recipes import Recipe
+from picknet_nb.method.stages import Model, caption_videos, frame_choice
 from picknet_nb.training import models
 from picknet_nb.training.models import (
     BOX, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)

@@ -6,7 +6,6 @@ import email
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile

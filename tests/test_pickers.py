@@ -196,3 +196,10 @@ def test_an_answer_that_is_no_tensor_is_refused_by_name(monkeypatch):
     monkeypatch.setitem(PICKERS, "three", PICKERS.plain(lambda clips: 3))
     with pytest.raises(PickerError, match="three must give torch.bool .*, not int"):
         make_picker("three")(make())
+
+
+@pytest.mark.parametrize("label", ["uniform-²", "uniform-٣", "random-0.²"])
+def test_digits_that_are_no_numbers_are_part_of_a_name(label):
+    assert parse_label(label) == (label, None)
+    with pytest.raises(PickNetError, match=f"no picker '{label}'"):
+        make_picker(*parse_label(label))

@@ -6,9 +6,9 @@ import torch
 from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
-from picknet_nb.core.gpu import walk_by_table
 from picknet_nb.method.policy import (
     Policy, last_picks, pair_logits, path_scores, project, walk, walk_by_frame, walk_by_scan)
+from picknet_nb.method.recurrence import walk_by_table
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 

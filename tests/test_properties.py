@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from reliability import SCALE
 from torch.testing import assert_close
 
-from picknet_nb.core import gpu as fast
+from picknet_nb.core import gpu
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
 from picknet_nb.method import (
-    captioner as speaking, cider, decoder, encoder, pickers, policy, reinforce, rewards)
+    captioner as speaking, cider, decoder, encoder, pickers, policy, recurrence, reinforce, rewards)
 from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
@@ -171,14 +171,14 @@ def test_the_scan_is_the_loop_in_value_and_gradient(gate, kind):
         weight = torch.randn(16, 4, dtype=kind, requires_grad=True)
         out = torch.randn(len(inputs), 3, 4, dtype=kind)
         plain = torch.autograd.grad(
-            (fast.lstm_loop(inputs, weight, gate) * out).sum(), (inputs, weight)
+            (recurrence.lstm_loop(inputs, weight, gate) * out).sum(), (inputs, weight)
         )
         quick = torch.autograd.grad(
-            (fast.LSTMScan.apply(inputs, weight, gate) * out).sum(), (inputs, weight)
+            (recurrence.LSTMScan.apply(inputs, weight, gate) * out).sum(), (inputs, weight)
         )
         assert_close(quick, plain, rtol=1e-4, atol=1e-5)
-        states = fast.lstm_loop(inputs, weight, gate)
-        assert states.abs().max() <= 1 and fast.full_precision(kind) == kind
+        states = recurrence.lstm_loop(inputs, weight, gate)
+        assert states.abs().max() <= 1 and gpu.full_precision(kind) == kind
 
 
 @few
@@ -272,9 +272,9 @@ def test_the_scan_of_words_is_the_loop_in_value_and_gradient():
             for shape in ((random.Random(seed).randint(1, 6), 3, 12), (8, 4), (4, 4))
         ]
         out = torch.randn(len(tensors[0]), 3, 4, dtype=torch.float64)
-        plain = torch.autograd.grad((fast.gru_loop(*tensors) * out).sum(), tensors)
+        plain = torch.autograd.grad((recurrence.gru_loop(*tensors) * out).sum(), tensors)
         assert_close(
-            torch.autograd.grad((fast.GRUScan.apply(*tensors) * out).sum(), tensors), plain
+            torch.autograd.grad((recurrence.GRUScan.apply(*tensors) * out).sum(), tensors), plain
         )
 
 
@@ -350,7 +350,7 @@ def test_any_captioner(anyone, seed):
     )
     assert len(speaking.first_tensor(memory)) == len(words)
     # made ready, it says the same
-    for each in (memory, speaking.made_ready(anyone, memory)):
+    for each in (memory, speaking.as_captioner(anyone).ready(memory)):
         assert_close(
             anyone.step(torch.full_like(words[:, 0], BOS), anyone.start(each), each)[1],
             logits[:, 0],
@@ -423,7 +423,7 @@ def test_a_memory_grows_as_its_prefixes_say(anyone, seed):
         alone = anyone.encode(speaking.mapped(lambda each: each[:, :count], picked))
         row = speaking.mapped(lambda each: each[count - 1 : count], grown)
         assert_close(speaking.first_tensor(row), speaking.first_tensor(alone), rtol=1e-4, atol=1e-5)
-        if hasattr(anyone, "grow"):
+        if speaking.as_captioner(anyone).grow:
             memory = anyone.grow(
                 memory, picked.features[:, count - 1], int(picked.times[0, count - 1])
             )
@@ -491,7 +491,7 @@ def test_what_is_recorded_does_what_the_step_does_and_leaves_no_trace(device):
     for seed in range(3):
         torch.manual_seed(seed)
         layer, rows = torch.nn.Linear(4, 3).to(device), torch.randn(5, 4, device=device)
-        optimiser, twin = fast.make_adam(layer.parameters(), 0.1), copy.deepcopy(layer)
+        optimiser, twin = gpu.make_adam(layer.parameters(), 0.1), copy.deepcopy(layer)
         theirs = torch.optim.Adam(twin.parameters(), lr=0.1)
 
         def step(layer, optimiser, rows):
@@ -501,7 +501,7 @@ def test_what_is_recorded_does_what_the_step_does_and_leaves_no_trace(device):
             optimiser.step()
             return loss.detach()
 
-        recorded = fast.Captured(
+        recorded = gpu.Captured(
             lambda rows: step(layer, optimiser, rows), rows, keep=(layer, optimiser)
         )
         assert torch.equal(layer.weight, twin.weight)
@@ -511,7 +511,7 @@ def test_what_is_recorded_does_what_the_step_does_and_leaves_no_trace(device):
         # of another shape: not recorded, and still right
         assert_close(recorded(rows[:2]), step(twin, theirs, rows[:2]))
         before = copy.deepcopy(layer.state_dict())
-        with fast.rewound((layer, optimiser)):
+        with gpu.rewound((layer, optimiser)):
             step(layer, optimiser, rows)
             assert not torch.equal(layer.weight, before["weight"])
         assert all(torch.equal(value, before[name]) for name, value in layer.state_dict().items())
@@ -527,7 +527,7 @@ def test_tables_of_comparisons(device):
             torch.randn(*shape, generator=rng).to(device) for shape in ((2, 5, 3), (3,), (3,))
         )
         with torch.no_grad():
-            table = fast.pair_sums(projected, bias, weight)
+            table = recurrence.pair_sums(projected, bias, weight)
         for t in range(5):
             for l in range(5):
                 assert_close(
@@ -537,7 +537,7 @@ def test_tables_of_comparisons(device):
                     atol=1e-5,
                 )
         noise = torch.rand(2, 2, 5, generator=rng).to(device)
-        for rollout, picks in zip(noise, fast.walk_by_table(table, noise)):
+        for rollout, picks in zip(noise, recurrence.walk_by_table(table, noise)):
             for clip in range(2):
                 last, walked = 0, [True]
                 for t in range(1, 5):
@@ -547,8 +547,11 @@ def test_tables_of_comparisons(device):
 
     holds()
     matrix = torch.randn(3, 5)
-    assert torch.equal(fast.turned(matrix), matrix.T) and fast.turned(matrix).is_contiguous()
-    double = fast.fused(lambda x: 2 * x)
+    assert (
+        torch.equal(recurrence.turned(matrix), matrix.T)
+        and recurrence.turned(matrix).is_contiguous()
+    )
+    double = gpu.fused(lambda x: 2 * x)
     assert torch.equal(double(matrix), 2 * matrix)
 
 
@@ -558,7 +561,7 @@ def test_a_product_in_half_precision_is_close():
     rows = torch.randint(-255, 256, (64, 32), device="cuda").half()
     weight = torch.randn(16, 32, device="cuda", requires_grad=True)
     out = torch.randn(64, 16, device="cuda")
-    product, exact = fast.HalfProduct.apply(rows, weight), rows.float() @ weight.T
+    product, exact = recurrence.HalfProduct.apply(rows, weight), rows.float() @ weight.T
     assert_close(product, exact, rtol=1e-2, atol=1.0)
     quick, slow = (torch.autograd.grad((each * out).sum(), weight)[0] for each in (product, exact))
     assert (quick - slow).norm() < 0.02 * slow.norm()
@@ -951,7 +954,7 @@ def test_nothing_is_collected_while_a_step_is_recorded_and_then_as_before(collec
     before = gc.isenabled()
     try:
         gc.enable() if collecting else gc.disable()
-        with pytest.raises(ZeroDivisionError), fast.without_collecting():
+        with pytest.raises(ZeroDivisionError), gpu.without_collecting():
             assert not gc.isenabled()
             1 / 0
         assert gc.isenabled() is collecting
@@ -963,15 +966,15 @@ def test_every_function_is_named_here():
     """A new function of the model or the rewards must get a property here, or be reached through
     one that has."""
     through = {  # private parts of what is tested above, by the function that runs them
-        "fast": "lstm_cell lstm_cell_gradient working_type first_state open_gates move_state "
-                "move_state_gradient open_gates_gradient "
-        "word_losses word_losses_gradient CaptionLoss GRUTrace Beside",
-        "encoder": "lstm_step FrameModel EncoderState StreamEncoder check_shapes refuse_infinite "
-                   "Picked",
-        "decoder": "gru_step embedded heard thin_out Weights NEVER WordModel Draws gumbel "
-                   "draw_chances choose feed",
+        "gpu": "working_type Beside",
+        "recurrence": "lstm_cell lstm_cell_gradient first_state open_gates move_state "
+                      "move_state_gradient open_gates_gradient word_losses word_losses_gradient "
+                      "CaptionLoss GRUTrace",
+        "encoder": "lstm_step FrameModel EncoderState check_shapes refuse_infinite Picked",
+        "decoder": "gru_step embedded heard thin_out Weights NEVER Draws gumbel draw_chances "
+                   "choose feed",
         "captioner": "CAPTIONERS Beams extend beam_search generate next_word likeliest_word "
-                     "check_sizes Ready PaperNetworks",
+                     "check_sizes Ready Captioner",
         "policy": "glance_differences PickNet project walk_by_scan pair_logits walk path_logits "
                   "path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform "
@@ -980,14 +983,15 @@ def test_every_function_is_named_here():
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams "
                  "Tables ngram_weights reference_norms build_tables find look_up "
         "running_number clipped_dot similarity",
-        "rewards": "OwnReward REWARDS REWARD_KINDS Rewards cider_for paper_reward reward_for "
-                   "reward_of",
+        "rewards": "FunctionReward REWARD_WEIGHTS REWARDS Earned cider_for paper_reward "
+                   "reward_for reward_from",
         "reinforce": "",
     }
     source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here)).split(
         "through = {"
     )[0]
-    for module in (fast, encoder, decoder, speaking, policy, pickers, cider, rewards, reinforce):
+    for module in (gpu, recurrence, encoder, decoder, speaking, policy, pickers, cider, rewards,
+                   reinforce):
         name = module.__name__.rpartition(".")[2]
         missing = [
             each

@@ -19,7 +19,7 @@ from picknet_nb.core.processes import Pool
 from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
-from picknet_nb.method.stages import ROWS, Recipe, recipes
+from picknet_nb.method.recipes import ROWS, Recipe, recipes
 from picknet_nb.training.runs import RunError
 from picknet_nb.training.train import LEADER, check_changes, open_data, train
 from picknet_nb.measure import experiments, reproduction
@@ -40,7 +40,7 @@ import torch
 from torch import nn
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, picks_at
-from picknet_nb.method.stages import ROWS, Recipe
+from picknet_nb.method.recipes import ROWS, Recipe
 
 
 @CAPTIONERS.add("mean")

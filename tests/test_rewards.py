@@ -10,12 +10,13 @@ from test_training import noise_corpus
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.data.text import SPECIALS, Vocabulary
+from picknet_nb.data.text import PAD, SPECIALS, Vocabulary
 from picknet_nb.method.cider import Cider
+from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import (
-    REWARDS, REWARD_KINDS, Reward, diversity_reward, limits_at, measure_diversity, reward_for,
-    reward_of, within_limits)
-from picknet_nb.method.stages import recipes
+    REWARDS, REWARD_WEIGHTS, Reward, diversity_reward, limits_at, measure_diversity, reward_for,
+    reward_from, within_limits)
+from picknet_nb.method.stages import Environment, Model
 from picknet_nb.training.train import train
 
 
@@ -121,7 +122,7 @@ def test_total_is_the_weighted_sum_or_the_penalty(corpus):
 
 def test_the_three_settings(corpus):
     words, videos = corpus.vocabulary.encode(["a man sings"] * 2, 8), torch.tensor([0, 1])
-    ask = lambda name: reward_for(preset("paper", **REWARDS[name]).policy, corpus)(
+    ask = lambda name: reward_for(preset("paper", **REWARD_WEIGHTS[name]).policy, corpus)(
         words, videos, corpus.features[:2], at_most([4, 5]), 7
     )
     visual, language, both = ask("V"), ask("L"), ask("V+L")
@@ -132,7 +133,7 @@ def test_the_three_settings(corpus):
 
 
 def test_diversity_alone_needs_no_captions(corpus):
-    reward = Reward(preset("paper", **REWARDS["V"]).policy, None)
+    reward = Reward(preset("paper", **REWARD_WEIGHTS["V"]).policy, None)
     earned = reward(None, torch.arange(4), corpus.features, at_most([5] * 4), 7)
     assert torch.equal(earned.total, earned.diversity) and (earned.language == 0).all()
 
@@ -201,7 +202,7 @@ def test_vocabulary_of_another_corpus_is_scored_by_its_own_words():
 
 def test_a_reward_of_your_own_is_found_by_name_and_keeps_to_the_limits(tmp_path, monkeypatch):
     monkeypatch.setitem(
-        REWARD_KINDS, "thrifty", reward_of(lambda words, videos, features, picks: -picks.sum(1))
+        REWARDS, "thrifty", reward_from(lambda words, videos, features, picks: -picks.sum(1))
     )
     brief = preset("smoke", reward="thrifty", supervision_epochs=1, reinforcement_epochs=2)
     train(tmp_path/"run", noise_corpus(), brief, recipes()["PickNet (V+L)"], bars=False)
@@ -217,3 +218,32 @@ def test_a_reward_of_your_own_is_found_by_name_and_keeps_to_the_limits(tmp_path,
             recipes()["PickNet (V+L)"],
             bars=False,
         )
+
+
+def test_a_reward_of_your_own_gets_words_whatever_counts_and_the_corpus_if_it_asks(monkeypatch):
+    corpus, seen = noise_corpus(), []
+
+    def wordy(words, clips, features, picks, corpus):
+        seen.append(words), seen.append(corpus)
+        return (words != PAD).sum(1)
+
+    def silent(words, clips, features, picks):
+        seen.append(words)
+        return picks.sum(1)
+
+    silent.needs_words = False
+    videos, picks = torch.arange(4), torch.zeros(4, 30, dtype=torch.bool)
+    picks[:, :4] = True
+    for earned, language in ((wordy, 0.0), (silent, 1.0)):
+        monkeypatch.setitem(REWARDS, "own", reward_from(earned))
+        config = preset("smoke", reward="own", language_weight=language)
+        captioner = Model.for_corpus(config, corpus).captioner
+        reward = reward_for(config.policy, corpus)
+        found = Environment(captioner, corpus, config, reward).plain(picks, videos, 7)
+        assert found.inside.all()
+        if earned is silent:
+            assert seen == [None] and found.total.tolist() == [4] * 4
+        else:
+            assert seen[0].shape == (4, corpus.settings.max_words) and seen[1] is corpus
+            assert torch.equal(found.total, (seen[0] != PAD).sum(1).float())
+        seen.clear()

@@ -2,6 +2,7 @@
 the contract that all captioners share."""
 import subprocess
 import sys
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,12 @@ from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.policy import Rollouts
-from picknet_nb.method.rewards import REWARDS, Rewards, cider_for, reward_for
+from picknet_nb.method.recipes import Recipe, recipes
+from picknet_nb.method.rewards import REWARD_WEIGHTS, Earned, cider_for, reward_for
 from picknet_nb.method.stages import (
-    Adaptation, Environment, Model, Recipe, Reinforcement, Supervision, feedback_at, frame_choice,
-    recipes)
+    Adaptation, Environment, Model, Reinforcement, Supervision, feedback_at, frame_choice)
 from picknet_nb.training import train as training
+from picknet_nb.training.runs import RunError, read_about, read_recipe, read_settings
 from picknet_nb.training.train import TrainingError, train
 
 HERE = Path(__file__).parent
@@ -42,7 +44,7 @@ def counting_rewards(stage: Reinforcement) -> None:
     "Reward picks by their number: a reward that is known without a caption."
     def rewards_of(picks, videos):
         count = picks.sum(1).float()
-        return Rewards(count, count, count, count > 0)
+        return Earned(count, count, count, count > 0)
     stage.rewards_of = rewards_of
 
 
@@ -445,7 +447,7 @@ import sys; sys.path.insert(0, sys.argv[2])
 import torch; torch.set_num_threads(1)
 from conftest import Ranks, noise_corpus
 from picknet_nb.core.settings import preset
-from picknet_nb.method.stages import recipes
+from picknet_nb.method.recipes import recipes
 from picknet_nb.training.train import joined, train
 from picknet_nb.core.processes import rank_and_world
 config = preset("smoke", hidden=16, word_embedding=16, feature_embedding=16, policy_hidden=16,
@@ -531,7 +533,7 @@ def test_gradients_are_exchanged_inside_the_captured_step(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("rows", ["V", "L", "V+L"])
 def test_rewards_from_the_table_are_those_of_captions_to_the_last_bit(corpus, rows):
-    config = preset("smoke", **REWARDS[rows])
+    config = preset("smoke", **REWARD_WEIGHTS[rows])
     model, chance = fresh(config, corpus), torch.Generator().manual_seed(0)
     environment = Environment(model.captioner, corpus, config, reward_for(config.policy, corpus))
     for round_number, limit in enumerate((10, 8, 7, 7)):
@@ -581,3 +583,30 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
     assert (total[[0, 5]] == config.policy.penalty).all()
     environment.quick(picks, videos, torch.tensor(8))  # the limit has moved: one more
     assert set(asked[1]) == {8}
+
+
+def test_a_run_with_half_a_reward_weight_goes_on_as_it_was_begun(corpus, tmp_path, monkeypatch):
+    recipe, brief = Recipe(language=0.5, diversity=2.0), preset("smoke", adaptation_epochs=1)
+    whole = train(tmp_path/"whole", corpus, brief, recipe, bars=False)
+    folder = tmp_path/"stopped"
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(training, "adapt", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        train(folder, corpus, brief, recipe, bars=False)
+    # as the command goes on, which knows the folder alone, and as a script does
+    stored = read_settings(folder), read_recipe(folder/"run.json", read_about(folder)["recipe"])
+    assert stored[0].policy.language_weight == 0.5 and stored[0].policy.diversity_weight == 2.0
+    resumed = train(folder, corpus, *stored, bars=False)
+    again = train(folder, corpus, brief, recipe, bars=False)
+    for one, two, three in zip(whole.parameters(), resumed.parameters(), again.parameters()):
+        assert torch.equal(one, two) and torch.equal(one, three)
+    with pytest.raises(RunError, match="language_weight 0.5 .now 1.0"):
+        train(folder, corpus, brief, Recipe(language=1.0, diversity=2.0), bars=False)
+
+
+def test_weights_of_0_and_1_are_stored_as_they_are(corpus, tmp_path):
+    quick = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0)
+    train(tmp_path, corpus, quick, recipes()["PickNet (V)"], bars=False)
+    stored = read_about(tmp_path)["recipe"]
+    assert stored == asdict(recipes()["PickNet (V)"])
+    policy = read_settings(tmp_path).policy
+    assert (policy.language_weight, policy.diversity_weight) == (0.0, 1.0)

@@ -17,8 +17,9 @@ from safetensors.torch import load_file
 from picknet_nb.core.files import locked
 from picknet_nb.core.processes import rank_and_world
 from picknet_nb.core.settings import ConfigError, preset
+from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
-from picknet_nb.method.stages import Adaptation, Model, Supervision, Validation, recipes
+from picknet_nb.method.stages import Adaptation, Model, Supervision, Validation
 from picknet_nb.training import runs, train as training
 from picknet_nb.training.runs import RunError, Trainer, load_run, read_checkpoint, restore
 from picknet_nb.training.train import Step, TrainingError, joined, train

@@ -11,7 +11,8 @@ from safetensors.torch import load_file
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.text import Vocabulary
-from picknet_nb.method.stages import Model, recipes
+from picknet_nb.method.recipes import recipes
+from picknet_nb.method.stages import Model
 from picknet_nb.training.models import BOX, find_model
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.training.train import Step, train

@@ -40,8 +40,9 @@ def sync() -> str:
         call(sys.executable, "tools/readme.py", copy)
         call(BIN/"nbdev_clean", cwd=copy, stdout=subprocess.DEVNULL)
         shutil.rmtree(copy/"picknet_nb")
-        (copy/"picknet_nb").mkdir()
-        shutil.copy("picknet_nb/__init__.py", copy/"picknet_nb")
+        for written in Path("picknet_nb").rglob("__init__.py"):  # by hand, unless it is empty
+            (copy/written).parent.mkdir(parents=True)
+            shutil.copy(written, copy/written)
         call(BIN/"nbdev_export", cwd=copy, stdout=subprocess.DEVNULL)
         complaints = [
             *compare(

@@ -6,12 +6,10 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import unicodedata
 import warnings
-from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -20,16 +18,14 @@ from tqdm import tqdm
 
 import picknet_nb
 from .files import PickNetError
-from .settings import MODULES
 
 # %% auto #0
-__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'USED', 'PARTS', 'shown', 'say', 'show_warning', 'after_mistake',
-           'know_all_letters', 'left_out', 'use_module', 'use_thing', 'typed', 'missing_parts']
+__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'shown', 'say', 'show_warning', 'after_mistake',
+           'know_all_letters', 'left_out', 'typed', 'missing_parts']
 
 # %% ../../nbs/core/05_printing.ipynb #64a940f8
 def shown(text) -> str:
-    """Text in one line that a terminal can only show: what it would obey is written out, such as
-    escapes and line breaks."""
+    "Text as one line: escapes, line breaks and other control characters are written out."
     if (text := str(text)).isprintable():
         return text
     # these join letters
@@ -43,8 +39,8 @@ def shown(text) -> str:
 
 
 def say(content, as_json: bool, text: str) -> None:
-    """Print for a program or for a person; what is said is written at once, so that a kill loses
-    nothing of it."""
+    """Print an answer, as JSON for a program or as text for a person, and flush it, so that a kill
+    loses nothing."""
     try:
         said = (
             json.dumps(content, ensure_ascii=False, allow_nan=False)
@@ -57,7 +53,7 @@ def say(content, as_json: bool, text: str) -> None:
 
 # %% ../../nbs/core/05_printing.ipynb #b5a72916
 def show_warning(message, category, filename, lineno, file=None, line=None) -> None:
-    "A warning of ours in one line; any other as Python shows it."
+    "Print a warning of this package in one line, any other as Python does."
     ours = (
         issubclass(category, (UserWarning, FutureWarning))
         and Path(filename).is_relative_to(Path(picknet_nb.__file__).parent)
@@ -71,7 +67,7 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
 
 
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
-    "What to write instead of files that were taken for options, and where --use belongs."
+    "Hints for a mistyped command: files that look like options, and where --use belongs."
     files = [
         f"{shown(each)} is a file: write ./{shown(each)}"
         for each in arguments
@@ -82,7 +78,7 @@ def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `p
 
 
 def know_all_letters(*streams) -> None:
-    "Let a stream write what its encoding lacks by number."
+    "Let streams write characters that their encoding lacks as escapes, instead of failing."
     for stream in streams:
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -100,7 +96,7 @@ EXIT = (
 
 
 def left_out(failed: int, done: int) -> None:
-    "End with the exit code that says whether some files or all of them were left out."
+    "Exit with the code that says whether some files or all of them were left out."
     if failed:
         raise typer.Exit(SOME_LEFT_OUT if done else 1)
 
@@ -113,38 +109,9 @@ WEIGHTS = Annotated[
     typer.Option(help="The CNN's weights, .pth or .safetensors; default: those it is known by."),
 ]
 
-# %% ../../nbs/core/05_printing.ipynb #e720f743
-# modules of one's own; processes that train rows side by side import them, too
-USED: list[str] = []
-
-
-def use_module(name: str) -> None:
-    """Import a module that registers something or has something, from the current folder or from
-    what is installed."""
-    name, here = name.removesuffix(".py"), os.getcwd()
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        MODULES[name] = import_module(name)
-    except ModuleNotFoundError as reason:
-        if not f"{name}.".startswith(f"{reason.name}."):
-            raise  # what the module itself misses is its own affair
-        raise PickNetError(
-            f"{name}: there is no such module, neither in {here} nor among what is installed"
-        ) from None
-    if name not in USED:
-        USED.append(name)
-
-
-def use_thing(name: Optional[str]) -> Optional[str]:
-    "A name as it was typed; the module of a `module:thing` is used from now on."
-    if name and ":" in name:
-        use_module(name.partition(":")[0])
-    return name
-
 # %% ../../nbs/core/05_printing.ipynb #56ba8c6f
 def typed() -> str:
-    "What was typed, for result files."
+    "The command as it was typed, for result files."
     return "picknet " + shlex.join(sys.argv[1:])
 
 # %% ../../nbs/core/05_printing.ipynb #94fdf2b5
@@ -158,7 +125,7 @@ PARTS = {
 
 
 def missing_parts(there: dict[str, bool]) -> str:
-    "The optional parts that are not there, with what brings them."
+    "The optional packages that are not installed, each with what installs it."
     absent = {
         source: [name for name in names if not there[name]] for source, names in PARTS.items()
     }

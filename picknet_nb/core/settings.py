@@ -8,15 +8,17 @@ from __future__ import annotations
 import difflib
 import json
 import warnings
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
+from functools import lru_cache
+from importlib import import_module
 from pathlib import Path
 
 from .files import FileError, PickNetError, read_json, write_whole
 
 # %% auto #0
-__all__ = ['PRESETS', 'FORMER_NAMES', 'MODULES', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'group_of', 'present_name', 'preset', 'explanations', 'save_config',
-           'settings_from', 'load_config', 'Registry']
+__all__ = ['PRESETS', 'FORMER_NAMES', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
+           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'present_name',
+           'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -53,7 +55,7 @@ def _check_fields(group) -> None:
 
 
 def _outside(value, about, low, high, above, below, choices) -> str:
-    "What is wrong with a value, in words; nothing if it is within its range."
+    "What is wrong with a value, as the end of a sentence; empty if it is within its range."
     if choices and value not in choices:
         return f"must be one of {', '.join(choices)}, not {value!r}"
     if type(value) is float and not abs(value) < float("inf"):
@@ -74,9 +76,9 @@ def _outside(value, about, low, high, above, below, choices) -> str:
 # %% ../../nbs/core/02_settings.ipynb #c4d55929
 @dataclass(frozen=True)
 class ClipSettings:
-    "What a clip and a caption are: stored with a corpus, and not to be set when training."
+    "What a clip and a caption are: stored with a corpus, and fixed while training."
     frames: int = setting(30, "4.3: equally spaced frames of a clip")
-    cnn: str = setting("resnet152", "4.3: the network whose features a frame is known by")
+    cnn: str = setting("resnet152", "4.3: the image network that turns a frame into features")
     glance_size: int = setting(56, "4.5: side of the grey image the policy compares")
     glance: str = setting(
         "grey",
@@ -94,7 +96,7 @@ class ClipSettings:
 # %% ../../nbs/core/02_settings.ipynb #9992171d
 @dataclass(frozen=True)
 class CaptionerSettings:
-    "What turns picked frames into words."
+    "What turns picked frames into words; a captioner may add settings of its own (`with_own`)."
     architecture: str = setting("paper", "which captioner: a registered name")
     feature_embedding: int = setting(512, "4.5: numbers that a frame's features become")
     word_embedding: int = setting(512, "4.5: numbers that a word becomes")
@@ -112,11 +114,14 @@ class CaptionerSettings:
     )
     mention_weight: float = setting(
         0.0,
-        "ours: weight of a loss by which the video vector alone says which words people "
-        "use of its clip", low=0)
+        "ours: weight of a loss that predicts a clip's words from its video vector alone "
+        "(multi-label word prediction)", low=0)
 
     def __post_init__(self):
         _check_fields(self)
+
+    def __reduce__(self):  # a class made by `with_own` cannot be found again by its name
+        return _captioner_settings, (vars(self),)
 
 # %% ../../nbs/core/02_settings.ipynb #64cbc873
 @dataclass(frozen=True)
@@ -136,7 +141,7 @@ class PolicySettings:
     penalty: float = setting(-1.0, "4.5: R^-, the reward of too few or too many picks")
     min_picks: int = setting(3, "3.2.2: fewer earn the penalty")
     first_max_picks: int = setting(10, "3.2.2: more earn the penalty, at first; a third of 30")
-    final_max_picks: int = setting(7, "4.5: tau, the same in the end")
+    final_max_picks: int = setting(7, "4.5: tau, the limit after shrink_epochs")
     shrink_epochs: int = setting(
         30, "ours: epochs in which the upper limit goes from first to final", low=0)
     reward_eos: bool = setting(True, "ours: <eos> counts as a word in the reward")
@@ -146,7 +151,7 @@ class PolicySettings:
         choices=("greedy", "others"),
     )
     rollouts: int = setting(1, "3.3: Monte-Carlo samples of picks for each clip")
-    entropy_weight: float = setting(0.0, "ours: reward for a policy that stays undecided")
+    entropy_weight: float = setting(0.0, "ours: weight of the policy's entropy in its reward")
     threshold: float = setting(
         0.5, "3.2.1: at test time, pick where p(pick) is larger: the argmax", low=0, high=1)
 
@@ -162,10 +167,10 @@ class PolicySettings:
 # %% ../../nbs/core/02_settings.ipynb #19eebd73
 @dataclass(frozen=True)
 class TrainingSettings:
-    "How both are taught."
+    "How captioner and policy are trained."
     batch_size: int = setting(128, "4.5: captions, or clips, in a step; 256 on MSR-VTT")
     captions_together: int = setting(
-        1, "ours: so many captions of a batch belong to one clip, which is encoded once")
+        1, "ours: this many captions of a batch belong to one clip, which is encoded once")
     supervision_rate: float = setting(
         3e-4, "4.5: Adam's learning rate in stage one, words", above=0)
     reinforcement_rate: float = setting(3e-4, "4.5: ... in stage two, picks", above=0)
@@ -180,36 +185,36 @@ class TrainingSettings:
         0.0, "ours: share of each word's target that goes to all other words", low=0, high=1)
     feedback_step: float = setting(
         0.05, "ours: growth of the scheduled-sampling probability", low=0, high=1)
-    feedback_every: int = setting(5, "ours: ... every so many epochs")
+    feedback_every: int = setting(5, "ours: ... each time this many epochs have passed")
     feedback_most: float = setting(0.25, "ours: ... up to here", low=0, high=1)
     supervision_picks: int = setting(
-        0, "ours: train stage one on so many random frames; 0: on all, as in the paper", low=0)
+        0, "ours: train stage one on this many random frames; 0: on all, as in the paper", low=0)
     varied_picks: bool = setting(
         False, "ours: train stage one on one to all frames, another number for each clip")
     consensus: float = setting(
         0.0,
         "ours: how much more a caption counts that agrees with its clip's others; 0: all "
-        "alike", low=0)
+        "count the same", low=0)
     word_epochs: int = setting(
         0,
-        "ours: epochs after stage one in which the captioner's own words are rewarded, at "
+        "ours: epochs of self-critical training (SCST) after stage one, at "
         "adaptation_rate", low=0)
     word_weight: float = setting(
-        0.9, "ours: share of the rewarded words in the loss of those epochs", low=0, high=1)
+        0.9, "ours: share of the self-critical loss in those epochs", low=0, high=1)
     keep: str = setting(
         "best",
         '3.3: a stage leaves the weights of its "best" validation score, or its "last" '
         'ones', choices=("best", "last"))
     patience: int = setting(
-        0, "ours: stop a stage after so many epochs without a better score; 0: never", low=0)
+        0, "ours: stop a stage after this many epochs without a better score; 0: never", low=0)
     average_weights: float = setting(
         0.0,
         "ours: decay of a running average of the weights used for scoring; 0: none", low=0, high=1)
     seed: int = setting(0, "ours: of all random numbers", low=0, high=2**63 - 1)
     start_from: str = setting(
         "",
-        "ours: a model that stage one begins with: one in the box by its name, or the "
-        "folder of a run")
+        "ours: a model that stage one begins with: a bundled one by its name, or the folder "
+        "of a run")
 
     def __post_init__(self):
         _check_fields(self)
@@ -237,7 +242,8 @@ class Config:
             )
 
     def __repr__(self) -> str:
-        usual = {each.name: each.default for kind in _GROUPS.values() for each in fields(kind)}
+        usual = {each.name: each.default for group in _GROUPS
+                 for each in fields(getattr(self, group))}
         changes = ", ".join(
             f"{name}={value!r}" for name, value in self.flat().items() if value != usual[name]
         )
@@ -249,13 +255,32 @@ class Config:
         return {name: value for group in asdict(self).values() for name, value in group.items()}
 
     def changed(self, **changes) -> Config:
-        "The same with some settings changed, whatever group they are in."
-        groups: dict[str, dict] = {}
+        """Settings with some of them changed, whatever group they are in; those that a captioner
+        declares itself belong to it, and go when it is changed for another."""
+        captioner, groups = self._captioner_for(changes), {"captioner": {}}
+        own = {each.name for each in fields(captioner)}
         for name, value in changes.items():
-            groups.setdefault(group_of(name), {})[name] = value
+            group = "captioner" if name in own else _GROUP_OF.get(name)
+            if group is None:
+                raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
+            groups.setdefault(group, {})[name] = value
+        start = replace(self, captioner=captioner)
         return replace(
-            self, **{group: replace(getattr(self, group), **some) for group, some in groups.items()}
+            start,
+            **{group: replace(getattr(start, group), **some) for group, some in groups.items()},
         )
+
+    def _captioner_for(self, changes: dict) -> CaptionerSettings:
+        "The captioner's settings, with the fields that the changes may name."
+        now = self.captioner
+        wanted = changes.get("architecture", now.architecture)
+        if wanted == now.architecture and not changes.keys() - _GROUP_OF.keys():
+            return now
+        try:
+            own = own_settings(wanted) if isinstance(wanted, str) else {}
+        except PickNetError:  # one that is not registered is an error where it is made
+            own = {}
+        return with_own(now if wanted == now.architecture else with_own(now, {}), own)
 
 # %% ../../nbs/core/02_settings.ipynb #0e699d8c
 _GROUPS = {
@@ -267,17 +292,82 @@ _GROUPS = {
 _GROUP_OF = {each.name: group for group, kind in _GROUPS.items() for each in fields(kind)}
 
 
+def _no_such_setting(name: str, known) -> str:
+    "An error message for an unknown setting, with the nearest name that exists."
+    near = difflib.get_close_matches(name, known, 1)
+    return f"no such setting: {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+
+
+def find_setting(
+    name: str,
+) -> tuple[str, object]:  # its group, its default
+    "A setting by its name, also one that only some registered captioner declares."
+    if name in _GROUP_OF:
+        return _GROUP_OF[name], Config().flat()[name]
+    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
+    import_module("picknet_nb.systems")
+    own = {each: declared for kind in captioners for each, declared in own_settings(kind).items()}
+    if name not in own:
+        raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
+    return "captioner", own[name].default
+
+
 def group_of(
     name: str,  # of a setting
 ) -> str:
-    """The group that a setting belongs to; a name that none has is refused, with the nearest one
-    that exists."""
-    if name not in _GROUP_OF:
-        near = difflib.get_close_matches(name, _GROUP_OF, 1)
+    "The group that a setting belongs to; for an unknown one the error names the nearest."
+    return find_setting(name)[0]
+
+# %% ../../nbs/core/02_settings.ipynb #de1644db
+@lru_cache(maxsize=None)
+def _settings_class(own: tuple[tuple[str, Field], ...]) -> type[CaptionerSettings]:
+    "`CaptionerSettings` with the fields that a captioner declares itself."
+    if taken := {name for name, _ in own} & _GROUP_OF.keys():
         raise ConfigError(
-            f"no such setting: {name!r}" + (f"; did you mean {near[0]}?" if near else "")
+            f"a captioner cannot declare {', '.join(sorted(taken))}: there is such a "
+            "setting already"
         )
-    return _GROUP_OF[name]
+    # a field belongs to one class, so each class gets a copy
+    copies = [
+        (name, type(each.default), field(default=each.default, metadata=each.metadata))
+        for name, each in own
+    ]
+    bases = (CaptionerSettings,)
+    return (
+        make_dataclass("CaptionerSettings", copies, bases=bases, frozen=True) if own else bases[0]
+    )
+
+
+def with_own(
+    settings: CaptionerSettings,
+    own: dict[str, Field],  # name -> `setting(…)`, as a captioner declares them
+) -> CaptionerSettings:
+    "Settings of a captioner with those that it declares itself; the missing get their defaults."
+    kind = _settings_class(tuple(own.items()))
+    if type(settings) is kind:
+        return settings
+    given = vars(settings)
+    return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
+
+
+def own_settings(
+    architecture: str,  # the name of a captioner
+) -> dict[str, Field]:
+    "The settings that a captioner declares itself; an unknown captioner is an error."
+    # imported here: captioners build on settings, and most settings are read without them
+    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
+    if architecture not in captioners:
+        import_module("picknet_nb.systems")  # which registers the compared captioners
+    own = getattr(captioners.find(architecture), "settings", {})
+    return own if isinstance(own, dict) else {}
+
+
+def _captioner_settings(values: dict) -> CaptionerSettings:
+    "Settings of a captioner from a process in which it is registered, too."
+    shared = {name: value for name, value in values.items() if name in _GROUP_OF}
+    if shared.keys() == values.keys():
+        return CaptionerSettings(**shared)
+    return _settings_class(tuple(own_settings(values["architecture"]).items()))(**values)
 
 # %% ../../nbs/core/02_settings.ipynb #0b179a6d
 PRESETS = {
@@ -386,18 +476,21 @@ FORMER_NAMES = {"full": "paper"}
 
 
 def present_name(name: str) -> str:
-    "What a preset or scale is called now; a former name is still understood, with a warning."
+    "The present name of a preset; a former name is accepted, with a warning."
     if name in FORMER_NAMES:
         warnings.warn(f"{name!r} is called {FORMER_NAMES[name]!r} now", FutureWarning, stacklevel=3)
     return FORMER_NAMES.get(name, name)
 
 
 def preset(
-    name: str = "paper",  # "smoke", "small", "laptop", "paper" or "improved"
+    name: str = "paper",  # "smoke", "small", "laptop", "paper", "improved", or a captioner's
     **changes,            # settings to make different
 ) -> Config:
     "The settings of one of the presets, with changes."
     name = present_name(name)
+    if name not in PRESETS:
+        # imported here: each compared captioner adds its preset, and most need none of them
+        import_module("picknet_nb.systems")
     if name not in PRESETS:
         raise ConfigError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
     return PRESETS[name].changed(**changes)
@@ -419,8 +512,8 @@ _RETIRED = {"image_size": None, "beam": None, "output_gate": "sigmoid"}
 
 
 def settings_from(content: dict) -> Config:
-    """Settings from a stored object, with groups or without; one that is unknown or of the wrong
-    type is refused by name."""
+    """Settings from a stored object, with groups or without; an unknown name and a value of the
+    wrong type are errors."""
     grouped = [content[group] for group in _GROUPS if group in content]
     if broken := [group for group in grouped if not isinstance(group, dict)]:
         raise ConfigError(f"a group must be an object of settings, not {broken[0]!r}")
@@ -430,6 +523,11 @@ def settings_from(content: dict) -> Config:
         if flat.pop(name, meaning) != meaning and meaning is not None:
             raise ConfigError(f"{name} is no longer a setting, and only {meaning!r} has stayed")
     if unknown := flat.keys() - _GROUP_OF.keys():
+        try:
+            unknown -= own_settings(str(flat.get("architecture", "paper"))).keys()
+        except PickNetError as reason:  # the captioner whose settings they may be is not there
+            raise ConfigError(str(reason)) from reason
+    if unknown:
         raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
     return Config().changed(**flat)
 
@@ -443,51 +541,3 @@ def load_config(path) -> Config:
         return settings_from(content)
     except ConfigError as reason:
         raise FileError(path, str(reason)) from reason
-
-# %% ../../nbs/core/02_settings.ipynb #408b25e3
-MODULES: dict[str, object] = {}  # those that the user has named, and no others
-
-
-class Registry(dict):
-    "Things of one kind by name; adding one takes a decorator."
-
-    def __init__(self, kind: str):  # "CNN", "picker", "captioner": for errors
-        super().__init__()
-        # what makes an entry of a thing that is found in a module
-        self.kind, self.plain = kind, lambda thing: thing
-
-    def add(
-        self,
-        name: str,
-        **about,    # facts that whoever looks the thing up may need; they become its attributes
-    ):
-        "Register what is decorated under this name."
-        def register(thing):
-            for fact, value in about.items():
-                setattr(thing, fact, value)
-            self[name] = thing
-            return thing
-        return register
-
-    def find(self, name: str):
-        "The thing of this name; one that nobody has registered is refused with those that exist."
-        module, _, thing = str(name).partition(":")
-        if (
-            name not in self
-            and thing
-            and callable(found := getattr(MODULES.get(module), thing, None))
-        ):
-            self[name] = self.plain(found)
-        if name in self:
-            return self[name]
-        if thing and module in MODULES:
-            raise PickNetError(
-                f"no {self.kind} {name!r}: {module} has nothing called {thing} that can be called"
-            )
-        near = difflib.get_close_matches(str(name), self, 1)
-        hint = f"did you mean {near[0]}? " if near else ""
-        raise PickNetError(
-            f"no {self.kind} {name!r}: {hint}There are {', '.join(sorted(self))}; "
-            f"one of your own must be registered first (on the command line: picknet --use "
-            f"{module if thing else 'MODULE'} …)"
-        )

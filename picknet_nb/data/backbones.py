@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from ..core.files import (
     FileError, PickNetError, check_torch_zip, check_unpacked, file_digest)
-from ..core.settings import Registry
+from ..core.registry import Registry
 from .video import resize
 
 # %% auto #0
@@ -98,7 +98,8 @@ def load_cnn(
     if variant and "variant" not in inspect.signature(make).parameters:
         raise PickNetError(f"no CNN {name!r}: {family} has no variants, so leave out :{variant}")
     cnn = make(weights, variant=variant) if variant else make(weights)
-    faster, places = getattr(make, "faster", None), getattr(make, "fast_on", ())
+    facts = CNNS.facts(family)
+    faster, places = facts.get("faster"), facts.get("fast_on", ())
     if faster and (device.type in places if fast is None else fast):
         cnn.body = faster(cnn.body, device)
     if device.type == "cuda":

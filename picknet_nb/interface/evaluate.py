@@ -13,7 +13,8 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import write_whole
-from ..core.printing import JSON, say, use_thing
+from ..core.printing import JSON, say
+from ..core.registry import use_thing
 from .prepare import joined
 from .watch import PICKER, check_place
 

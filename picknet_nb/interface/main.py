@@ -18,7 +18,8 @@ import typer
 from ..core.files import FileError, PickNetError
 from picknet_nb.core.printing import (
     DONE, EXIT, JSON, PARTS, after_mistake, know_all_letters, missing_parts, say, show_warning,
-    shown, use_module)
+    shown)
+from ..core.registry import use_module
 from ..core.settings import PRESETS
 from .evaluate import evaluate, score
 from .prepare import extract, prepare, settings_table

@@ -18,7 +18,7 @@ import typer
 from ..core.files import FileError, PickNetError, first_few, read_json, write_whole
 from ..core.printing import DONE, EXIT, JSON, WEIGHTS, left_out, say, shown
 from ..core.settings import (
-    PRESETS, ClipSettings, Config, ConfigError, explanations, group_of, preset)
+    PRESETS, ClipSettings, ConfigError, explanations, find_setting, group_of, preset)
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'CNN', 'WORKERS', 'SETTINGS', 'OFFICIAL', 'BRING',
@@ -45,12 +45,11 @@ def setting(pair: str) -> tuple[str, object]:
     "The name and the value of one `name=value`."
     name, mark, value = (part.strip() for part in pair.partition("="))
     try:
-        group_of(name)
+        usual = find_setting(name)[1]
     except ConfigError as reason:
         raise ConfigError(
             f"{reason}{' ' if '?' in str(reason) else '; '}`picknet info --settings` lists them"
         ) from None
-    usual = Config().flat()[name]
     if not mark:
         raise ConfigError(f"{name} needs a value: write {name}=…, for instance {name}={usual}")
     try:

@@ -14,15 +14,16 @@ from pathlib import Path
 import torch
 
 from ..core.files import PickNetError
-from ..core.settings import Registry, preset
+from ..core.registry import Registry
+from ..core.settings import preset
 from ..data.backbones import CNN, load_cnn
 from ..data.corpus import Corpus, check_captions
 from ..data.datasets import prepare_videos, read_captions, read_splits
 from ..data.extraction import list_videos
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
-from ..method.rewards import REWARD_KINDS
-from ..method.stages import Recipe, recipes
+from ..method.recipes import Recipe, recipes
+from ..method.rewards import REWARDS
 from ..training.diagnostics import Signs, signs_of
 from ..training.models import Decoding, find_model
 from ..training.runs import load_run, read_recipe
@@ -47,7 +48,7 @@ def name_of(registry: Registry, thing: str | Callable) -> str:
     if isinstance(thing, str):
         return thing
     name = f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__name__)}"
-    registry[name] = registry.plain(thing)
+    registry.adopt(name, thing)
     return name
 
 
@@ -154,7 +155,7 @@ def train(
     if captioner:
         settings["architecture"] = name_of(CAPTIONERS, captioner)
     if reward:
-        settings["reward"] = name_of(REWARD_KINDS, reward)
+        settings["reward"] = name_of(REWARDS, reward)
     config = check_changes(preset(scale), settings)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     corpus = (

@@ -14,7 +14,8 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import FileError, PickNetError, write_whole
-from ..core.printing import JSON, USED, say, shown, typed
+from ..core.printing import JSON, say, shown, typed
+from ..core.registry import USED
 from ..core.settings import settings_from
 from .prepare import settings_of
 from .train import CAPTIONER, SCALES, SET, changes_of

@@ -12,7 +12,8 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import PickNetError
-from ..core.printing import USED, shown, use_thing
+from ..core.printing import shown
+from ..core.registry import USED, use_thing
 from ..core.settings import preset
 from .prepare import joined, settings_of
 from .watch import PICKER

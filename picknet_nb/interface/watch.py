@@ -16,7 +16,8 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import FileError, PickNetError, WriteError
-from ..core.printing import JSON, WEIGHTS, left_out, say, shown, use_thing
+from ..core.printing import JSON, WEIGHTS, left_out, say, shown
+from ..core.registry import use_thing
 
 # %% auto #0
 __all__ = ['RUN', 'MODEL', 'PICKER', 'named', 'with_picker', 'open_model', 'drawing_names', 'drawings', 'check_place', 'tell',

@@ -55,7 +55,7 @@ def own_changes(
         return {"architecture": captioner}
     usual = PRESETS["improved"].flat()
     return {
-        name: value for name, value in PRESETS[captioner].flat().items() if value != usual[name]
+        name: value for name, value in PRESETS[captioner].flat().items() if value != usual.get(name)
     }
 
 # %% ../../nbs/measure/05_comparison.ipynb #cfa12487

@@ -34,7 +34,8 @@ from ..core.files import FileError, PickNetError, first_few, read_json, slug, wr
 from ..core.processes import Done, Pool, usable_cores
 from ..core.settings import Config, ConfigError, settings_from
 from ..data.corpus import Corpus
-from ..method.stages import ROWS, Model, Recipe, caption_videos, frame_choice, recipes
+from ..method.recipes import ROWS, Recipe, recipes
+from ..method.stages import Model, caption_videos, frame_choice
 from ..training.diagnostics import signs_of
 from ..training.runs import (
     RunError, fingerprint, learned_from, load_run, open_run, read_log)

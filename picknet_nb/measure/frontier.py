@@ -24,7 +24,7 @@ from ..core.processes import Pool
 from ..core.settings import Config, preset
 from ..data.corpus import Corpus
 from ..data.video import import_pyplot
-from ..method.stages import Recipe
+from ..method.recipes import Recipe
 from ..training.train import check_changes, open_data, present_scale, train
 from .experiments import (
     check_split, circumstances, measure_row, minutes_of, shared_gpu, sit_down)

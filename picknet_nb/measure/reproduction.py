@@ -22,7 +22,7 @@ from ..core.files import FileError, PickNetError, data_folder, read_json, slug, 
 from ..core.printing import shown
 from ..core.settings import Config, ConfigError, preset, settings_from
 from ..data.corpus import Corpus
-from ..method.stages import ROWS, recipes
+from ..method.recipes import ROWS, recipes
 from ..training.forecast import forecast, foresee_table, something_smaller
 from ..training.train import (
     check_changes, check_rows, open_data, present_scale, takes_a_number)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import MethodType
 from typing import NamedTuple
 
 import torch
@@ -15,17 +16,72 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import first_state, full_precision, fused
-from ..core.settings import CaptionerSettings, Registry
+from ..core.gpu import full_precision, fused
+from ..core.registry import Registry
+from ..core.settings import CaptionerSettings, with_own
 from ..data.text import BOS, EOS, PAD
 from .decoder import NEVER, Decoder, Draws, Weights, draw_chances, gumbel
 from .encoder import Encoder, EncoderState, Picked, pick_frames
+from .recurrence import first_state
 
 # %% auto #0
-__all__ = ['CAPTIONERS', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'made_ready', 'next_word',
+__all__ = ['CAPTIONERS', 'Captioner', 'as_captioner', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'next_word',
            'likeliest_word', 'generate', 'greedy', 'sample', 'Beams', 'extend', 'beam_search', 'beam', 'teach_by_step',
-           'teach', 'check_sizes', 'Seen', 'Ready', 'PaperNetworks', 'PaperCaptioner', 'make_captioner',
-           'without_dropout', 'caption', 'growing']
+           'teach', 'check_sizes', 'Seen', 'Ready', 'PaperCaptioner', 'make_captioner', 'without_dropout', 'caption',
+           'growing']
+
+# %% ../../nbs/method/05_captioner.ipynb #a191c16c
+class Captioner(nn.Module):
+    "The contract of a captioner: three methods that it must have, and defaults for the others."
+    settings: dict = {}  # its own: name -> setting(default, about, …), read as `settings.name`
+    grow = None  # (memory or None, feature, time) -> memory with one more frame; None: it cannot
+
+    def encode(self, picked: Picked):
+        "A memory of the picked frames: any nesting of tensors whose first dimension is the batch."
+        raise NotImplementedError
+
+    def start(self, memory):
+        "The state before the first word: any nesting of tensors, the batch first."
+        raise NotImplementedError
+
+    def step(self, word: Tensor, state, memory) -> tuple[object, Tensor]:
+        "The state after a word, int64 (batch,), and the logits of the next, (batch, vocabulary)."
+        raise NotImplementedError
+
+    def teach(self, memory, words: Tensor, feedback: float | Tensor = 0.0, draws=None) -> Tensor:
+        "The logits of whole captions, (batch, time, vocabulary); by default step by step."
+        return teach_by_step(self, memory, words, feedback, draws)
+
+    def ready(self, memory, draws=None):
+        "The memory with what is the same at every word computed once; `start` and `step` get it."
+        return memory
+
+    def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0):
+        "All that is random in a pass, drawn beforehand; None: the captioner cannot repeat a pass."
+        return None
+
+    def extra_loss(self, memory, words: Tensor) -> Tensor | None:
+        "What it should learn beside its words, a number; None: nothing."
+        return None
+
+    def rescore(self, memory, candidates: Tensor, scores: Tensor) -> Tensor:  # (batch, size)
+        "What candidates of a beam search, int64 (batch, size, time), are worth in the end."
+        return scores
+
+    @staticmethod
+    def fitting(settings: CaptionerSettings) -> CaptionerSettings:
+        "Settings of another captioner as this one can use them."
+        return settings
+
+
+def as_captioner(thing) -> Captioner:
+    "A captioner of a class that does not inherit from `Captioner`, with the methods that it lacks."
+    if not isinstance(thing, Captioner):
+        for name in ("teach", "ready", "draws", "extra_loss", "rescore", "grow"):
+            if not hasattr(thing, name):
+                default = getattr(Captioner, name)
+                setattr(thing, name, default and MethodType(default, thing))
+    return thing
 
 # %% ../../nbs/method/05_captioner.ipynb #ef666a38
 def mapped(function: Callable[[Tensor], Tensor], tree):
@@ -68,11 +124,6 @@ def repeats(
     none = torch.zeros(len(words), vocabulary + 1, dtype=torch.bool, device=words.device)
     return none.scatter_(1, after, True)[:, :-1]
 
-
-def made_ready(captioner, memory, draws=None):
-    "The memory with whatever is the same at every word computed once, where a captioner knows how."
-    return captioner.ready(memory, draws) if hasattr(captioner, "ready") else memory
-
 # %% ../../nbs/method/05_captioner.ipynb #e7c1248c
 @fused
 def next_word(
@@ -107,7 +158,7 @@ def generate(
     scored: bool = True,       # False: nobody asks for the log-probabilities, and they stay 0
 ) -> tuple[Tensor, Tensor]:  # int64 (batch, max_words), (batch,)
     "Captions word by word, each word fed to the next step, and their log-probabilities."
-    like, memory = first_tensor(memory), made_ready(captioner, memory, draws)
+    like, memory = first_tensor(memory), as_captioner(captioner).ready(memory, draws)
     state, never, words = captioner.start(memory), None, []
     word, total = (torch.full((len(like),), value, device=like.device) for value in (BOS, 0.0))
     done = torch.zeros_like(word, dtype=torch.bool)
@@ -173,7 +224,8 @@ def beam_search(
 ) -> Beams:
     "For each clip the likeliest captions that can be reached with `size` of them alive at a time."
     like = first_tensor(memory)
-    batch, device, memory = len(like), like.device, made_ready(captioner, repeated(memory, size))
+    batch, device = len(like), like.device
+    memory = as_captioner(captioner).ready(repeated(memory, size))
     state, never = captioner.start(memory), None
     scores = torch.zeros(batch, size, device=device)
     scores[:, 1:].fill_(-torch.inf)  # all captions start alike: only one of them may speak
@@ -209,7 +261,7 @@ def beam(
         raise PickNetError(f"best must lie between 1 and the size of the beam, {size}, not {best}")
     words, scores, _ = beam_search(captioner, memory, size, max_words, no_repeats)
     scores = scores / (words != PAD).sum(-1)**length_penalty
-    if hasattr(captioner, "rescore"): scores = captioner.rescore(memory, words, scores)
+    scores = captioner.rescore(memory, words, scores)
     scores, order = scores.topk(best)
     return words.gather(1, order[..., None].expand(-1, -1, max_words)), scores
 
@@ -222,7 +274,7 @@ def teach_by_step(
     draws=None,                       # chances drawn beforehand, by captioners that do so
 ) -> Tensor:                          # (batch, time, vocabulary)
     "The logits of every word of the captions, step by step: the reference of every faster form."
-    memory = made_ready(captioner, memory, draws)
+    memory = as_captioner(captioner).ready(memory, draws)
     state, word, said = captioner.start(memory), torch.full_like(words[:, 0], BOS), []
     fixed = not torch.is_tensor(feedback) and not feedback  # only true words are fed
     fixed = fixed and getattr(draws, "own", None) is None
@@ -241,9 +293,7 @@ def teach_by_step(
 
 def teach(captioner, memory, words: Tensor, feedback: float | Tensor = 0.0, draws=None) -> Tensor:
     "The logits of every word given those before it, (batch, time, vocabulary), the fastest way."
-    if hasattr(captioner, "teach"):
-        return captioner.teach(memory, words, feedback, draws)
-    return teach_by_step(captioner, memory, words, feedback, draws)
+    return as_captioner(captioner).teach(memory, words, feedback, draws)
 
 # %% ../../nbs/method/05_captioner.ipynb #47f4bf93
 def check_sizes(
@@ -267,7 +317,7 @@ class Seen(NamedTuple):
 
 
 class Ready(NamedTuple):
-    "The same, made ready for words."
+    "What is the same at every word of a caption, computed once."
     weights: Weights             # the decoder's matrices, cast once
     context: Tensor              # (batch, 3 hidden) what the video says to the gates
     draws: Draws | None = None   # dropout of words and states
@@ -275,9 +325,10 @@ class Ready(NamedTuple):
 
 CAPTIONERS = Registry("captioner")
 
-# %% ../../nbs/method/05_captioner.ipynb #72f5dbc2
-class PaperNetworks(nn.Module):
-    "The two networks of the paper's captioner, and how they remember frames."
+# %% ../../nbs/method/05_captioner.ipynb #54bef52f
+@CAPTIONERS.add("paper")
+class PaperCaptioner(Captioner):
+    "The paper's captioner: picked frames through an LSTM, its last state through a GRU."
 
     def __init__(
         self,
@@ -304,11 +355,6 @@ class PaperNetworks(nn.Module):
         before = memory.state if memory else self.encoder.start(len(feature))
         state = self.encoder.step(before, feature)
         return Seen(self.encoder.read(state), state)
-
-# %% ../../nbs/method/05_captioner.ipynb #54bef52f
-@CAPTIONERS.add("paper")
-class PaperCaptioner(PaperNetworks):
-    "The paper's captioner: picked frames through an LSTM, its last state through a GRU."
 
     def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0) -> Draws:
         return draw_chances(self.decoder, batch, time, feedback)
@@ -342,9 +388,18 @@ class PaperCaptioner(PaperNetworks):
 
 # %% ../../nbs/method/05_captioner.ipynb #46fff30c
 def make_captioner(
-    settings: CaptionerSettings, feature_dims: int, vocabulary_size: int) -> nn.Module:
+    settings: CaptionerSettings, feature_dims: int, vocabulary_size: int) -> Captioner:
     "The captioner that the settings name."
-    return CAPTIONERS.find(settings.architecture)(settings, feature_dims, vocabulary_size)
+    kind = CAPTIONERS.find(settings.architecture)
+    own = getattr(kind, "settings", {})
+    settings = with_own(settings, own if isinstance(own, dict) else {})
+    made = kind(settings, feature_dims, vocabulary_size)
+    for name in ("encode", "start", "step"):
+        method = getattr(made, name, None)
+        if not callable(method) or getattr(method, "__func__", 0) is getattr(Captioner, name):
+            raise PickNetError(f"the captioner {settings.architecture!r} has no `{name}`: it needs "
+                               "encode(picked), start(memory) and step(word, state, memory)")
+    return as_captioner(made)
 
 # %% ../../nbs/method/05_captioner.ipynb #d693c852
 @contextmanager

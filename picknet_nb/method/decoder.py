@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import (
-    CaptionLoss, GRUScan, GRUTrace, fused, move_state, open_gates, working_type)
+from ..core.gpu import fused, working_type
 from ..data.text import BOS, PAD, UNK
+from .recurrence import CaptionLoss, GRUScan, GRUTrace, move_state, open_gates
 
 # %% auto #0
-__all__ = ['NEVER', 'gru_step', 'embedded', 'heard', 'thin_out', 'Weights', 'WordModel', 'Draws', 'gumbel', 'dropout_scale',
-           'draw_chances', 'plain_logits', 'choose', 'feed', 'Decoder', 'caption_loss']
+__all__ = ['NEVER', 'gru_step', 'embedded', 'heard', 'thin_out', 'Weights', 'Decoder', 'Draws', 'gumbel', 'dropout_scale',
+           'draw_chances', 'plain_logits', 'choose', 'feed', 'caption_loss']
 
 # %% ../../nbs/method/02_decoder.ipynb #cdd74e47
 def gru_step(
@@ -99,9 +99,9 @@ class Weights(NamedTuple):
 # %% ../../nbs/method/02_decoder.ipynb #457a3789
 NEVER = (PAD, BOS, UNK)  # no caption contains these
 
-# %% ../../nbs/method/02_decoder.ipynb #ac2daff9
-class WordModel(nn.Module):
-    "The weights of equations 7 to 11."
+# %% ../../nbs/method/02_decoder.ipynb #7cb48bbd
+class Decoder(nn.Module):
+    "Equations 7 to 11: given the words of a caption, it gives each its logits."
 
     def __init__(
         self,
@@ -132,97 +132,6 @@ class WordModel(nn.Module):
         output = F.pad(self.output.weight.to(kind), (0, 0, 0, spare))
         return Weights(self.embedding.weight, *(layer.to(kind) for layer in layers), output)
 
-# %% ../../nbs/method/02_decoder.ipynb #ee8f9350
-class Draws(NamedTuple):
-    "Everything random in one pass over captions, drawn beforehand."
-    word_scale: Tensor            # (time, batch, embedding) dropout of the GRU's input
-    state_scale: Tensor           # (time, batch, hidden) dropout of its output
-    own: Tensor | None = None     # bool (time, batch): the next step is fed the model's own word
-    noise: Tensor | None = None   # (time, batch, vocabulary) exponential: makes an argmax a draw
-
-# %% ../../nbs/method/02_decoder.ipynb #eda28edb
-def gumbel(noise: Tensor) -> Tensor:
-    "What exponential noise adds to logits so that their argmax is a draw."
-    return -noise.clamp(min=1e-7).log()  # a draw of exactly zero must not beat every score
-
-# %% ../../nbs/method/02_decoder.ipynb #0c549d67
-def dropout_scale(like: Tensor, drop: float) -> Tensor:
-    "0 for what is dropped, and for the rest what makes up for it."
-    if like.is_cuda:
-        return F.dropout(torch.ones_like(like), drop)
-    return like.uniform_().ge_(drop).div_(1 - drop)  # uniform numbers come faster than coins
-
-# %% ../../nbs/method/02_decoder.ipynb #e97b23fe
-def draw_chances(
-    decoder: WordModel,
-    batch: int,
-    time: int,
-    feedback: float | Tensor = 0.0,   # chance of the model's own word; as a tensor it may change
-) -> Draws:
-    "Dropout masks and, for scheduled sampling, coins and noise."
-    like, drop = decoder.output.weight, decoder.dropout if decoder.training else 0
-    scale = lambda size: (dropout_scale(like.new_empty(time, batch, size), drop) if drop
-                          else like.new_ones(time, 1, 1))
-    scales = scale(decoder.embedding.embedding_dim), scale(decoder.candidate.in_features)
-    if not (torch.is_tensor(feedback) and feedback.is_cuda) and not feedback:
-        return Draws(*scales)
-    own = torch.rand(time, batch, device=like.device) < feedback
-    noise = like.new_empty(time, batch, len(decoder.never))
-    return Draws(*scales, own, noise.exponential_() if noise.is_cuda else
-                 noise.uniform_().log_().neg_())  # on a CPU five times as fast
-
-# %% ../../nbs/method/02_decoder.ipynb #37c0a7c5
-def plain_logits(
-    decoder: WordModel,
-    video: Tensor,               # (batch, video)
-    words: Tensor,               # int64 (batch, time)
-    draws: Draws | None = None,  # dropout and feedback; None: neither
-) -> Tensor:                     # (batch, time, vocabulary)
-    "Equations 7 to 11 word by word, as in the paper: the reference of everything faster."
-    state = torch.zeros_like(video[:, :1]).expand(-1, decoder.candidate.in_features)
-    word, logits = torch.full_like(words[:, 0], BOS), []
-    for t in range(words.shape[1]):
-        rows = decoder.embedding(word) * (draws.word_scale[t] if draws else 1)
-        inputs = decoder.word_gates(rows) + decoder.video_gates(video)
-        state = gru_step(inputs, state, decoder.state_gates.weight, decoder.candidate.weight)
-        logits.append(decoder.output(state * (draws.state_scale[t] if draws else 1)))
-        word = words[:, t]
-        if draws and draws.own is not None:
-            guess = (logits[-1].detach() + decoder.never + gumbel(draws.noise[t])).argmax(-1)
-            word = torch.where(draws.own[t], guess, word)
-    return torch.stack(logits, 1)
-
-# %% ../../nbs/method/02_decoder.ipynb #9c379b3c
-@fused
-def choose(logits: Tensor, never: Tensor, noise: Tensor, own: Tensor, truth: Tensor) -> Tensor:
-    "The next word to feed: a draw from the model where `own`, else the true word."
-    return torch.where(own, (logits + never + gumbel(noise)).argmax(-1), truth)
-
-# %% ../../nbs/method/02_decoder.ipynb #59c6b1f7
-@torch.no_grad()
-def feed(
-    decoder: WordModel,
-    weights: Weights,
-    context: Tensor,   # (batch, 3 hidden)
-    words: Tensor,     # int64 (time, batch) the captions
-    draws: Draws,
-) -> tuple[Tensor, GRUTrace | None]:  # int64 (time, batch); the way there, if it was walked
-    "The words that are fed: <bos>, then the caption, here and there the model's own word."
-    start = torch.full_like(words[:1], BOS)
-    if draws.own is None:
-        return torch.cat([start, words[:-1]]), None
-    fed, trace = [start[0]], GRUTrace(context, weights.gates, weights.state)
-    for t, truth in enumerate(words):
-        state = trace.step(weights.inputs(fed[t], context, draws.word_scale[t]))
-        if t + 1 == len(words): break
-        logits = weights.logits(state, draws.state_scale[t])
-        fed.append(choose(logits, decoder.never, draws.noise[t], draws.own[t], truth))
-    return torch.stack(fed), trace
-
-# %% ../../nbs/method/02_decoder.ipynb #7cb48bbd
-class Decoder(WordModel):
-    "Equations 7 to 11: told the words of a caption, it gives each its logits."
-
     def forward(
         self,
         video: Tensor,                     # (batch, video)
@@ -252,6 +161,93 @@ class Decoder(WordModel):
         if not 0 <= first <= last < known:
             raise PickNetError(f"words are numbered {first} to {last}, but the decoder knows "
                                f"{known}: they belong to another vocabulary")
+
+# %% ../../nbs/method/02_decoder.ipynb #ee8f9350
+class Draws(NamedTuple):
+    "Everything random in one pass over captions, drawn beforehand."
+    word_scale: Tensor            # (time, batch, embedding) dropout of the GRU's input
+    state_scale: Tensor           # (time, batch, hidden) dropout of its output
+    own: Tensor | None = None     # bool (time, batch): the next step is fed the model's own word
+    noise: Tensor | None = None   # (time, batch, vocabulary) exponential: makes an argmax a draw
+
+# %% ../../nbs/method/02_decoder.ipynb #eda28edb
+def gumbel(noise: Tensor) -> Tensor:
+    "What exponential noise adds to logits so that their argmax is a draw."
+    return -noise.clamp(min=1e-7).log()  # a draw of exactly zero must not beat every score
+
+# %% ../../nbs/method/02_decoder.ipynb #0c549d67
+def dropout_scale(like: Tensor, drop: float) -> Tensor:
+    "0 for what is dropped, and for the rest what makes up for it."
+    if like.is_cuda:
+        return F.dropout(torch.ones_like(like), drop)
+    return like.uniform_().ge_(drop).div_(1 - drop)  # uniform numbers come faster than coins
+
+# %% ../../nbs/method/02_decoder.ipynb #e97b23fe
+def draw_chances(
+    decoder: Decoder,
+    batch: int,
+    time: int,
+    feedback: float | Tensor = 0.0,   # chance of the model's own word; as a tensor it may change
+) -> Draws:
+    "Dropout masks and, for scheduled sampling, coins and noise."
+    like, drop = decoder.output.weight, decoder.dropout if decoder.training else 0
+    scale = lambda size: (dropout_scale(like.new_empty(time, batch, size), drop) if drop
+                          else like.new_ones(time, 1, 1))
+    scales = scale(decoder.embedding.embedding_dim), scale(decoder.candidate.in_features)
+    if not (torch.is_tensor(feedback) and feedback.is_cuda) and not feedback:
+        return Draws(*scales)
+    own = torch.rand(time, batch, device=like.device) < feedback
+    noise = like.new_empty(time, batch, len(decoder.never))
+    return Draws(*scales, own, noise.exponential_() if noise.is_cuda else
+                 noise.uniform_().log_().neg_())  # on a CPU five times as fast
+
+# %% ../../nbs/method/02_decoder.ipynb #37c0a7c5
+def plain_logits(
+    decoder: Decoder,
+    video: Tensor,               # (batch, video)
+    words: Tensor,               # int64 (batch, time)
+    draws: Draws | None = None,  # dropout and feedback; None: neither
+) -> Tensor:                     # (batch, time, vocabulary)
+    "Equations 7 to 11 word by word, as in the paper: the reference of everything faster."
+    state = torch.zeros_like(video[:, :1]).expand(-1, decoder.candidate.in_features)
+    word, logits = torch.full_like(words[:, 0], BOS), []
+    for t in range(words.shape[1]):
+        rows = decoder.embedding(word) * (draws.word_scale[t] if draws else 1)
+        inputs = decoder.word_gates(rows) + decoder.video_gates(video)
+        state = gru_step(inputs, state, decoder.state_gates.weight, decoder.candidate.weight)
+        logits.append(decoder.output(state * (draws.state_scale[t] if draws else 1)))
+        word = words[:, t]
+        if draws and draws.own is not None:
+            guess = (logits[-1].detach() + decoder.never + gumbel(draws.noise[t])).argmax(-1)
+            word = torch.where(draws.own[t], guess, word)
+    return torch.stack(logits, 1)
+
+# %% ../../nbs/method/02_decoder.ipynb #9c379b3c
+@fused
+def choose(logits: Tensor, never: Tensor, noise: Tensor, own: Tensor, truth: Tensor) -> Tensor:
+    "The next word to feed: a draw from the model where `own`, else the true word."
+    return torch.where(own, (logits + never + gumbel(noise)).argmax(-1), truth)
+
+# %% ../../nbs/method/02_decoder.ipynb #59c6b1f7
+@torch.no_grad()
+def feed(
+    decoder: Decoder,
+    weights: Weights,
+    context: Tensor,   # (batch, 3 hidden)
+    words: Tensor,     # int64 (time, batch) the captions
+    draws: Draws,
+) -> tuple[Tensor, GRUTrace | None]:  # int64 (time, batch); the way there, if it was walked
+    "The words that are fed: <bos>, then the caption, here and there the model's own word."
+    start = torch.full_like(words[:1], BOS)
+    if draws.own is None:
+        return torch.cat([start, words[:-1]]), None
+    fed, trace = [start[0]], GRUTrace(context, weights.gates, weights.state)
+    for t, truth in enumerate(words):
+        state = trace.step(weights.inputs(fed[t], context, draws.word_scale[t]))
+        if t + 1 == len(words): break
+        logits = weights.logits(state, draws.state_scale[t])
+        fed.append(choose(logits, decoder.never, draws.noise[t], draws.own[t], truth))
+    return torch.stack(fed), trace
 
 # %% ../../nbs/method/02_decoder.ipynb #7c206ea2
 def caption_loss(

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import LSTMScan, working_type
+from ..core.gpu import working_type
+from .recurrence import LSTMScan
 
 # %% auto #0
-__all__ = ['lstm_step', 'compact', 'FrameModel', 'EncoderState', 'StreamEncoder', 'check_shapes', 'refuse_infinite', 'Picked',
-           'pick_frames', 'Encoder']
+__all__ = ['lstm_step', 'compact', 'FrameModel', 'EncoderState', 'check_shapes', 'refuse_infinite', 'Picked', 'pick_frames',
+           'Encoder']
 
 # %% ../../nbs/method/01_encoder.ipynb #22cf04f0
 def lstm_step(
@@ -48,7 +49,8 @@ def compact(
 
 # %% ../../nbs/method/01_encoder.ipynb #f13e58ca
 class FrameModel(nn.Module):
-    "The weights of equations 1 to 6 and what happens to a frame before them."
+    """The weights of equations 1 to 6 and what happens to a frame before them: shared by `Encoder`
+    and by the boundary-aware encoder of `systems`."""
 
     def __init__(
         self,
@@ -86,31 +88,6 @@ class EncoderState(NamedTuple):
     cell: Tensor    # (batch, hidden) c_t
     total: Tensor   # (batch, hidden) sum of the states so far
     count: Tensor   # (batch, 1) frames so far
-
-# %% ../../nbs/method/01_encoder.ipynb #94278b44
-class StreamEncoder(FrameModel):
-    "An encoder that is told one picked frame at a time."
-
-    def start(self, batch: int = 1) -> EncoderState:
-        "The state before the first frame: zeros."
-        zeros = self.embedding.weight.new_zeros(batch, self.lstm.hidden_size)
-        return EncoderState(zeros, zeros, zeros, zeros[:, :1])
-
-    def step(
-        self,
-        state: EncoderState,
-        feature: Tensor,       # (batch, dims)
-    ) -> EncoderState:
-        "The state after one more picked frame."
-        hidden, cell = lstm_step(self.embed(feature), state.hidden, state.cell, self.lstm,
-                                 self.output_gate)
-        return EncoderState(hidden, cell, state.total + hidden, state.count + 1)
-
-    def read(self, state: EncoderState) -> Tensor:
-        "The video vector so far, (batch, hidden); zeros before the first frame."
-        mean = state.total / state.count.clamp(min=1)
-        video = state.hidden if self.video_vector == "last" else mean
-        return F.dropout(video, self.dropout, self.training)
 
 # %% ../../nbs/method/01_encoder.ipynb #0cc60884
 def check_shapes(
@@ -164,7 +141,7 @@ def pick_frames(
     return Picked(picked.transpose(0, 1), taken.T, source.T)
 
 # %% ../../nbs/method/01_encoder.ipynb #7fc11498
-class Encoder(StreamEncoder):
+class Encoder(FrameModel):
     "Equations 1 to 6: the picked frames of each clip to one video vector."
 
     def forward(
@@ -193,3 +170,24 @@ class Encoder(StreamEncoder):
             return torch.where(taken[..., None], states, 0).sum(0) / count.clamp(min=1)
         last = (count - 1).clamp(min=0).expand(states.shape[1:])
         return states.gather(0, last[None])[0] * (count > 0)
+
+    def start(self, batch: int = 1) -> EncoderState:
+        "The state before the first frame: zeros."
+        zeros = self.embedding.weight.new_zeros(batch, self.lstm.hidden_size)
+        return EncoderState(zeros, zeros, zeros, zeros[:, :1])
+
+    def step(
+        self,
+        state: EncoderState,
+        feature: Tensor,       # (batch, dims)
+    ) -> EncoderState:
+        "The state after one more picked frame."
+        hidden, cell = lstm_step(self.embed(feature), state.hidden, state.cell, self.lstm,
+                                 self.output_gate)
+        return EncoderState(hidden, cell, state.total + hidden, state.count + 1)
+
+    def read(self, state: EncoderState) -> Tensor:
+        "The video vector so far, (batch, hidden); zeros before the first frame."
+        mean = state.total / state.count.clamp(min=1)
+        video = state.hidden if self.video_vector == "last" else mean
+        return F.dropout(video, self.dropout, self.training)

@@ -17,7 +17,7 @@ from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import PAD, SPECIALS
 from .captioner import (
-    first_tensor, mapped, never_said, repeated, sample, teach, without_dropout)
+    as_captioner, first_tensor, mapped, never_said, sample, teach, without_dropout)
 from .cider import Cider
 from .pickers import PICKERS, Choice, Clips
 from .reinforce import others_baseline, policy_loss
@@ -85,7 +85,7 @@ def word_loss(
     still = mapped(lambda each: each.detach(), memory)
     rows = len(first_tensor(memory))
     together = rows // len(videos)
-    draws = captioner.draws(rows, max_words) if hasattr(captioner, "draws") else None
+    draws = as_captioner(captioner).draws(rows, max_words)
     # one that cannot repeat its dropout samples without
     with nullcontext() if draws else without_dropout(captioner):
         words, _ = sample(captioner, still, max_words, draws)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..core.files import PickNetError
-from ..core.settings import Registry
+from ..core.registry import Registry
 from .policy import Policy
 
 # %% auto #0
@@ -187,10 +187,8 @@ def kmeans(
 
 # %% ../../nbs/method/04_pickers.ipynb #bcc2be1e
 def picker_of(pick: Choice) -> Callable[[], Choice]:
-    "An entry of the registry from a function `picks = pick(clips)`; its attributes are the facts."
-    make = lambda: pick
-    make.__dict__.update(getattr(pick, "__dict__", {}))
-    return make
+    "An entry of the registry from a function `picks = pick(clips)` that takes no number."
+    return lambda: pick
 
 
 PICKERS.plain = picker_of
@@ -216,9 +214,9 @@ class Picker:
     ):
         self.name, self.number, self.policy, self.kind = name, number, policy, PICKERS.find(name)
         self.label = name if number is None else f"{name}-{number}"  # in result files
-        known = lambda fact, safe: getattr(self.kind, fact, safe)
-        self.looks_at, self.random = known("looks_at", "features"), known("random", True)
-        self.causal, self.exact = known("causal", False), known("exact", False)
+        facts = PICKERS.facts(name)  # what is not noted is taken to be what costs most
+        self.looks_at, self.random = facts.get("looks_at", "features"), facts.get("random", True)
+        self.causal, self.exact = facts.get("causal", False), facts.get("exact", False)
         options = [policy, threshold] if name == "learned" else [number] * (number is not None)
         self.choose = self.kind(*options)
 
@@ -260,7 +258,7 @@ def make_picker(
     threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
 ) -> Picker:
     "The picker of that name; too few arguments are refused, and so are too many."
-    wants = getattr(PICKERS.find(name), "number", None)
+    wants = PICKERS.facts(name).get("number")
     number = float(number) if wants is float and isinstance(number, int) else number
     wrong = wants and (isinstance(number, bool) or not isinstance(number, wants))
     if (wants is None) != (number is None) or wrong:
@@ -275,7 +273,9 @@ def make_picker(
 def parse_label(label: str) -> tuple[str, int | float | None]:
     "Name and number from a label, as files of the first edition have it."
     name, _, number = label.rpartition("-")
-    if not name or not number.replace(".", "", 1).isdigit():
+    digits = number.replace(".", "", 1)
+    # isdigit alone is also true of ², which is not a number
+    if not name or not (digits.isascii() and digits.isdigit()):
         return label, None
     if "." not in number: return name, int(number)
     return "chance" if name == "random" else name, float(number)

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.gpu import HalfProduct, pair_sums, walk_by_table
+from .recurrence import HalfProduct, pair_sums, walk_by_table
 
 # %% auto #0
 __all__ = ['glance_differences', 'PickNet', 'walk_by_frame', 'project', 'walk_by_scan', 'pair_logits', 'walk', 'last_picks',

@@ -5,20 +5,23 @@
 # %% ../../nbs/method/07_rewards.ipynb #4910490f
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..core.gpu import fused
-from ..core.settings import PolicySettings, Registry
+from ..core.registry import Registry
+from ..core.settings import PolicySettings
 from ..data.corpus import Corpus
 from .cider import Cider
 
 # %% auto #0
-__all__ = ['REWARDS', 'REWARD_KINDS', 'diversity_reward', 'limits_at', 'within_limits', 'measure_diversity', 'Rewards', 'Reward',
-           'cider_for', 'paper_reward', 'reward_for', 'OwnReward', 'reward_of']
+__all__ = ['REWARD_WEIGHTS', 'REWARDS', 'diversity_reward', 'limits_at', 'within_limits', 'measure_diversity', 'Earned', 'Reward',
+           'cider_for', 'paper_reward', 'reward_for', 'FunctionReward', 'reward_from']
 
 # %% ../../nbs/method/07_rewards.ipynb #9de7d2cf
 @torch.no_grad()
@@ -74,7 +77,7 @@ def measure_diversity(
     return mean if mean > 0 else 1.0  # clips that never change have no unit, and earn 0 in any
 
 # %% ../../nbs/method/07_rewards.ipynb #cfd86cf8
-class Rewards(NamedTuple):
+class Earned(NamedTuple):
     "What a batch of picks has earned, and for what."
     total: Tensor      # float32 (batch,)
     language: Tensor   # float32 (batch,): CIDEr-D, before its weight
@@ -92,26 +95,27 @@ class Reward:
         diversity_scale: float = 1.0,  # the unit of diversity, of `measure_diversity`
     ):
         self.settings, self.cider, self.diversity_scale = settings, cider, diversity_scale
+        self.needs_words = bool(settings.language_weight)  # whether captions must be generated
 
     @torch.no_grad()
     def __call__(
         self,
-        words: Tensor | None,     # int64 (batch, time): the captions; None if language weighs 0
+        words: Tensor | None,     # int64 (batch, time): the captions; None if it needs none
         videos: Tensor,           # int64 (batch,): which video each caption describes
         features: Tensor,         # (batch, frames, dims)
         picks: Tensor,            # bool (batch, frames)
         max_picks: int | Tensor,  # of `limits_at`
-    ) -> Rewards:
+    ) -> Earned:
         "Language and diversity, and their weighted sum or the penalty."
         settings = self.settings
         diversity = diversity_reward(features, picks) / self.diversity_scale
         language = torch.zeros_like(diversity) if words is None else self.cider(words, videos)
         inside = within_limits(picks, settings.min_picks, max_picks)
         total = settings.language_weight * language + settings.diversity_weight * diversity
-        return Rewards(total.where(inside, settings.penalty), language, diversity, inside)
+        return Earned(total.where(inside, settings.penalty), language, diversity, inside)
 
 # %% ../../nbs/method/07_rewards.ipynb #5d83d723
-REWARDS = {  # changes to a `Config`: preset("small", **REWARDS["V+L"])
+REWARD_WEIGHTS = {  # changes to a `Config`: preset("small", **REWARD_WEIGHTS["V+L"])
     "V": dict(language_weight=0.0, diversity_weight=1.0),
     "L": dict(language_weight=1.0, diversity_weight=0.0),
     "V+L": dict(language_weight=1.0, diversity_weight=1.0),
@@ -124,10 +128,10 @@ def cider_for(settings: PolicySettings, corpus: Corpus) -> Cider:
                  eos=settings.reward_eos, device=corpus.device)
 
 # %% ../../nbs/method/07_rewards.ipynb #066a157a
-REWARD_KINDS = Registry("reward")  # settings, corpus -> reward
+REWARDS = Registry("reward")  # settings, corpus -> reward
 
 
-@REWARD_KINDS.add("paper")
+@REWARDS.add("paper")
 def paper_reward(settings: PolicySettings, corpus: Corpus) -> Reward:
     "Equation 17 on a corpus: n-gram weights and the unit of diversity are its training clips'."
     return Reward(settings, cider_for(settings, corpus),
@@ -136,27 +140,35 @@ def paper_reward(settings: PolicySettings, corpus: Corpus) -> Reward:
 
 def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
     "The reward that the settings name, on a corpus."
-    return REWARD_KINDS.find(settings.reward)(settings, corpus)
+    return REWARDS.find(settings.reward)(settings, corpus)
 
 # %% ../../nbs/method/07_rewards.ipynb #248ed92f
-class OwnReward(Reward):
-    "Within the limits, whatever a function says; outside of them, the penalty."
+class FunctionReward(Reward):
+    "Within the limits, what a function says; outside of them, the penalty."
 
-    def __init__(self, earned: Callable, paper: Reward):
+    def __init__(
+        self,
+        earned: Callable,              # (words, clips, features, picks[, corpus]) -> (batch,)
+        paper: Reward,                 # says what the log tells: language and diversity
+        corpus: Corpus | None = None,  # given to a function that asks for it
+    ):
         super().__init__(paper.settings, paper.cider, paper.diversity_scale)
-        self.earned = earned
+        asks = "corpus" in inspect.signature(earned).parameters
+        self.earned = partial(earned, corpus=corpus) if asks else earned
+        self.needs_words = getattr(earned, "needs_words", True)
 
     @torch.no_grad()
     def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor,
-                 max_picks: int | Tensor) -> Rewards:
+                 max_picks: int | Tensor) -> Earned:
+        "What the function says of these picks, or the penalty."
         found = super().__call__(words, videos, features, picks, max_picks)
         own = self.earned(words, videos, features, picks).to(found.total)
         return found._replace(total=own.where(found.inside, self.settings.penalty))
 
 
-def reward_of(earned: Callable) -> Callable:  # earned(words, videos, features, picks): (batch,)
+def reward_from(earned: Callable) -> Callable:  # as for `FunctionReward`
     "An entry of the registry from a function."
-    return lambda settings, corpus: OwnReward(earned, paper_reward(settings, corpus))
+    return lambda settings, corpus: FunctionReward(earned, paper_reward(settings, corpus), corpus)
 
 
-REWARD_KINDS.plain = reward_of
+REWARDS.plain = reward_from

@@ -7,40 +7,27 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from ..core.gpu import Beside
-from ..core.settings import Config, Registry
+from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import PAD
-from .captioner import CAPTIONERS, caption, make_captioner, repeated, teach
+from .captioner import caption, make_captioner, repeated, teach
 from .cider import Cider
 from .decoder import caption_loss
 from .encoder import pick_frames
-from .pickers import Clips, Picker, make_picker, parse_label
+from .pickers import Clips, Picker
 from .policy import Policy, Rollouts
 from .reinforce import others_baseline, policy_loss
-from .rewards import Reward, Rewards, limits_at, within_limits
+from .rewards import Earned, Reward, limits_at, within_limits
 
 # %% auto #0
-__all__ = ['ROWS', 'Model', 'frame_choice', 'feedback_at', 'Lessons', 'Supervision', 'Environment', 'Trials', 'Reinforcement',
-           'Adaptation', 'caption_videos', 'Validation', 'with_captioner', 'Recipe', 'recipes']
-
-# %% ../../nbs/method/09_stages.ipynb #7e7ce7a3
-import picknet_nb.systems.ta
-import picknet_nb.systems.p_rnn
-import picknet_nb.systems.s2vt
-import picknet_nb.systems.lstm_e
-import picknet_nb.systems.ruc_uva
-import picknet_nb.systems.hrne
-import picknet_nb.systems.ba
-import picknet_nb.systems.ms_rnn
-import picknet_nb.systems.aalto
-import picknet_nb.systems.densecap
+__all__ = ['Model', 'frame_choice', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation', 'caption_videos',
+           'Validation']
 
 # %% ../../nbs/method/09_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -83,9 +70,9 @@ def feedback_at(epoch: int, config: Config) -> float:
     training = config.training
     return min(training.feedback_most, training.feedback_step * (epoch // training.feedback_every))
 
-# %% ../../nbs/method/09_stages.ipynb #87fc67e9
-class Lessons(nn.Module):
-    "What changes from epoch to epoch and from batch to batch while captions are taught."
+# %% ../../nbs/method/09_stages.ipynb #da960ef3
+class Supervision(nn.Module):
+    "Cross-entropy of captions, given frames that do not depend on the policy."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config,
                  choose: Callable[[Tensor], Tensor], most: int | None = None,
@@ -116,10 +103,6 @@ class Lessons(nn.Module):
         "What the computation looks like: a recording of one form does not serve another."
         return self.places, self.fed
 
-# %% ../../nbs/method/09_stages.ipynb #da960ef3
-class Supervision(Lessons):
-    "Cross-entropy of captions, given frames that do not depend on the policy."
-
     def forward(
         self,
         captions: Tensor,  # int64 (batch,)
@@ -143,8 +126,7 @@ class Supervision(Lessons):
         loss = caption_loss(logits, words, self.config.training.label_smoothing,
                             self.weights_of(captions))
         measures = {"loss": loss.detach()}
-        if hasattr(self.captioner, "extra_loss"):
-            extra = self.captioner.extra_loss(rows, words)
+        if (extra := self.captioner.extra_loss(rows, words)) is not None:
             loss, measures = loss + extra, {**measures, "extra": extra.detach()}
         return loss, measures
 
@@ -161,16 +143,16 @@ class Environment:
         self.known, self.weights, self.most = {}, None, config.policy.first_max_picks
 
     @torch.no_grad()
-    def plain(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
-        "Caption the picked frames where words count, and reward caption and frames."
+    def plain(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
+        "Caption the picked frames if the reward needs words, and reward caption and frames."
         features, words = self.corpus.features[videos], None
-        if self.config.policy.language_weight:
+        if self.reward.needs_words:
             words = caption(self.captioner, features, picks, self.corpus.settings.max_words,
                             most=self.most)
         return self.reward(words, videos, features, picks, max_picks)
 
-    def quick(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Rewards:
-        "The same, where looking at values is free: only new picks within the limits are captioned."
+    def quick(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
+        "What `plain` gives, on a CPU: only new picks within the limits are captioned."
         self.forget_if_trained()
         settings = self.config.policy
         inside, penalty = within_limits(picks, settings.min_picks, max_picks), settings.penalty
@@ -185,7 +167,7 @@ class Environment:
         # total, language, diversity
         earned = torch.tensor([[penalty], [0.0], [0.0]]).repeat(1, len(picks))
         if rows: earned[:, inside] = torch.tensor([self.known[name] for name in names]).T
-        return Rewards(*earned, inside)
+        return Earned(*earned, inside)
 
     def forget_if_trained(self) -> None:
         "What was earned holds while nobody writes to a weight of the captioner, and there is room."
@@ -199,9 +181,9 @@ class Environment:
 _FEWEST = 64
 _MOST_KNOWN = 500_000  # picks that are remembered, at about 300 bytes each
 
-# %% ../../nbs/method/09_stages.ipynb #2096e3c4
-class Trials(nn.Module):
-    "Picks that a policy tries, and what they earn."
+# %% ../../nbs/method/09_stages.ipynb #3a9ac278
+class Reinforcement(nn.Module):
+    "REINFORCE on the policy, with the captioner as a fixed environment."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward):
         super().__init__()
@@ -222,21 +204,17 @@ class Trials(nn.Module):
         "Picks to try for these clips."
         return self.policy.explore(self.corpus.glances[videos], self.config.policy.rollouts)
 
-    def rewards_of(self, picks: Tensor, videos: Tensor) -> Rewards:
+    def rewards_of(self, picks: Tensor, videos: Tensor) -> Earned:
         "What picks earn, in the form that suits the device: a recorded graph looks at no values."
         ask = self.environment.plain if picks.is_cuda else self.environment.quick
         return ask(picks, videos, self.max_picks)
 
-    def reward_all(self, tried: Rollouts, videos: Tensor) -> Rewards:
+    def reward_all(self, tried: Rollouts, videos: Tensor) -> Earned:
         "What the samples earn and, where they are the baseline, the greedy picks after them."
         critical = self.config.policy.baseline == "greedy"
         # (rollouts, or one more, batch, frames)
         picks = torch.cat([tried.sampled, tried.greedy[None]]) if critical else tried.sampled
         return self.rewards_of(picks.flatten(0, 1), videos.repeat(len(picks)))
-
-# %% ../../nbs/method/09_stages.ipynb #3a9ac278
-class Reinforcement(Trials):
-    "REINFORCE on the policy, with the captioner as a fixed environment."
 
     def forward(
         self,
@@ -246,7 +224,7 @@ class Reinforcement(Trials):
         tried = self.explore(videos)
         return self.compare(tried, self.reward_all(tried, videos))
 
-    def compare(self, tried: Rollouts, rewards: Rewards) -> tuple[Tensor, dict[str, Tensor]]:
+    def compare(self, tried: Rollouts, rewards: Earned) -> tuple[Tensor, dict[str, Tensor]]:
         "What was earned, against the baseline."
         settings, samples = self.config.policy, tried.sampled  # (rollouts, batch, frames)
         totals = rewards.total.view(-1, samples.shape[1])  # (rollouts, or one more, batch)
@@ -365,73 +343,3 @@ class Validation:
         deciding = torch.where(inside, cider, self.settings.penalty) if self.limited else cider
         return {"score": deciding.mean().item(), "CIDEr": cider.mean().item(),
                 "picks": count.float().mean().item(), "inside": inside.float().mean().item()}
-
-# %% ../../nbs/method/09_stages.ipynb #0f41bdc8
-def with_captioner(
-    config: Config,
-    architecture: str,  # the name of a registered captioner
-) -> Config:
-    "The settings with another captioner, and as that one can use them."
-    fitting = getattr(CAPTIONERS.find(architecture), "fitting", lambda settings: settings)
-    return replace(config, captioner=replace(fitting(config.captioner), architecture=architecture))
-
-# %% ../../nbs/method/09_stages.ipynb #ee5bf898
-@dataclass(frozen=True)
-class Recipe:
-    "How one row of the table is trained and tested."
-    picker: str = "learned"           # a registered one
-    picks: int | float | None = None  # its number
-    adapted: bool = True              # whether the captioner is trained on with these frames
-    language: float = 0.0             # whether CIDEr is in the reward
-    diversity: float = 0.0            # whether visual diversity is in the reward
-    architecture: str = ""            # a captioner of its own; "": the one in the settings
-
-    @property
-    def learns(self) -> bool:
-        "Whether its picks are learned."
-        return self.picker == "learned"
-
-    @property
-    def stages(self) -> tuple[str, ...]:
-        "The stages after stage one."
-        return ("reinforcement",) * self.learns + ("adaptation",) * self.adapted
-
-    def make_picker(self, policy: Policy | None = None, threshold: float = 0.5) -> Picker:
-        "Its picker; a learned one picks with this policy."
-        return make_picker(self.picker, self.picks, policy if self.learns else None, threshold)
-
-    @property
-    def label(self) -> str:
-        "What result files call its picker."
-        return self.picker if self.picks is None else f"{self.picker}-{self.picks}"
-
-    def settings(self, config: Config) -> Config:
-        "The row's own captioner and reward weights."
-        config = with_captioner(config, self.architecture) if self.architecture else config
-        return config.changed(language_weight=config.policy.language_weight * self.language,
-                              diversity_weight=config.policy.diversity_weight * self.diversity)
-
-    @classmethod
-    def read(cls, stored: dict) -> Recipe:
-        "A recipe from a file; the first edition wrote name and number of a picker as one."
-        name, number = parse_label(stored["picker"])
-        return cls(**{**stored, "picker": name, "picks": stored.get("picks", number)})
-
-# %% ../../nbs/method/09_stages.ipynb #b88da857
-ROWS = Registry("row")  # of the table: how many frames the others get -> recipe
-ROWS |= {
-    "Baseline": lambda picks: Recipe("all", adapted=False),
-    "Baseline, adapted": lambda picks: Recipe("all"),
-    "Random": lambda picks: Recipe("chance", 0.5, adapted=False),
-    "k-means": lambda picks: Recipe("kmeans", picks),
-    "Uniform": lambda picks: Recipe("uniform", picks),
-    "Random, adapted": lambda picks: Recipe("random", picks),
-    "PickNet (V)": lambda picks: Recipe(diversity=1.0),
-    "PickNet (L)": lambda picks: Recipe(language=1.0),
-    "PickNet (V+L)": lambda picks: Recipe(language=1.0, diversity=1.0),
-}
-
-
-def recipes(picks: int = 6) -> dict[str, Recipe]:  # frames that uniform, random and k-means pick
-    "Every row of the table by name."
-    return {name: make(picks) for name, make in ROWS.items()}

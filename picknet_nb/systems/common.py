@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..core.files import PickNetError
-from ..core.gpu import (
-    LSTMScan, first_state, full_precision, lstm_cell, lstm_cell_gradient, working_type)
+from ..core.gpu import full_precision, working_type
 from ..core.settings import CaptionerSettings
 from ..data.text import BOS, PAD, SPECIALS
 from ..method.captioner import teach_by_step
 from ..method.encoder import Picked
+from ..method.recurrence import LSTMScan, first_state, lstm_cell, lstm_cell_gradient
 
 # %% auto #0
 __all__ = ['PAPER_SIZES', 'product', 'without_mentions', 'Speaker', 'Frames', 'attend', 'FrameAttention', 'Pooled', 'ShownOnce',

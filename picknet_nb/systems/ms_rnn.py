@@ -11,12 +11,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.gpu import LSTMScan, full_precision, working_type
+from ..core.gpu import full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..data.text import BOS, PAD
 from ..method.captioner import CAPTIONERS, Seen, teach_by_step
 from ..method.decoder import dropout_scale
 from ..method.encoder import Encoder, Picked
+from ..method.recurrence import LSTMScan
 from .common import PAPER_SIZES, State, product, without_mentions
 
 # %% auto #0

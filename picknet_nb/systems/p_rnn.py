@@ -9,9 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.gpu import GRUScan, first_state, full_precision, move_state, open_gates
+from ..core.gpu import full_precision
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
+from ..method.recurrence import GRUScan, first_state, move_state, open_gates
 from .common import PAPER_SIZES, FrameAttention, Frames, attend, product
 
 # %% auto #0

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ..core.gpu import LSTMScan, first_state, lstm_cell, working_type
+from ..core.gpu import working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
+from ..method.recurrence import LSTMScan, first_state, lstm_cell
 from .common import PAPER_SIZES, Speaker, product
 
 # %% auto #0

@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.gpu import full_precision, lstm_cell, working_type
+from ..core.gpu import full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
+from ..method.recurrence import lstm_cell
 from .common import PAPER_SIZES, FrameAttention, Frames, attend, product
 
 # %% auto #0

@@ -23,9 +23,9 @@ from ..data.text import PAD
 from ..data.video import VideoError, read_clip
 from ..method.extras import ExtendedSupervision
 from ..method.pickers import make_picker
+from ..method.recipes import Recipe, recipes
 from ..method.rewards import reward_for
-from ..method.stages import (
-    Adaptation, Model, Recipe, Reinforcement, Validation, frame_choice, recipes)
+from ..method.stages import Adaptation, Model, Reinforcement, Validation, frame_choice
 from .train import Step, epoch_order
 
 # %% auto #0

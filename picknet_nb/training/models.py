@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 import picknet_nb
@@ -22,7 +21,7 @@ from ..core.files import (
     FileError, PickNetError, data_folder, read_json, read_text, write_whole)
 from ..core.settings import save_config
 from ..world.world import write_examples
-from ..method.stages import Recipe, recipes
+from ..method.recipes import Recipe, recipes
 from .runs import RunError, load_run, read_about, read_settings, save_weights
 
 # %% auto #0

@@ -31,13 +31,17 @@ from ..data.corpus import Corpus, digest
 from ..data.text import Vocabulary
 from ..method.captioner import CAPTIONERS
 from ..method.extras import Shadow
-from ..method.stages import Model, Recipe
+from ..method.recipes import Recipe
+from ..method.stages import Model
 
 # %% auto #0
 __all__ = ['LASTS', 'RunError', 'save_weights', 'load_weights', 'fingerprint', 'learned_from', 'changes', 'read_about',
            'read_recipe', 'read_settings', 'read_words', 'change_settings', 'open_run', 'shapes_of', 'check_shapes',
            'newest_weights', 'load_run', 'Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint',
            'restore', 'read_log']
+
+# %% ../../nbs/training/01_runs.ipynb #7e7ce7a3
+import picknet_nb.systems
 
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
 class RunError(FileError):
@@ -203,7 +207,7 @@ def read_recipe(path: Path, stored: dict) -> Recipe:
             path,
             f"asks for {number} picks, and {limit('PICKNET_FRAMES')} are the most (PICKNET_FRAMES)",
         )
-    return recipe
+    return recipe.applied()  # its reward weights are in the settings already
 
 
 def _of_a_run(read: Callable, path: Path):
@@ -292,6 +296,7 @@ def open_run(
 ) -> None:
     """Write what a run is, or refuse a folder that holds another one. What a kill left
     half-written goes."""
+    recipe = recipe.applied()  # the settings hold its reward weights
     for leftover in folder.glob(".*.partial"):
         leftover.unlink(missing_ok=True)
     noted = {

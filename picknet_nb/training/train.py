@@ -31,9 +31,9 @@ from ..data.text import PAD
 from ..method.extras import ExtendedSupervision, Shadow
 from ..method.pickers import make_picker
 from ..method.policy import Policy
-from ..method.rewards import REWARD_KINDS, Reward, cider_for, reward_for
-from ..method.stages import (
-    Adaptation, Model, Recipe, Reinforcement, Validation, frame_choice)
+from ..method.recipes import Recipe
+from ..method.rewards import REWARDS, Reward, cider_for, reward_for
+from ..method.stages import Adaptation, Model, Reinforcement, Validation, frame_choice
 from .diagnostics import seen, warn_if_due
 from .runs import (
     Progress, RunError, Trainer, load_run, load_weights, open_run, read_about, restore,
@@ -625,7 +625,7 @@ def train(
     # what a clip is, the corpus says
     folder, config = Path(folder), replace(recipe.settings(config), clip=corpus.settings)
     check_picker(recipe, corpus)
-    REWARD_KINDS.find(config.policy.reward)  # an unknown one is refused now, not after stage one
+    REWARDS.find(config.policy.reward)  # an unknown one is refused now, not after stage one
     check_groups(corpus, config)
     check_size(config, corpus)
     first = rank_and_world()[0] == 0
@@ -671,7 +671,7 @@ from ..core.settings import FORMER_NAMES, ConfigError, group_of
 from ..world.world import prepare_shapes
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, parse_label
-from ..method.stages import ROWS, recipes, with_captioner
+from ..method.recipes import ROWS, recipes, with_captioner
 from .runs import (
     LASTS, change_settings, read_checkpoint, read_recipe, read_settings)
 
@@ -795,10 +795,11 @@ def recipe_of(
         recipe = recipes(picks or 6)[name]
     else:
         count = was.picks if isinstance(was.picks, int) else 6
-        begun = next((each for each, recipe in recipes(count).items() if recipe == was), None)
+        known = recipes(count).items()
+        begun = next((each for each, recipe in known if recipe.applied() == was), None)
         name = row or begun
         recipe = recipes(picks or count)[name] if name else was
-        if recipe != was or picks and not name:
+        if name and recipe.applied() != was or picks and not name:
             if begun is None:
                 options = f"another row, which picks {was.label}"
             elif takes_a_number(begun):
@@ -813,7 +814,7 @@ def recipe_of(
         raise PickNetError(
             f"--picks is for {', '.join(most)} and {last}: '{name}' takes no such number"
         )
-    return recipe
+    return was or recipe
 
 # %% ../../nbs/training/05_train.ipynb #3950ebb1
 def picking_with(

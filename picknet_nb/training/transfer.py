@@ -18,7 +18,8 @@ from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import Vocabulary
 from ..method.captioner import make_captioner
-from ..method.stages import Model, Recipe
+from ..method.recipes import Recipe
+from ..method.stages import Model
 from .models import BOX
 
 # %% auto #0

@@ -21,7 +21,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..core.files import FileError, PickNetError, data_folder, limit, read_json
+from ..core.files import FileError, PickNetError, limit
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
 from ..data.backbones import CNN, load_cnn
@@ -31,7 +31,8 @@ from ..data.video import (
 from ..method.captioner import beam as search_beam, growing, without_dropout
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
-from ..method.stages import Model, Recipe
+from ..method.recipes import Recipe
+from ..method.stages import Model
 from ..training.models import Decoding, find_model, find_run
 from ..training.runs import RunError, load_run
 
@@ -471,7 +472,7 @@ class VideoCaptioner:
         window: int = 0,  # describe this many of the last picked frames; 0: all of them
         opened: Callable = stream_frames,  # what opens the source
         **options,  # of the opener, such as time_limit
-    ) -> Iterator[Remark]:
+    ) -> Iterator:  # of `use.streams.Remark`
         "A remark whenever a frame of a stream is picked, for as long as the stream lasts."
         from picknet_nb.use.streams import Watcher, camera  # that module builds on this one
 

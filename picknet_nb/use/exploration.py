@@ -26,7 +26,7 @@ from ..data.text import tokenize
 from ..data.video import Clip, VideoError
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
 from ..method.policy import Policy, glance_differences, last_picks, project, walk
-from ..method.rewards import Rewards, measure_diversity, reward_for
+from ..method.rewards import Earned, measure_diversity, reward_for
 from .captioning import Eye, VideoCaptioner, check_threshold, find_videos
 
 # %% auto #0
@@ -195,9 +195,7 @@ def picks_of(viewing: Viewing, picker: Picker, threshold: float = 0.5) -> tuple[
 def other_pickers(picks: int, frames: int, own: Picker | None = None) -> list[Picker]:
     """One of every registered picker that needs no policy; those that take a number pick `picks`
     frames, or about as many."""
-    needs = {
-        name: getattr(kind, "number", None) for name, kind in PICKERS.items() if name != "learned"
-    }
+    needs = {name: PICKERS.facts(name).get("number") for name in PICKERS if name != "learned"}
     numbers = {None: None, int: picks, float: round(picks / frames, 2)}
     others = [make_picker(name, numbers[kind]) for name, kind in needs.items()]
     return [each for each in others if own is None or each.label != own.label]
@@ -233,7 +231,7 @@ def library_corpus(captioner: VideoCaptioner, captions: dict[str, list[str]]) ->
 
 
 class Judge:
-    """Rewards picks with the reward that the run was trained with, and with the captions of a
+    """Earned picks with the reward that the run was trained with, and with the captions of a
     library as references."""
 
     def __init__(self, captioner: VideoCaptioner, library: Library):
@@ -253,7 +251,7 @@ class Judge:
         viewing: Viewing,
         words: Tensor,  # int64 (picks, time): the caption after each pick
         picks: Tensor,  # bool (frames,)
-    ) -> Rewards | None:
+    ) -> Earned | None:
         "What the picks so far are worth, after each of them; None where the reward is not known."
         if self.reward is None:
             return None
@@ -279,11 +277,11 @@ class Outcome:
     probabilities: Tensor    # (frames,)
     captions: list[str]      # after each pick
     # what it earns, which takes a look at every frame
-    judged: Callable[[], Rewards | None] = field(repr=False)
+    judged: Callable[[], Earned | None] = field(repr=False)
     no_reward: str = ""      # why it earns nothing that could be shown
 
     @cached_property
-    def rewards(self) -> Rewards | None:
+    def rewards(self) -> Earned | None:
         "What it has earned after each pick, (picks,); None where the reward is not known."
         return self.judged()
 

@@ -41,7 +41,7 @@ class Memory:
     ):
         self.captioner, self.grown = captioner, None
         self.recent = (
-            None if hasattr(captioner, "grow") and not window else deque(maxlen=window or 64)
+            None if captioner.grow and not window else deque(maxlen=window or 64)
         )
 
     @torch.no_grad()
