@@ -805,12 +805,12 @@ def test_files_of_a_run_are_not_written_through_links(tmp_path):
 
 def test_a_terminal_is_shown_and_not_told():
     assert (
-        preparing.shown("\x1b[2J a\nb\r\x07\x9b \u202egpj")
+        preparing.printable("\x1b[2J a\nb\r\x07\x9b \u202egpj")
         == "\\x1b[2J a\\nb\\r\\x07\\x9b \\u202egpj"
     )
     assert (
-        preparing.shown("Käse 映画 👩‍🚀 é") == "Käse 映画 👩‍🚀 é"
-        and preparing.shown("half\udc80") == "half\\udc80"
+        preparing.printable("Käse 映画 👩‍🚀 é") == "Käse 映画 👩‍🚀 é"
+        and preparing.printable("half\udc80") == "half\\udc80"
     )
 
 

@@ -20,8 +20,8 @@ import typer
 
 from ..core.files import FileError, PickNetError, write_whole
 from ..core.printing import (
-    DONE, EXIT, JSON, PARTS, SOME_LEFT_OUT, after_mistake, know_all_letters, missing_parts, say,
-    show_warning, shown, typed)
+    DONE, EXIT, JSON, PARTS, SOME_LEFT_OUT, after_mistake, escape_unprintable, missing_parts,
+    printable, say, show_warning, typed)
 from ..core.registry import USED, use_module, use_thing
 from ..core.settings import PRESETS, preset, settings_from
 from .prepare import extract, joined, prepare, settings_of, settings_table
@@ -117,7 +117,7 @@ def if_they_can_be_drawn():
     except FileError:
         raise
     except PickNetError as reason:
-        print(f"no pictures: {shown(reason)}", file=sys.stderr)
+        print(f"no pictures: {printable(reason)}", file=sys.stderr)
 
 
 def save_pictures(result: dict, folder) -> Path:
@@ -252,7 +252,7 @@ def reproduce(
     with if_they_can_be_drawn():
         save_pictures(result, folder)
     if not as_json:
-        print(f"\nEverything is in {shown(folder)}")
+        print(f"\nEverything is in {printable(folder)}")
 
 # %% ../../nbs/interface/07_main.ipynb #9f67fa81
 def noted(run: Path) -> dict:
@@ -455,11 +455,11 @@ def train(
         if not started:
             announce(corpus, config, recipe, scale)
         run(folder, corpus, config, recipe)
-    print(shown(folder/"weights.safetensors"))
-    command = " ".join(["picknet", *(f"--use {shown(name)}" for name in USED)])
+    print(printable(folder/"weights.safetensors"))
+    command = " ".join(["picknet", *(f"--use {printable(name)}" for name in USED)])
     print(
-        f"next: `{command} evaluate {shown(folder)}` scores it on its test clips, `{command} "
-        f"caption VIDEO --run {shown(folder)}` uses it",
+        f"next: `{command} evaluate {printable(folder)}` scores it on its test clips, `{command} "
+        f"caption VIDEO --run {printable(folder)}` uses it",
         file=sys.stderr,
     )
 
@@ -521,7 +521,7 @@ def frontier(
         if scores:
             save_figure(draw_frontier(result), folder/"frontier.png")
     if not as_json:
-        print(f"\nEverything is in {shown(folder)}")
+        print(f"\nEverything is in {printable(folder)}")
 
 # %% ../../nbs/interface/07_main.ipynb #465b09b9
 def check_alike(run: Path, seen: tuple, data: str, corpus) -> None:
@@ -786,11 +786,12 @@ def info(
         f"optional parts missing: {missing_parts(optional)}",
         "settings: see `picknet info --settings`",
         f"captioners: {', '.join(CAPTIONERS)}",
-        "trained runs:" + "".join(f"\n  {shown(run)}" for run in runs)
+        "trained runs:" + "".join(f"\n  {printable(run)}" for run in runs)
         if runs
         else "trained runs: none yet",
         *[
-            f"unfinished: {shown(run)} ({shown(stage)}); picknet train {shown(run)} --resume"
+            f"unfinished: {printable(run)} ({printable(stage)}); picknet train {printable(run)} "
+            f"--resume"
             for run, stage in begun.items()
         ],
     ]
@@ -825,7 +826,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of a device that
 
 def main() -> None:
     "The `picknet` command."
-    know_all_letters(sys.stdout, sys.stderr)
+    escape_unprintable(sys.stdout, sys.stderr)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
@@ -835,7 +836,7 @@ def main() -> None:
                 # what cannot be written is an error now, and not when Python ends
                 if sys.stdout: sys.stdout.flush()
     except PickNetError as error:
-        sys.exit(f"picknet: {shown(error)}")
+        sys.exit(f"picknet: {printable(error)}")
     except SystemExit as end:
         if end.code == 130:  # Typer has caught Ctrl-C
             print(f"picknet: {after_interrupt(sys.argv[1:])}", file=sys.stderr)
@@ -844,7 +845,7 @@ def main() -> None:
         raise
     except OSError as reason:
         if reason.filename:  # of some file that nobody has a word for
-            sys.exit(f"picknet: {shown(reason.filename)}: {reason.strerror}")
+            sys.exit(f"picknet: {printable(reason.filename)}: {reason.strerror}")
         if reason.errno not in (*_FULL, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the rest goes

@@ -33,7 +33,7 @@ from tqdm.auto import tqdm
 
 import picknet_nb
 from ..core.files import FileError, PickNetError, first_few, read_json, write_whole
-from ..core.printing import shown
+from ..core.printing import printable
 from ..core.processes import Done, Pool, usable_cores
 from ..core.settings import (
     FORMER_NAMES, Config, ConfigError, group_of, preset, settings_from)
@@ -634,7 +634,7 @@ def earlier_rows(
         except FileError as reason:
             if bars:
                 tqdm.write(
-                    shown(f"left out of the table: {name} of seed {seed}: {reason}"),
+                    printable(f"left out of the table: {name} of seed {seed}: {reason}"),
                     file=sys.stderr,
                 )
     return found
