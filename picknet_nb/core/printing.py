@@ -20,11 +20,11 @@ import picknet_nb
 from .files import PickNetError
 
 # %% auto #0
-__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'shown', 'say', 'show_warning', 'after_mistake',
-           'know_all_letters', 'left_out', 'typed', 'missing_parts']
+__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'printable', 'say', 'show_warning', 'after_mistake',
+           'escape_unprintable', 'left_out', 'typed', 'missing_parts']
 
 # %% ../../nbs/core/05_printing.ipynb #64a940f8
-def shown(text) -> str:
+def printable(text) -> str:
     "Text as one line: escapes, line breaks and other control characters are written out."
     if (text := str(text)).isprintable():
         return text
@@ -45,7 +45,7 @@ def say(content, as_json: bool, text: str) -> None:
         said = (
             json.dumps(content, ensure_ascii=False, allow_nan=False)
             if as_json
-            else "\n".join(map(shown, text.split("\n")))
+            else "\n".join(map(printable, text.split("\n")))
         )
     except ValueError as reason:
         raise PickNetError(f"the answer cannot be written as JSON: {reason}") from reason
@@ -59,7 +59,7 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
         and Path(filename).is_relative_to(Path(picknet_nb.__file__).parent)
     )
     text = (
-        f"picknet: {shown(message)}\n"
+        f"picknet: {printable(message)}\n"
         if ours
         else warnings.formatwarning(message, category, filename, lineno, line)
     )
@@ -69,7 +69,7 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
     "Hints for a mistyped command: files that look like options, and where --use belongs."
     files = [
-        f"{shown(each)} is a file: write ./{shown(each)}"
+        f"{printable(each)} is a file: write ./{printable(each)}"
         for each in arguments
         if each.startswith("-") and Path(each).is_file()
     ]
@@ -77,7 +77,7 @@ def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `p
     return files + ["--use comes before the command: `picknet --use MODULE COMMAND …`"] * misplaced
 
 
-def know_all_letters(*streams) -> None:
+def escape_unprintable(*streams) -> None:
     "Let streams write characters that their encoding lacks as escapes, instead of failing."
     for stream in streams:
         if hasattr(stream, "reconfigure"):

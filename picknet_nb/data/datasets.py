@@ -32,7 +32,7 @@ from tqdm import tqdm
 from ..core.files import (
     FileError, PickNetError, WriteError, file_digest, first_few, limit, open_regular, read_json,
     read_text, real_folder, replacing, write_whole)
-from ..core.printing import shown
+from ..core.printing import printable
 from ..core.processes import rank_and_world
 from ..core.settings import ClipSettings
 from .backbones import CNN
@@ -203,7 +203,7 @@ def prepare_videos(
         return Prepared(None, extracted.failed, [])
     strangers = _strangers(videos, captions.keys(), source)
     for line in strangers.values() if progress else ():
-        tqdm.write(shown(f"skipped {line}"), file=sys.stderr)
+        tqdm.write(printable(f"skipped {line}"), file=sys.stderr)
     corpus = assemble(
         out,
         name,

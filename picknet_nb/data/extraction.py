@@ -27,7 +27,7 @@ from tqdm import tqdm
 
 from ..core.files import (
     FileError, WriteError, limit, locked, open_regular, read_json, real_folder, write_whole)
-from ..core.printing import shown
+from ..core.printing import printable
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import CNN
 from .video import _import_av, glance, read_clip
@@ -333,7 +333,7 @@ def _report_failed(
         failed[clip.name] = f"{clip.path}: {clip.reason}"
         bar.update()
         if not bar.disable:
-            bar.write(shown(f"skipped {failed[clip.name]}"), file=sys.stderr)
+            bar.write(printable(f"skipped {failed[clip.name]}"), file=sys.stderr)
 
 # %% ../../nbs/data/08_extraction.ipynb #ec60efa6
 def extract_folder(
