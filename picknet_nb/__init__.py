@@ -3,7 +3,7 @@ _HOMES = {  # where each public name is defined; it is imported when it is first
     "interface.python": ("caption", "load", "prepare", "train", "evaluate", "reproduce"),
     "method.captioner": ("CAPTIONERS",),
     "method.pickers": ("PICKERS",),
-    "method.rewards": ("REWARD_KINDS",),
+    "method.rewards": ("REWARDS",),
     "method.stages": ("ROWS",),
     "data.backbones": ("CNNS",),
 }

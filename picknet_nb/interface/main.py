@@ -17,8 +17,8 @@ import typer
 
 from ..core.files import FileError, PickNetError
 from picknet_nb.core.printing import (
-    DONE, EXIT, JSON, PARTS, after_mistake, know_all_letters, missing_parts, say, show_warning,
-    shown)
+    DONE, EXIT, JSON, PARTS, after_mistake, escape_unprintable, missing_parts, printable, say,
+    show_warning)
 from ..core.registry import use_module
 from ..core.settings import PRESETS
 from .evaluate import evaluate, score
@@ -196,11 +196,12 @@ def info(
         f"optional parts missing: {missing_parts(optional)}",
         "settings: see `picknet info --settings`",
         f"captioners: {', '.join(CAPTIONERS)}",
-        "trained runs:" + "".join(f"\n  {shown(run)}" for run in runs)
+        "trained runs:" + "".join(f"\n  {printable(run)}" for run in runs)
         if runs
         else "trained runs: none yet",
         *[
-            f"unfinished: {shown(run)} ({shown(stage)}); picknet train {shown(run)} --resume"
+            f"unfinished: {printable(run)} ({printable(stage)}); picknet train {printable(run)} "
+            f"--resume"
             for run, stage in begun.items()
         ],
     ]
@@ -235,7 +236,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of a device that
 
 def main() -> None:
     "The `picknet` command."
-    know_all_letters(sys.stdout, sys.stderr)
+    escape_unprintable(sys.stdout, sys.stderr)
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
@@ -245,7 +246,7 @@ def main() -> None:
                 # what cannot be written is an error now, and not when Python ends
                 if sys.stdout: sys.stdout.flush()
     except PickNetError as error:
-        sys.exit(f"picknet: {shown(error)}")
+        sys.exit(f"picknet: {printable(error)}")
     except SystemExit as end:
         if end.code == 130:  # Typer has caught Ctrl-C
             print(f"picknet: {after_interrupt(sys.argv[1:])}", file=sys.stderr)
@@ -254,7 +255,7 @@ def main() -> None:
         raise
     except OSError as reason:
         if reason.filename:  # of some file that nobody has a word for
-            sys.exit(f"picknet: {shown(reason.filename)}: {reason.strerror}")
+            sys.exit(f"picknet: {printable(reason.filename)}: {reason.strerror}")
         if reason.errno not in (*_FULL, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the rest goes

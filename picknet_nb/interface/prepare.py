@@ -16,7 +16,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import FileError, PickNetError, first_few, read_json, write_whole
-from ..core.printing import DONE, EXIT, JSON, WEIGHTS, left_out, say, shown
+from ..core.printing import DONE, EXIT, JSON, WEIGHTS, left_out, printable, say
 from ..core.settings import (
     PRESETS, ClipSettings, ConfigError, explanations, find_setting, group_of, preset)
 
@@ -189,18 +189,18 @@ def report(prepared, out: Path, named: bool = True) -> None:
         for split, videos in corpus.splits.items()
     )
     print(
-        f"{shown(out)}: {len(corpus.ids)} videos ({sizes}), {len(corpus.words)} captions, "
+        f"{printable(out)}: {len(corpus.ids)} videos ({sizes}), {len(corpus.words)} captions, "
         f"{len(corpus.vocabulary)} words"
     )
     for reason in () if named else prepared.failed.values():
-        print(f"left out: {shown(reason)}", file=sys.stderr)
+        print(f"left out: {printable(reason)}", file=sys.stderr)
     if named and prepared.failed:
         print(f"left out: {len(prepared.failed)}, named above", file=sys.stderr)
     placed = {video for videos in corpus.splits.values() for video in videos.tolist()}
     loose = [name for number, name in enumerate(corpus.ids) if number not in placed]
     for what, names in (("captions but no video", prepared.missing), ("in no split", loose)):
         if names:
-            print(f"{what}: {shown(first_few(names, 5))} ({len(names)})", file=sys.stderr)
+            print(f"{what}: {printable(first_few(names, 5))} ({len(names)})", file=sys.stderr)
     left_out(len(prepared.failed), len(corpus.ids))
 
 # %% ../../nbs/interface/02_prepare.ipynb #e8d73cef
@@ -279,7 +279,7 @@ def prepare_shapes(
     if settings and Corpus.load(out).settings != clip:
         raise CorpusError(out, "was prepared with other settings: choose another --out")
     print(
-        f"{shown(out)}: "
+        f"{printable(out)}: "
         f"{', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, "
         f"{len(corpus.vocabulary)} words"
     )
@@ -338,7 +338,7 @@ def checked_splits(
         splits = draw_splits(ids, out/"splits.json")
         print(
             f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
-            f"{shown(splits)}"
+            f"{printable(splits)}"
             + "; the others stay where they were" * again
         )
     refuse_empty(splits, read_splits(splits, ids), "change it, or leave out --splits")
@@ -570,7 +570,7 @@ def prepare_download(
     "Fetch what can be fetched of a data set. What has to be brought by hand is named."
     from picknet_nb.data.datasets import download_dataset
     for each in download_dataset(name, out):
-        print(f"bring by hand: {shown(each)}")
+        print(f"bring by hand: {printable(each)}")
 
 # %% ../../nbs/interface/02_prepare.ipynb #283673f7
 def extract(
@@ -601,6 +601,6 @@ def extract(
     say(
         {"done": extraction.ids, "failed": extraction.failed},
         as_json,
-        f"{shown(out)}: {len(extraction.ids)} videos, {len(extraction.failed)} left out",
+        f"{printable(out)}: {len(extraction.ids)} videos, {len(extraction.failed)} left out",
     )
     left_out(len(extraction.failed), len(extraction.ids))

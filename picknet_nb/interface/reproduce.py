@@ -14,7 +14,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import FileError, PickNetError, write_whole
-from ..core.printing import JSON, say, shown, typed
+from ..core.printing import JSON, printable, say, typed
 from ..core.registry import USED
 from ..core.settings import settings_from
 from .prepare import settings_of
@@ -39,7 +39,7 @@ def if_they_can_be_drawn():
     except FileError:
         raise
     except PickNetError as reason:
-        print(f"no pictures: {shown(reason)}", file=sys.stderr)
+        print(f"no pictures: {printable(reason)}", file=sys.stderr)
 
 
 def save_pictures(result: dict, folder) -> Path:
@@ -168,7 +168,7 @@ def reproduce(
     with if_they_can_be_drawn():
         save_pictures(result, folder)
     if not as_json:
-        print(f"\nEverything is in {shown(folder)}")
+        print(f"\nEverything is in {printable(folder)}")
 
 # %% ../../nbs/interface/05_reproduce.ipynb #082d5102
 def frontier(
@@ -219,4 +219,4 @@ def frontier(
         if scores:
             save_figure(draw_frontier(result), folder/"frontier.png")
     if not as_json:
-        print(f"\nEverything is in {shown(folder)}")
+        print(f"\nEverything is in {printable(folder)}")

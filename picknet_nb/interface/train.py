@@ -12,7 +12,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import PickNetError
-from ..core.printing import shown
+from ..core.printing import printable
 from ..core.registry import USED, use_thing
 from ..core.settings import preset
 from .prepare import joined, settings_of
@@ -143,10 +143,10 @@ def train(
         if not started:
             announce(corpus, config, recipe, scale)
         run(folder, corpus, config, recipe)
-    print(shown(folder/"weights.safetensors"))
-    command = " ".join(["picknet", *(f"--use {shown(name)}" for name in USED)])
+    print(printable(folder/"weights.safetensors"))
+    command = " ".join(["picknet", *(f"--use {printable(name)}" for name in USED)])
     print(
-        f"next: `{command} evaluate {shown(folder)}` scores it on its test clips, `{command} "
-        f"caption VIDEO --run {shown(folder)}` uses it",
+        f"next: `{command} evaluate {printable(folder)}` scores it on its test clips, `{command} "
+        f"caption VIDEO --run {printable(folder)}` uses it",
         file=sys.stderr,
     )

@@ -16,7 +16,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import FileError, PickNetError, WriteError
-from ..core.printing import JSON, WEIGHTS, left_out, say, shown
+from ..core.printing import JSON, WEIGHTS, left_out, printable, say
 from ..core.registry import use_thing
 
 # %% auto #0
@@ -94,7 +94,9 @@ def open_model(
         )
     elif found != run and not model:
         print(
-            shown(f"with {found}, trained on {read_about(found).get('corpus', 'unknown data')}"),
+            printable(
+                f"with {found}, trained on {read_about(found).get('corpus', 'unknown data')}"
+            ),
             file=sys.stderr,
         )
     return found, captioner
@@ -171,12 +173,12 @@ def tell(found, as_json: bool, one: bool, run: Path) -> None:
 
     failed = isinstance(found, Failure)
     if failed:
-        print(f"left out: {shown(found.source)}: {shown(found.reason)}", file=sys.stderr)
+        print(f"left out: {printable(found.source)}: {printable(found.reason)}", file=sys.stderr)
     if as_json or not failed:
         lines = (
             []
             if failed
-            else [shown(text if one else f"{found.source}: {text}") for text in found.n_best]
+            else [printable(text if one else f"{found.source}: {text}") for text in found.n_best]
         )
         say({**found.to_dict(), "run": str(run)}, as_json, "\n".join(lines))
     if one and not failed and not as_json:
@@ -196,7 +198,7 @@ def hint_at_length(found, one: bool) -> None:
     if one and lasts > _LONG:
         minutes = f"{lasts / 60:.0f} minute{'s' * (lasts >= 90)}"
         print(
-            shown(
+            printable(
                 f"it lasts {minutes}: --subtitles {Path(found.source).stem}.srt gives each of its "
                 f"scenes a sentence"
             ),
@@ -217,12 +219,12 @@ def tell_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> 
         wrong = reason
     try:
         if lines: save_subtitles(lines, place)
-        if lines and wrong: print(f"what was told so far is in {shown(place)}", file=sys.stderr)
+        if lines and wrong: print(f"what was told so far is in {printable(place)}", file=sys.stderr)
     except FileError as reason:
         wrong = wrong or reason
     if isinstance(wrong, KeyboardInterrupt): raise wrong
-    if wrong: print(f"left out: {shown(wrong)}", file=sys.stderr)
-    elif not as_json: print(shown(place))
+    if wrong: print(f"left out: {printable(wrong)}", file=sys.stderr)
+    elif not as_json: print(printable(place))
     return wrong is None
 
 # %% ../../nbs/interface/06_watch.ipynb #80d6566b
@@ -233,7 +235,7 @@ def hint_at_home(found, run: Path) -> None:
 
     if read_about(run).get("corpus") == "shapes" and not looks_drawn(found.clip.frames):
         print(
-            shown(
+            printable(
                 f"{found.source}: this model has seen nothing but the drawn shapes of the built-in "
                 f"world, so its sentence means nothing here; "
                 "without --run and --model, a model speaks that has seen real videos"
@@ -258,7 +260,7 @@ def told_captions(
             if place:
                 draw(found, place)
                 if one and not as_json:
-                    print(shown(place))
+                    print(printable(place))
         if not failed:
             hint_at_length(found, one)
             hint_at_home(found, run)
@@ -385,7 +387,7 @@ def stream(
         window=window,
     ):
         if remark.changed or as_json:
-            say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {shown(remark.text)}")
+            say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {printable(remark.text)}")
     if remark is None:  # the first frame is always picked
         raise FileError(source, "has no frame that can be decoded")
 
@@ -471,6 +473,6 @@ def export(
         export_model(run, out, Decoding(beam, no_repeats), read_text(card) if card else None)
     )
     print(
-        f"{shown(made.folder)}: {made.megabytes} MB; picknet caption holiday.mp4 --run "
-        f"{shown(made.folder)}"
+        f"{printable(made.folder)}: {made.megabytes} MB; picknet caption holiday.mp4 --run "
+        f"{printable(made.folder)}"
     )

@@ -19,7 +19,7 @@ import torch
 from tqdm.auto import tqdm
 
 from ..core.files import FileError, PickNetError, data_folder, read_json, slug, write_whole
-from ..core.printing import shown
+from ..core.printing import printable
 from ..core.settings import Config, ConfigError, preset, settings_from
 from ..data.corpus import Corpus
 from ..method.recipes import ROWS, recipes
@@ -74,7 +74,7 @@ def earlier_rows(
         except FileError as reason:
             if bars:
                 tqdm.write(
-                    shown(f"left out of the table: {name} of seed {seed}: {reason}"),
+                    printable(f"left out of the table: {name} of seed {seed}: {reason}"),
                     file=sys.stderr,
                 )
     return found

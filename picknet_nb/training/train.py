@@ -668,7 +668,6 @@ from collections.abc import Iterable
 
 from ..core.files import data_folder
 from ..core.settings import FORMER_NAMES, ConfigError, group_of
-from ..world.world import prepare_shapes
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, parse_label
 from ..method.recipes import ROWS, recipes, with_captioner
@@ -687,6 +686,8 @@ def open_data(
     "The corpus in a folder, or the built-in world, which is made if it is not there."
     scale = present_scale(scale)
     if data == "shapes":
+        from picknet_nb.world.world import prepare_shapes
+
         corpus = prepare_shapes(
             data_folder()/"corpora"/f"shapes-{scale}", scale=scale, seed=seed, progress=bars
         ).to(device)

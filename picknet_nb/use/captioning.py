@@ -547,11 +547,9 @@ def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     # a part that is not registered, or a garbled recipe
     except (PickNetError, TypeError, AttributeError) as reason:
         raise RunError(folder/"run.json", str(reason)) from reason
-    return VideoCaptioner(
-        eye,
-        Voice(model.captioner, vocabulary, config.clip.max_words, Decoding.read(folder)),
-        config,
-    )
+    decoding = Decoding.read(folder)
+    voice = Voice(model.captioner, vocabulary, config.clip.max_words, decoding)
+    return VideoCaptioner(eye, voice, config)
 
 # %% ../../nbs/use/01_captioning.ipynb #97de97e6
 def _state_of_files(folder: Path) -> tuple:

@@ -150,8 +150,7 @@ def make_handler():
         async def get(self, path=None):
             if not self.token_authenticated:  # a cookie is not enough to start a process
                 self.get_login_url()
-            # other sites do not learn the address
-            self.set_header("Referrer-Policy", "same-origin")
+            self.set_header("Referrer-Policy", "same-origin")  # do not tell other sites
             # sets the cookie that a closing page sends along, or its process would not end
             self.xsrf_token
             await super().get(path)
