@@ -21,7 +21,8 @@ from picknet_nb.data.backbones import CNN, load_cnn
 from picknet_nb.data.extraction import (
     ClipShape, decode_files, extract_folder, known_by, list_videos, part_path, read_part,
     write_part)
-from picknet_nb.data.video import VIDEO_SUFFIXES, glance, read_clip
+from picknet_nb.data.glance import glance
+from picknet_nb.data.video import VIDEO_SUFFIXES, read_clip
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"

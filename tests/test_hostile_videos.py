@@ -25,12 +25,13 @@ av = pytest.importorskip("av")
 from conftest import Forked
 from toys import film
 
+from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.data import video
 from picknet_nb.data.backbones import load_cnn
 from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder
 from picknet_nb.data.video import (
-    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, show_frames, stream_frames)
+    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, stream_frames)
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import Failure, example_run, find_videos, load_captioner
 from picknet_nb.use.drawing import caption_strip, drawable, original_frames, render, save_strip
@@ -422,7 +423,7 @@ def test_every_reader_refuses_a_pipe(tmp_path):
 
 def wait_for_a_pipe(path: Path) -> None:
     "Read a file that has become a pipe just after it was looked at."
-    video._check_file = lambda path: None
+    video.check_file = lambda path: None
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     try: read_clip(path)
     except KeyboardInterrupt: print("interrupted")

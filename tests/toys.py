@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 from picknet_nb.core.settings import ClipSettings, preset
 from picknet_nb.data.backbones import CNN, load_cnn
 from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.glance import glance
 from picknet_nb.data.text import Vocabulary
-from picknet_nb.data.video import glance, read_clip
+from picknet_nb.data.video import read_clip
 from picknet_nb.method.stages import Model, Recipe
 from picknet_nb.training.runs import open_run, save_weights
 from picknet_nb.interface import main as cli

@@ -26,7 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from ..core.files import (
     FileError, PickNetError, check_torch_zip, check_unpacked, file_digest)
 from ..core.settings import Registry
-from .video import resize
+from .glance import resize
 
 # %% auto #0
 __all__ = ['CNNS', 'RESNETS', 'CNN', 'load_cnn', 'WeightsError', 'read_weights', 'Undrawn', 'Normalised', 'ResNet', 'Folded',

@@ -27,11 +27,12 @@ from picknet_nb.core.files import (
     write_whole)
 from ..core.settings import ClipSettings, ConfigError
 from .extraction import part_path, read_part
-from .text import Vocabulary, _kept, _row, tokenize
+from .text import Vocabulary, caption_ids, frequent_words, tokenize
 
 # %% auto #0
-__all__ = ['SPLITS', 'CorpusError', 'cut_captions', 'check_videos', 'check_captions', 'check_splits', 'Rows', 'write_tensors',
-           'build_corpus', 'save_corpus', 'load_corpus', 'in_batches', 'Corpus', 'write_corpus', 'assemble', 'digest']
+__all__ = ['SPLITS', 'CorpusError', 'cut_captions', 'check_videos', 'is_text', 'check_captions', 'check_splits', 'Rows',
+           'write_tensors', 'build_corpus', 'save_corpus', 'load_corpus', 'in_batches', 'Corpus', 'write_corpus',
+           'assemble', 'digest']
 
 # %% ../../nbs/data/09_corpus.ipynb #fdb3f43d
 SPLITS = ("train", "validation", "test")
@@ -58,14 +59,14 @@ def _count_words(
     counts = Counter(
         word for video in videos for sentence in sentences[video] for word in sentence.split()
     )
-    return Vocabulary(_kept(counts, min_word_count))
+    return Vocabulary(frequent_words(counts, min_word_count))
 
 
 # int64 (captions, max_words)
 def _to_ids(sentences: list[list[str]], vocabulary: Vocabulary, max_words: int) -> Tensor:
     "The ids of each caption: words, `<eos>`, zeros."
     rows = [
-        _row(sentence.split(), vocabulary.ids, max_words)
+        caption_ids(sentence.split(), vocabulary.ids, max_words)
         for video in sentences
         for sentence in video
     ]
@@ -109,7 +110,7 @@ def check_videos(where, ids: list[str], features: Tensor, glances: Tensor | None
         )
 
 # %% ../../nbs/data/09_corpus.ipynb #9ce3d579
-def _is_text(lines) -> bool:
+def is_text(lines) -> bool:
     "Whether this is a list of texts that can be written down: half of a surrogate pair cannot."
     try:
         return isinstance(lines, list) and "".join(lines).encode() is not None
@@ -121,11 +122,11 @@ def check_captions(where, ids: list[str], captions: dict[str, list[str]]) -> Non
     "Refuse captions without videos, videos without captions, and whatever is not text."
     if not isinstance(captions, dict):
         raise CorpusError(where, "captions must be an object {video id: [captions]}")
-    if not _is_text(list(captions)):
+    if not is_text(list(captions)):
         raise CorpusError(where, "video ids must be texts")
     most = limit("PICKNET_CAPTION_LETTERS")
     for name, lines in captions.items():
-        if not _is_text(lines):
+        if not is_text(lines):
             raise CorpusError(where, f"captions of {name} must be a list of texts")
         if lines and len(max(lines, key=len)) > most:
             raise CorpusError(
@@ -284,7 +285,7 @@ def _read_about(path: Path) -> dict:
     for key, kind in {"name": str, "details": dict, "ids": list, "splits": dict}.items():
         if not isinstance(about, dict) or not isinstance(about.get(key), kind):
             raise CorpusError(path, f"has no usable {key!r}")
-    if not all(map(_is_text, (about["ids"], *about["splits"].values()))):
+    if not all(map(is_text, (about["ids"], *about["splits"].values()))):
         raise CorpusError(path, "ids and splits must be lists of texts")
     place = {name: number for number, name in enumerate(about["ids"])}
     for split, names in about["splits"].items():
@@ -345,7 +346,7 @@ def _read_words(path: Path, about: dict, settings: ClipSettings, captions: list[
             stored[name] != value for name, value in made_from.items()
         ):
             return {}
-        if not all(map(_is_text, stored["sentences"])) or list(
+        if not all(map(is_text, stored["sentences"])) or list(
             map(len, stored["sentences"])
         ) != list(map(len, captions)):
             return {}

@@ -37,7 +37,7 @@ from ..core.processes import rank_and_world
 from ..core.settings import ClipSettings
 from .backbones import CNN
 from picknet_nb.data.corpus import (
-    SPLITS, Corpus, CorpusError, Rows, _is_text, assemble, check_captions, cut_captions,
+    SPLITS, Corpus, CorpusError, Rows, assemble, check_captions, cut_captions, is_text,
     write_corpus)
 from .extraction import ClipShape, decode_files, extract_folder, list_videos
 from .feature_files import DAMAGED, Readers, feature_readers
@@ -429,7 +429,7 @@ def read_splits(
             raise CorpusError(path, f"does not name {first_few(strangers)}")
         return split_by_number(numbers, ids)
     content = read_json(path, CorpusError)
-    if isinstance(content, dict) and all(map(_is_text, content.values())):
+    if isinstance(content, dict) and all(map(is_text, content.values())):
         content = _one_split_each(path, content)
     if not isinstance(content, dict) or not set(map(str, content.values())) <= set(_SPLIT_NAMES):
         raise CorpusError(

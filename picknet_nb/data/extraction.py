@@ -30,7 +30,8 @@ from ..core.files import (
 from ..core.printing import shown
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import CNN
-from .video import _import_av, glance, read_clip
+from .glance import glance
+from .video import import_av, read_clip
 
 # %% auto #0
 __all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'has_part',
@@ -79,7 +80,7 @@ def _decode_into(job: tuple[str, Path], room, shape: ClipShape) -> tuple[str, st
     """In a worker: leave the frames of a file in `room`; why they are not there, or empty, and
     what the file is known by."""
     # known first: a file that is replaced now is done again next time
-    av, known = _import_av(), known_by(job[1])
+    av, known = import_av(), known_by(job[1])
     # FFmpeg's own lines stay off the screen; what matters of them is in the errors
     av.logging.set_level(av.logging.PANIC)
     try:
@@ -117,7 +118,7 @@ def decode_files(
     workers: int,
 ) -> Iterator[Decoded]:
     "Decode files in worker processes, one `Decoded` for each, as they finish."
-    _import_av()  # say at once what is missing, not once for each file
+    import_av()  # say at once what is missing, not once for each file
     pool = Pool(
         _decode_into,
         workers,

@@ -321,7 +321,7 @@ def caption(
     asked = {"--strip": strip, "--gif": gif, "--mp4": mp4, "--subtitles": subtitles}
     *drawn, written = [drawings(option, given, names, files) for option, given in asked.items()]
     if strip or gif or mp4:
-        from picknet_nb.data.video import import_pyplot
+        from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
     found, captioner = open_speaker(run, model, weights, picker)

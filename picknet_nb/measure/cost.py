@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.figures import import_pyplot
 from ..core.files import PickNetError
-from ..data.video import glance, import_pyplot, read_clip
+from ..data.glance import glance
+from ..data.video import read_clip
 from ..method.captioner import greedy
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips

@@ -16,8 +16,8 @@ from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
+from ..core.figures import import_pyplot
 from ..core.files import write_whole
-from ..data.video import import_pyplot
 
 # %% auto #0
 __all__ = ['LEADER', 'CLAIMS', 'slug', 'row_path', 'decoding_name', 'score_rows', 'scored_meanwhile', 'compare_rows',

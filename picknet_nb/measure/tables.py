@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 import picknet_nb
+from ..core.figures import import_pyplot
 from ..core.files import FileError, PickNetError, read_json
-from ..data.video import import_pyplot
 
 # %% auto #0
 __all__ = ['METRICS', 'CURVES', 'CURVE_UNITS', 'ResultError', 'load_results', 'data_folder', 'stored_results', 'load_paper',
@@ -579,7 +579,7 @@ def show_result(
 ):
     """A clip's frames in a grid with green boxes, our caption, and references: the paper's
     result figures."""
-    from picknet_nb.data.video import show_frames
+    from picknet_nb.core.figures import show_frames
 
     figure = show_frames(frames, picks=picks, **drawing)
     lines = [f"Ours: {caption}"] + [f"GT: {reference}" for reference in references[:most]]

@@ -24,9 +24,10 @@ from ..core.files import FileError, PickNetError, limit, read_json
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
 from ..data.backbones import CNN, load_cnn
+from ..data.glance import glance
 from ..data.text import Vocabulary
 from ..data.video import (
-    VIDEO_SUFFIXES, Clip, VideoError, glance, is_video, read_clip, stream_frames)
+    VIDEO_SUFFIXES, Clip, VideoError, is_video, read_clip, stream_frames)
 from ..world.world import write_examples
 from ..method.captioner import beam as search_beam, growing, without_dropout
 from ..method.encoder import pick_frames

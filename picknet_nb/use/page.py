@@ -23,8 +23,9 @@ from urllib.parse import unquote
 import torch
 from torch import Tensor
 
+from ..core.figures import PICK_GREEN
 from ..core.files import PickNetError, first_few, limit, write_whole
-from ..data.video import PICK_GREEN, resize
+from ..data.glance import resize
 from ..world.world import write_examples
 from ..training.models import find_model
 from .captioning import find_run, load_captioner

@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from ..core.settings import preset
 from ..data.backbones import CNN, load_cnn
 from ..data.corpus import SPLITS, Corpus
-from ..data.video import glance
+from ..data.glance import glance
 
 # %% auto #0
 __all__ = ['SIDE', 'COLOURS', 'PALE', 'SMOKE', 'SHADE', 'SHAPES', 'BACKDROPS', 'ACTIONS', 'ENCOUNTERS', 'BEATS', 'NOISES',

@@ -23,7 +23,7 @@ from ..core.settings import PRESETS, ClipSettings, present_name, preset
 from ..data.backbones import load_cnn
 from ..data.corpus import SPLITS, Corpus, CorpusError, assemble
 from ..data.extraction import extract_folder
-from ..data.video import resize
+from ..data.glance import resize
 from .shapes import BEATS, SIDE, Story, describe, draw, example_story, make_story
 
 # %% auto #0
