@@ -26,7 +26,8 @@ from common import ROOT, origin, write_result
 EXTRACT = """
 import sys, torch
 from pathlib import Path
-from picknet_nb.data.backbones import CNN, Tiny
+from picknet_nb.data.backbones import CNN
+from picknet_nb.data.tiny import Tiny
 from picknet_nb.data.extraction import extract_folder
 torch.set_num_threads(1)
 files = {str(number): path for number, path in enumerate(map(Path, sys.stdin.read().split("\\n")))}

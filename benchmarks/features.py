@@ -22,8 +22,8 @@ from common import ROOT, median_ms, origin, write_result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from picknet_nb.data.backbones import (
-    CNN, EfficientNetLite0, FastResNet, Folded, Normalised, ResNet, folded)
+from picknet_nb.data.backbones import CNN, FastResNet, Folded, Normalised, ResNet
+from picknet_nb.data.efficientnet import EfficientNetLite0, folded
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

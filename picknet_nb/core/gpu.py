@@ -21,7 +21,7 @@ from ..data.text import PAD
 __all__ = ['fused', 'rewound', 'without_collecting', 'Captured', 'Beside', 'make_adam', 'lstm_cell', 'full_precision',
            'working_type', 'lstm_loop', 'lstm_cell_gradient', 'turned', 'LSTMScan', 'open_gates', 'move_state',
            'first_state', 'gru_loop', 'move_state_gradient', 'open_gates_gradient', 'GRUTrace', 'GRUScan',
-           'word_losses', 'word_losses_gradient', 'CaptionLoss', 'pair_sums', 'HalfProduct', 'walk_by_table']
+           'word_losses', 'word_losses_gradient', 'CaptionLoss', 'pair_sums', 'HalfProduct', 'walk_by_table', 'Undrawn']
 
 # %% ../../nbs/core/06_gpu.ipynb #d66993fa
 def fused(function: Callable) -> Callable:
@@ -542,3 +542,15 @@ def walk_by_table(
         maps = torch.cat([maps[..., :reach, :], composed], -2)
         reach *= 2
     return maps[..., 0] == frame
+
+# %% ../../nbs/core/06_gpu.ipynb #416c8b66
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Undrawn(TorchDispatchMode):
+    "Inside this block no random numbers are drawn into a tensor: it keeps whatever was there."
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        if operation in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default):
+            return arguments[0]
+        return operation(*arguments, **options or {})

@@ -152,7 +152,8 @@ def _opened(path, source: str, seconds: float, **how):
     if int(av.__version__.split(".")[0]) < 19:
         how["metadata_errors"] = "ignore"
     pixels = limit("PICKNET_FRAME_PIXELS")
-    hint = f": only these formats are read: {' '.join(FORMATS)}"
+    # what the limits of ours would explain, if FFmpeg calls an argument invalid
+    our_limit = f": only these formats are read: {' '.join(FORMATS)}"
     sizes = {"max_pixels": str(pixels), "max_streams": str(limit("PICKNET_STREAMS"))}
     try:
         with av.open(source, timeout=max(seconds, 0.01), options=sizes, **how) as container:
@@ -169,9 +170,9 @@ def _opened(path, source: str, seconds: float, **how):
             if streams[0].codec_context is None:
                 raise VideoError(path, "is coded in a way that FFmpeg does not know")
             _check_size(path, streams[0].codec_context)
-            hint = f": frames may have at most {pixels:,} pixels (PICKNET_FRAME_PIXELS)" * (
-                not streams[0].codec_context.width
-            )
+            our_limit = ""
+            if not streams[0].codec_context.width:
+                our_limit = f": frames may have at most {pixels:,} pixels (PICKNET_FRAME_PIXELS)"
             # a stream may grow on the way
             streams[0].codec_context.options = {"max_pixels": str(pixels)}
             yield container, streams[0]
@@ -190,10 +191,12 @@ def _opened(path, source: str, seconds: float, **how):
                 _NO_CAMERA.get(getattr(reason, "errno", 0))
                 or f"cannot be opened ({_said(reason)})",
             ) from reason
-        # the first is said of limits of ours
-        hint = hint * isinstance(reason, av.error.ArgumentError) or _BY_A_PIPE * source.startswith(
-            "pipe:"
-        )
+        if our_limit and isinstance(reason, av.error.ArgumentError):
+            hint = our_limit
+        elif source.startswith("pipe:"):
+            hint = _BY_A_PIPE
+        else:
+            hint = ""
         raise VideoError(path, f"not a video, or a damaged one ({_said(reason)}){hint}") from reason
 
 # %% ../../nbs/data/02_video.ipynb #a388fce7

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from ..core.files import (
     LIMITS, FileError, PickNetError, check_torch_zip, first_few, limit, read_json, write_whole)
+from ..core.gpu import Undrawn
 from ..core.processes import rank_and_world
 from ..core.settings import ClipSettings, Config, ConfigError, load_config, save_config
-from ..data.backbones import Undrawn
 from ..data.corpus import Corpus, digest
 from ..data.text import Vocabulary
 from ..method.captioner import CAPTIONERS
