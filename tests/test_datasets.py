@@ -20,8 +20,10 @@ from picknet_nb.core.settings import ClipSettings
 from picknet_nb.data.backbones import load_cnn
 from picknet_nb.data.corpus import SPLITS, Corpus, CorpusError
 from picknet_nb.data.datasets import (
-    download, download_dataset, open_features, prepare_features, prepare_msrvtt, prepare_msvd,
-    prepare_videos, read_mapping, read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
+    download, download_dataset, open_features, prepare_dataset, prepare_features, prepare_videos,
+    read_splits, unpack_clips)
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import _nltk_words
 
 ROOT = Path(__file__).parents[1]
@@ -56,8 +58,9 @@ def test_msvd_in_its_official_layout(tmp_path):
         "aaa_1_5 vid1200\nbbb_2_9 vid1201\nccc_0_4 vid1301\nddd_0_4 vid1302\n"
     )
     (clips/"empty.avi").touch()
-    made = prepare_msvd(
+    made = prepare_dataset(
         tmp_path/"out",
+        "msvd",
         tmp_path/"video_corpus.csv",
         clips,
         load_cnn("tiny"),
@@ -74,8 +77,9 @@ def test_msvd_in_its_official_layout(tmp_path):
         made.corpus.settings == replace(ONE, cnn="tiny") == Corpus.load(tmp_path/"out").settings
     )
     with pytest.raises(CorpusError, match="names 4 of MSVD's 1,970 clips"):
-        prepare_msvd(
+        prepare_dataset(
             tmp_path/"other",
+            "msvd",
             tmp_path/"video_corpus.csv",
             clips,
             load_cnn("tiny"),
@@ -116,8 +120,9 @@ def test_msvd_with_one_clip_under_two_names(tmp_path):
     for name in ("aaa_1_5.avi", "vid1.avi"):
         shutil.copy(EXAMPLE, clips / name)
     with pytest.raises(CorpusError, match="vid1.avi: is clip aaa_1_5, and so is aaa_1_5.avi"):
-        prepare_msvd(
+        prepare_dataset(
             tmp_path/"out",
+            "msvd",
             tmp_path/"captions.json",
             clips,
             load_cnn("tiny"),
@@ -189,8 +194,8 @@ def test_msrvtt_in_its_official_layout(tmp_path):
     videos.mkdir()
     for number in (9, 10, 6600, 8000):
         (videos/f"video{number}.mp4").symlink_to(EXAMPLE)
-    made = prepare_msrvtt(
-        tmp_path/"out", [first, second], videos, load_cnn("tiny"), ONE, 1, False
+    made = prepare_dataset(
+        tmp_path/"out", "msrvtt", [first, second], videos, load_cnn("tiny"), None, ONE, 1, False
     )
     assert (
         made.corpus.ids == ["video9", "video10", "video6600", "video8000"]

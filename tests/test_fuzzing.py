@@ -26,9 +26,10 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import ClipSettings, load_config, preset
 from picknet_nb.data.backbones import load_cnn, read_weights
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.data.datasets import (
-    prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips)
+from picknet_nb.data.datasets import prepare_features, read_captions, read_splits, unpack_clips
 from picknet_nb.data.extraction import extract_folder, read_part, write_part
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import read_mapping
 from picknet_nb.data.text import Vocabulary
 from picknet_nb.data.video import read_clip, stream_frames
 from picknet_nb.method.stages import Model, Recipe

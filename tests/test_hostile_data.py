@@ -24,8 +24,10 @@ from picknet_nb.core.settings import ClipSettings
 from picknet_nb.data.backbones import WeightsError, load_cnn, read_weights
 from picknet_nb.data.corpus import Corpus, CorpusError, _read_videos, check_captions
 from picknet_nb.data.datasets import (
-    download, download_dataset, open_features, prepare_features, read_captions, read_mapping,
-    read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
+    download, download_dataset, open_features, prepare_features, read_captions, read_splits,
+    unpack_clips)
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import tokenize
 from picknet_nb.measure.metrics import (
     ScoreError, read_captions as read_scored, read_references, score)

@@ -14,7 +14,8 @@ import torch
 from ..core.settings import Registry, preset
 from ..data.backbones import CNN, load_cnn
 from ..data.corpus import Corpus, check_captions
-from ..data.datasets import prepare_videos, read_captions, read_splits
+from ..data.datasets import (
+    checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
 from ..data.extraction import list_videos
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
@@ -26,7 +27,6 @@ from ..use.drawing import shown_in_notebooks
 from ..measure.reproduction import (
     check_changes, check_rows, open_data, reproduce as reproduce_rows)
 from ..measure.tables import results_table
-from .prepare import checked_splits, clip_settings
 
 # %% auto #0
 __all__ = ['name_of', 'recipe_with', 'load', 'caption', 'prepare', 'train', 'Table', 'reproduce']
