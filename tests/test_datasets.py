@@ -17,7 +17,7 @@ from torch.testing import assert_close
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import ClipSettings
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import SPLITS, Corpus, CorpusError
 from picknet_nb.data.datasets import (
     download, download_dataset, open_features, prepare_dataset, prepare_features, prepare_videos,
@@ -63,7 +63,7 @@ def test_msvd_in_its_official_layout(tmp_path):
         "msvd",
         tmp_path/"video_corpus.csv",
         clips,
-        load_cnn("tiny"),
+        load_backbone("tiny"),
         tmp_path/"youtube_mapping.txt",
         ONE,
         1,
@@ -82,7 +82,7 @@ def test_msvd_in_its_official_layout(tmp_path):
             "msvd",
             tmp_path/"video_corpus.csv",
             clips,
-            load_cnn("tiny"),
+            load_backbone("tiny"),
             None,
             ONE,
             1,
@@ -102,7 +102,7 @@ def test_what_cutting_captions_needs_is_asked_for_before_extraction(tmp_path, mo
             {"clip": ["a man, his dog"]},
             None,
             "captions.json",
-            load_cnn("tiny"),
+            load_backbone("tiny"),
             ONE,
             1,
             False,
@@ -125,7 +125,7 @@ def test_msvd_with_one_clip_under_two_names(tmp_path):
             "msvd",
             tmp_path/"captions.json",
             clips,
-            load_cnn("tiny"),
+            load_backbone("tiny"),
             tmp_path/"mapping.txt",
             ONE,
             1,
@@ -195,7 +195,15 @@ def test_msrvtt_in_its_official_layout(tmp_path):
     for number in (9, 10, 6600, 8000):
         (videos/f"video{number}.mp4").symlink_to(EXAMPLE)
     made = prepare_dataset(
-        tmp_path/"out", "msrvtt", [first, second], videos, load_cnn("tiny"), None, ONE, 1, False
+        tmp_path/"out",
+        "msrvtt",
+        [first, second],
+        videos,
+        load_backbone("tiny"),
+        None,
+        ONE,
+        1,
+        False,
     )
     assert (
         made.corpus.ids == ["video9", "video10", "video6600", "video8000"]

@@ -28,7 +28,7 @@ from toys import film
 from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.data import video
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder
 from picknet_nb.data.video import (
     FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, stream_frames)
@@ -326,7 +326,7 @@ def test_extraction_reads_no_lists_either(tmp_path):
     (tmp_path/"in"/"near.mp4").write_text("ffconcat version 1.0\nfile real.mp4\n")
     shutil.copy(EXAMPLE, tmp_path/"in"/"real.mp4")
     done = extract_folder(
-        tmp_path/"in", tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False
+        tmp_path/"in", tmp_path/"out", load_backbone("tiny"), frames=2, workers=1, progress=False
     )
     assert (
         done.ids == ["real"]

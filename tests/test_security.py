@@ -206,7 +206,7 @@ class Attack:
 )
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "old format"])
 def test_no_file_of_weights_runs_code(tmp_path, wrap, old):
-    "Neither as weights of a CNN nor as the checkpoint of a run."
+    "Neither as weights of a backbone nor as the checkpoint of a run."
     trace = tmp_path/"trace"
     torch.save(
         wrap(Attack(trace)), tmp_path/"checkpoint.pt", _use_new_zipfile_serialization=not old

@@ -25,11 +25,12 @@ from ..core.settings import Registry
 from .glance import resize
 
 # %% auto #0
-__all__ = ['CNNS', 'RESNETS', 'HAS_ONEDNN', 'CNN', 'load_cnn', 'WeightsError', 'read_weights', 'weights_origin', 'fit_weights',
-           'random_network', 'empty_network', 'Normalised', 'ResNet', 'Folded', 'FoldedBlock', 'FastResNet']
+__all__ = ['BACKBONES', 'RESNETS', 'HAS_ONEDNN', 'Backbone', 'load_backbone', 'WeightsError', 'read_weights', 'weights_origin',
+           'fit_weights', 'random_network', 'empty_network', 'Normalised', 'ResNet', 'Folded', 'FoldedBlock',
+           'FastResNet']
 
 # %% ../../nbs/data/04_backbones.ipynb #10433aa2
-class CNN(nn.Module):
+class Backbone(nn.Module):
     "A frozen image network: frames in, one vector for each frame out."
 
     def __init__(
@@ -77,22 +78,25 @@ class CNN(nn.Module):
         return features
 
 # %% ../../nbs/data/04_backbones.ipynb #9423231f
-CNNS = Registry("CNN")
+BACKBONES = Registry("backbone")
 
 
-def load_cnn(
-    name: str = "resnet152",  # 4.3; any name in CNNS, or family:variant such as timm:convnext_tiny
+def load_backbone(
+    # 4.3; any name in BACKBONES, or family:variant such as timm:convnext_tiny
+    name: str = "resnet152",
     # a .pth or .safetensors file; None: those the network is known by; "random": for timing
     weights=None,
     device="cpu",
     fast: bool
     | None = None,  # the quicker form, where there is one; None: on the devices that gain by it
-) -> CNN:
-    "A frozen CNN by name, ready to be called."
+) -> Backbone:
+    "A frozen backbone by name, ready to be called."
     device, (family, _, variant) = torch.device(device), name.partition(":")
-    make = CNNS.find(family)
+    make = BACKBONES.find(family)
     if variant and "variant" not in inspect.signature(make).parameters:
-        raise PickNetError(f"no CNN {name!r}: {family} has no variants, so leave out :{variant}")
+        raise PickNetError(
+            f"no backbone {name!r}: {family} has no variants, so leave out :{variant}"
+        )
     cnn = make(weights, variant=variant) if variant else make(weights)
     faster, places = getattr(make, "faster", None), getattr(make, "fast_on", ())
     if faster and (device.type in places if fast is None else fast):
@@ -167,14 +171,14 @@ def fit_weights(net: nn.Module, state: dict[str, Tensor], path) -> None:
             path,
             f"has no {', '.join(missing[:3])} ({len(missing)} of {len(wanted)} tensors are "
             f"missing): "
-            "is it another network? See --cnn",
+            "is it another network? See --backbone",
         )
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
             raise WeightsError(
                 path,
                 f"{name} is {tuple(state[name].shape)}, should be {tuple(tensor.shape)}: "
-                "is it another network? See --cnn",
+                "is it another network? See --backbone",
             )
     net.load_state_dict({name: state[name] for name in wanted}, strict=False)
 
@@ -333,7 +337,7 @@ def _faster_resnet(body: ResNet, device: torch.device) -> FastResNet:
     return FastResNet(body.eval()).tuned(torch.bfloat16 if device.type == "cuda" else torch.float32)
 
 
-def _resnet(name: str, weights=None) -> CNN:
+def _resnet(name: str, weights=None) -> Backbone:
     """A ResNet of torchvision; -v1 has its stride where the first ResNets had it, and so has a
     file that says so."""
     import torchvision
@@ -350,13 +354,13 @@ def _resnet(name: str, weights=None) -> CNN:
     if first:
         _stride_first(net)
     body = ResNet(net)
-    return CNN(
+    return Backbone(
         f"{kind}-v1" if first else kind, body, body.dims, 224, origin, batch=8, batch_on_cuda=512
     )
 
 # %% ../../nbs/data/04_backbones.ipynb #68eff730
 for _name in (*RESNETS, *(f"{kind}-v1" for kind in RESNETS[1:])):
-    CNNS.add(_name, faster=_faster_resnet, fast_on=("cpu", "cuda"))(partial(_resnet, _name))
+    BACKBONES.add(_name, faster=_faster_resnet, fast_on=("cpu", "cuda"))(partial(_resnet, _name))
 
 # %% ../../nbs/data/04_backbones.ipynb #2a08ae26
 def _timm_with(variant: str):
@@ -395,8 +399,8 @@ def _fetch_timm(make: Callable[..., nn.Module], variant: str) -> tuple[nn.Module
     return net, f"timm {net.pretrained_cfg.get('tag') or variant}"
 
 # %% ../../nbs/data/04_backbones.ipynb #92c64d00
-@CNNS.add("timm")
-def _timm(weights=None, variant: str = "") -> CNN:
+@BACKBONES.add("timm")
+def _timm(weights=None, variant: str = "") -> Backbone:
     "A network of timm up to the vector that its classifier would get."
     timm = _timm_with(variant)
     make = partial(timm.create_model, variant, num_classes=0)
@@ -413,7 +417,7 @@ def _timm(weights=None, variant: str = "") -> CNN:
     with torch.no_grad():
         # `num_features` is another number for some networks
         dims = body(torch.zeros(1, 3, side, side)).shape[-1]
-    return CNN(f"timm:{variant}", body, dims, side, origin, batch=32, batch_on_cuda=128)
+    return Backbone(f"timm:{variant}", body, dims, side, origin, batch=32, batch_on_cuda=128)
 
 # %% ../../nbs/data/04_backbones.ipynb #3c21d552
 import picknet_nb.data.efficientnet

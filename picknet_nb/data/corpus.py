@@ -508,7 +508,7 @@ def _in_one_line(corpus: Corpus) -> str:
     "What a corpus is, for people: tensors of a million numbers are not."
     splits = ", ".join(f"{len(videos):,} {split}" for split, videos in corpus.splits.items())
     frames, dims = corpus.features.shape[1:]
-    of = corpus.settings.cnn or "an unnamed CNN"
+    of = corpus.settings.cnn or "an unnamed backbone"
     return (
         f"Corpus({corpus.name!r}: {len(corpus.ids):,} clips ({splits}), {frames} frames, {dims} "
         f"features of {of}, "

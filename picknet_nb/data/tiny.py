@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .backbones import CNN, CNNS, WeightsError
+from .backbones import BACKBONES, Backbone, WeightsError
 
 # %% auto #0
 __all__ = ['Tiny']
@@ -82,14 +82,15 @@ class Tiny(nn.Module):
 _drawn = cache(Tiny)  # which takes a tenth of a second
 
 
-@CNNS.add("tiny")
-def _tiny(weights=None) -> CNN:
+@BACKBONES.add("tiny")
+def _tiny(weights=None) -> Backbone:
     "The network of the built-in world."
     if weights not in (None, "random"):
         raise WeightsError(
-            weights, "the CNN tiny reads no weights; choose another --cnn, or leave out --weights"
+            weights,
+            "the backbone tiny reads no weights; choose another --backbone, or leave out --weights",
         )
-    return CNN(
+    return Backbone(
         "tiny",
         copy.deepcopy(_drawn()),
         Tiny.dims,

@@ -75,7 +75,7 @@ def version(asked: bool) -> None:
 
 @app.callback(
     epilog="Example: picknet --use mine reproduce --captioner mean, with a captioner `mean` that "
-           "mine.py registers\n\n"
+    "mine.py registers\n\n"
     "Exit status: 0 done, 1 refused, 2 mistyped, 3 done but for some files, 130 interrupted."
 )
 def start(
@@ -90,7 +90,8 @@ def start(
         typer.Option(
             metavar="MODULE",
             help=(
-                "Import a Python module first, which registers captioners, pickers, CNNs or rows "
+                "Import a Python module first, which registers captioners, pickers, backbones or "
+                "rows "
                 "of your own; may be repeated."
             ),
         ),
@@ -468,7 +469,7 @@ def offer(command, example: str, end: str = DONE) -> None:
     app.command(epilog=f"Example: picknet {example}{end}")(command)
 
 
-offer(extract, "extract videos/ --out features --cnn resnet50", EXIT)
+offer(extract, "extract videos/ --out features --backbone resnet50", EXIT)
 
 # %% ../../nbs/interface/07_main.ipynb #082d5102
 @app.command(epilog="Example: picknet frontier --scale smoke --budget 2 --budget 4" + DONE)
@@ -524,8 +525,8 @@ def frontier(
 
 # %% ../../nbs/interface/07_main.ipynb #465b09b9
 def check_alike(run: Path, seen: tuple, data: str, corpus) -> None:
-    """Refuse data whose features are not of the kind that a run has seen: CNN, size of features,
-    size of glances."""
+    """Refuse data whose features are not of the kind that a run has seen: backbone, size of
+    features, size of glances."""
     here = corpus.settings.cnn, corpus.features.shape[-1], corpus.glances.shape[-1]
     if seen != here:
         kind = lambda cnn, features, glances: f"{cnn} ({features}, glances {glances})"

@@ -315,7 +315,7 @@ def prepare_videos(
 ) -> None:
     """A data set of your own, from videos and captions. Stopped at any moment, the same command
     goes on."""
-    from picknet_nb.data.backbones import load_cnn
+    from picknet_nb.data.backbones import load_backbone
     from picknet_nb.data.datasets import (
         checked_splits, clip_settings, prepare_videos as make, read_captions, read_splits)
     from picknet_nb.data.extraction import list_videos
@@ -332,7 +332,7 @@ def prepare_videos(
             + "; the others stay where they were" * again
         )
     with joined() as device:
-        eye = load_cnn(cnn, weights, device)
+        eye = load_backbone(cnn, weights, device)
         check = before_extraction(
             out, splits, eye, clip, workers, "change it, or leave out --splits"
         )
@@ -379,12 +379,12 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
         workers: WORKERS = None,
         settings: SETTINGS = None,
     ) -> None:
-        from picknet_nb.data.backbones import load_cnn
+        from picknet_nb.data.backbones import load_backbone
         from picknet_nb.data.datasets import clip_settings, prepare_dataset as make
 
         clip = clip_settings(settings_of(settings))
         with joined() as device:
-            eye = load_cnn(cnn, weights, device)
+            eye = load_backbone(cnn, weights, device)
             check = before_extraction(out, videos, eye, clip, workers, BRING)
             made = make(
                 out, name, annotations, videos, eye, splits, clip, workers, check=check
@@ -547,12 +547,12 @@ def extract(
 ) -> None:
     """Features and glances of a folder of videos. There is one file for each; what is done is
     not done again."""
-    from picknet_nb.data.backbones import load_cnn
+    from picknet_nb.data.backbones import load_backbone
     from picknet_nb.data.extraction import extract_folder
 
     with joined() as device:
         extraction = extract_folder(
-            videos, out, load_cnn(cnn, weights, device), frames, workers=workers
+            videos, out, load_backbone(cnn, weights, device), frames, workers=workers
         )
     say(
         {"done": extraction.ids, "failed": extraction.failed},

@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from ..core.settings import Registry, preset
-from ..data.backbones import CNN, load_cnn
+from ..data.backbones import Backbone, load_backbone
 from ..data.corpus import Corpus, check_captions
 from ..data.datasets import (
     checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
@@ -91,7 +91,7 @@ def prepare(
     videos,  # a folder of video files
     captions,  # {"holiday": ["a dog runs", …]} for holiday.mp4, or a JSON file with that
     out,  # the folder of the corpus
-    cnn: str | CNN = "efficientnet-lite0",
+    cnn: str | Backbone = "efficientnet-lite0",
     # a JSON file {"train": [ids], "validation": [ids], "test": [ids]}; None: at random
     splits=None,
     name: str | None = None,  # what tables call it; None: the name of the folder
@@ -108,7 +108,7 @@ def prepare(
         check_captions(source, list(texts), texts)
     splits = checked_splits(splits and Path(splits), source, Path(videos), texts, files, out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    eye = load_cnn(cnn, device=device) if isinstance(cnn, str) else cnn
+    eye = load_backbone(cnn, device=device) if isinstance(cnn, str) else cnn
     made = prepare_videos(
         out,
         name or out.resolve().name,

@@ -303,7 +303,7 @@ def caption(
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    "Say what videos show; the CNN looks only at picked frames."
+    "Say what videos show; the backbone looks only at picked frames."
     from picknet_nb.use.captioning import find_videos
 
     if beam and best > beam:

@@ -173,7 +173,7 @@ def _picking(images: Tensor, cnn, picker) -> Callable[[], Tensor]:
 @torch.no_grad()
 def measure_cost(
     clip,  # path of a video, or its frames: uint8 (frames, 3, height, width)
-    cnn,  # of `load_cnn`
+    cnn,  # of `load_backbone`
     picker,  # of `make_picker`
     captioner,  # of `make_captioner`, in eval mode
     picks: Tensor | None = None,  # bool (frames,): keep these instead of what the picker picks

@@ -138,7 +138,7 @@ _OF_A_MODEL = (
     "learned_from",
     "began_from",
 )
-# which weights the CNN had, which corpora were joined, which files were read
+# which weights the backbone had, which corpora were joined, which files were read
 _OF_ITS_DATA = ("weights", "joined", "source")
 
 

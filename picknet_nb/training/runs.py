@@ -402,7 +402,7 @@ def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
     )
     if not any("cnn" in each for each in (said, said.get("clip", {}), details)):
         raise RunError(
-            folder/"config.json", "does not say which CNN made the features of the run"
+            folder/"config.json", "does not say which backbone made the features of the run"
         )
     _edited(folder, about, {field.name for field in fields(ClipSettings)})
     config = _clip_of(folder, config, details)

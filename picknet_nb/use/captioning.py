@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from ..core.files import FileError, PickNetError, limit, read_json
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
-from ..data.backbones import CNN, load_cnn
+from ..data.backbones import Backbone, load_backbone
 from ..data.glance import glance
 from ..data.text import Vocabulary
 from ..data.video import (
@@ -107,15 +107,16 @@ def find_run(folder=None) -> Path:
 # %% ../../nbs/use/01_captioning.ipynb #9c10f4bb
 @dataclass
 class Eye:
-    "Everything that looks at pixels: the glance, the picker and, for picked frames, the CNN."
-    cnn: CNN
+    "Everything that looks at pixels: the glance, the picker and, for picked frames, the backbone."
+    cnn: Backbone
     picker: Picker
     threshold: float = 0.5     # of a policy: pick where p(pick) is larger
-    glance_size: int = 56      # side of the grey glance; 0: what is compared are CNN features
+    glance_size: int = 56      # side of the grey glance; 0: what is compared are backbone features
     device: str = "cpu"
 
     def features(self, frames: Tensor) -> Tensor:
-        "What the CNN sees, float16 (frames, dims), of frames uint8 (frames, 3, height, width)."
+        """What the backbone sees, float16 (frames, dims), of frames uint8 (frames, 3, height,
+        width)."""
         return self.cnn(frames).half()
 
     def glances(self, frames: Tensor) -> Tensor:
@@ -128,7 +129,7 @@ class Eye:
 
     @property
     def sees_all(self) -> bool:
-        "Whether the CNN must see every frame before any of them is picked."
+        "Whether the backbone must see every frame before any of them is picked."
         return (
             self.picker.looks_at == "features"
             or self.picker.looks_at == "glances"
@@ -345,7 +346,7 @@ def _read_one(numbered: tuple, frames: int, size: int) -> tuple[Clip | str, floa
 # %% ../../nbs/use/01_captioning.ipynb #17e65afb
 @dataclass
 class FileCaptioner:
-    "A trained run with its CNN, loaded once, for any number of files."
+    "A trained run with its backbone, loaded once, for any number of files."
     eye: Eye
     voice: Voice
     config: Config    # the run's settings
@@ -536,7 +537,7 @@ def _in_threads(do: Callable, jobs: Iterable, threads: int) -> Iterator:
 
 # %% ../../nbs/use/01_captioning.ipynb #1a89e7f1
 class VideoCaptioner(FileCaptioner):
-    "A trained run with its CNN, loaded once, for files, folders and streams."
+    "A trained run with its backbone, loaded once, for files, folders and streams."
 
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({self.config.captioner.architecture}, "
@@ -598,22 +599,24 @@ class VideoCaptioner(FileCaptioner):
                     yield remark
 
 # %% ../../nbs/use/01_captioning.ipynb #781056ce
-def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -> CNN:
-    "The CNN whose features a run was trained on, or a sentence that says why it cannot be had."
+def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -> Backbone:
+    """The backbone whose features a run was trained on, or a sentence that says why it cannot be
+    had."""
     made_with = str(details.get("details", {}).get("weights", ""))
     if weights is not None and name == "tiny":
         raise RunError(
             folder,
-            f"was trained on features of the CNN tiny, which reads no weights: leave out {weights}",
+            f"was trained on features of the backbone tiny, which reads no weights: leave out "
+            f"{weights}",
         )
     file, _, digest = made_with.rpartition(" ")
-    # the ones that the CNN is known by would be others
+    # the ones that the backbone is known by would be others
     if weights is None and file.endswith((".pth", ".pt", ".safetensors")):
         raise RunError(
             folder,
             f"was trained on features made with {file} ({digest}): give that file by --weights",
         )
-    cnn = load_cnn(name, weights, device)
+    cnn = load_backbone(name, weights, device)
     if cnn.dims != details["feature_dims"]:
         raise RunError(
             folder,
@@ -646,7 +649,7 @@ def load_eye(
 # %% ../../nbs/use/01_captioning.ipynb #1db870bd
 def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     """Everything a run names, ready: the one that `find_run` finds, on a GPU if there is one,
-    with the CNN's own weights or those of a file."""
+    with the backbone's own weights or those of a file."""
     device, folder = str(device or ("cuda" if torch.cuda.is_available() else "cpu")), find_run(run)
     try:
         model, config, vocabulary, details = load_run(folder, device)

@@ -93,9 +93,10 @@ class Library:
 
 # %% ../../nbs/use/05_exploration.ipynb #09a0be1f
 class Looks:
-    "What the CNN has seen of a clip so far: every frame is looked at once, when it is asked for."
+    """What the backbone has seen of a clip so far: every frame is looked at once, when it is
+    asked for."""
     # of all clips: files are read by processes, which must not be forked while a thread is in the
-    # CNN
+    # backbone
     lock = threading.Lock()
 
     def __init__(self, eye: Eye, frames: Tensor):
@@ -127,7 +128,7 @@ class Viewing:
 
     @property
     def features(self) -> Tensor:
-        "What the CNN sees of every frame, (frames, dims)."
+        "What the backbone sees of every frame, (frames, dims)."
         return self.looks.at(list(range(len(self.looks.frames))))
 
     @cached_property
@@ -343,7 +344,7 @@ LIMITS.update(
         # the largest clip that somebody may bring along: it is held in memory a few times over
         "PICKNET_EXPLORE_UPLOAD_MB": 64,
         # pages open at once: each is a Python process of its own with 0.4 GB, and the weights of
-        # the CNN
+        # the backbone
         "PICKNET_EXPLORE_PAGES": 4,
     }
 )

@@ -161,9 +161,11 @@ def decision_html(moment: Moment, outcome: Outcome) -> str:
 def rewards_html(moment: Moment) -> str:
     "The reward so far and its parts."
     if (numbers := moment.rewards) is None:
-        return ('<p class="pn-wait">The reward comes when the CNN has looked at every frame; so '
-                'far '
-                'it has seen the picked ones.</p>')
+        return (
+            '<p class="pn-wait">The reward comes when the backbone has looked at every frame; so '
+            'far '
+            'it has seen the picked ones.</p>'
+        )
     language = (
         "no captions to compare with"
         if numbers["language"] is None
@@ -669,7 +671,7 @@ def serve(
     captions=None,  # JSON file, {clip: [captions]}
     port: int = 8866,
     browser: bool = True,  # open one
-    weights=None,  # of the CNN: a file; None: those it is known by
+    weights=None,  # of the backbone: a file; None: those it is known by
     pages: int | None = None,  # at once; None: PICKNET_EXPLORE_PAGES
 ) -> None:
     """Serve the explorer as a page of its own on this machine, at an address that is printed,
