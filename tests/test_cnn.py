@@ -187,12 +187,15 @@ def test_one_function_gives_a_network_a_name(monkeypatch):
             "colours", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, 8, str(weights)
         )
 
-    @cnn.BACKBONES.add(
-        "family", faster=lambda body, device: nn.Sequential(body, nn.Identity()), fast_on=("cpu",)
-    )
+    @cnn.BACKBONES.add("family")
     def family(weights=None, variant="plain"):
         return Backbone(
-            f"family:{variant}", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, 8
+            f"family:{variant}",
+            nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            3,
+            8,
+            faster=lambda body, device: nn.Sequential(body, nn.Identity()),
+            fast_on=("cpu",),
         )
 
     frames = torch.full((2, 3, 20, 30), 51, dtype=torch.uint8)
@@ -214,6 +217,16 @@ def test_one_function_gives_a_network_a_name(monkeypatch):
             PickNetError, match=f"no backbone '{name}'.*{said}|no backbone .*{said}"
         ):
             load_backbone(name)
+
+
+@pytest.mark.parametrize("own", ["colour", "colours:warm", "tiny"])
+def test_a_network_that_calls_itself_otherwise_is_an_error_when_it_is_loaded(monkeypatch, own):
+    "Features are stored under its own name: it would be found too late, or another one would be."
+    monkeypatch.setitem(
+        cnn.BACKBONES, "hues", lambda weights=None: Backbone(own, nn.Identity(), 3, 8)
+    )
+    with pytest.raises(PickNetError, match=f"registered as 'hues' calls itself '{own}'"):
+        load_backbone("hues")
 
 
 def test_the_quicker_form_is_taken_where_it_pays_or_where_it_is_asked_for():

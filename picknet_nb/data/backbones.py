@@ -42,6 +42,11 @@ class Backbone(nn.Module):
         weights: str = "",  # where they come from, for the record
         batch: int = 64,  # frames at a time
         batch_on_cuda: int | None = None,  # and on a GPU; None: as many
+        # makes a quicker form of the body for a device
+        faster: Callable[[nn.Module, torch.device], nn.Module] | None = None,
+        fast_on: Sequence[str] = (),  # devices on which that is taken unless asked otherwise
+        # the registered name that leads here, where the weights choose another name
+        registered: str = "",
     ):
         super().__init__()
         self.name = name
@@ -50,6 +55,8 @@ class Backbone(nn.Module):
         self.weights = weights
         self.batch = batch
         self.batch_on_cuda, self.body = batch_on_cuda or batch, body
+        self.faster, self.fast_on = faster, tuple(fast_on)
+        self.registered = registered or name.partition(":")[0]
         # for a body without any numbers of its own
         self.register_buffer("anchor", torch.empty(0), persistent=False)
         self.eval().requires_grad_(False)
@@ -98,9 +105,13 @@ def load_backbone(
             f"no backbone {name!r}: {family} has no variants, so leave out :{variant}"
         )
     cnn = make(weights, variant=variant) if variant else make(weights)
-    faster, places = getattr(make, "faster", None), getattr(make, "fast_on", ())
-    if faster and (device.type in places if fast is None else fast):
-        cnn.body = faster(cnn.body, device)
+    if family != cnn.registered or cnn.name.partition(":")[0] not in BACKBONES:
+        raise PickNetError(
+            f"the backbone that is registered as {family!r} calls itself {cnn.name!r}: features are "
+            f"stored under its own name, by which it would not be found again; give both one name"
+        )
+    if cnn.faster and (device.type in cnn.fast_on if fast is None else fast):
+        cnn.body = cnn.faster(cnn.body, device)
     if device.type == "cuda":
         cnn.batch = cnn.batch_on_cuda
     return cnn.eval().requires_grad_(False).to(device)
@@ -355,12 +366,22 @@ def _resnet(name: str, weights=None) -> Backbone:
         _stride_first(net)
     body = ResNet(net)
     return Backbone(
-        f"{kind}-v1" if first else kind, body, body.dims, 224, origin, batch=8, batch_on_cuda=512
+        f"{kind}-v1" if first else kind,
+        body,
+        body.dims,
+        224,
+        origin,
+        batch=8,
+        batch_on_cuda=512,
+        faster=_faster_resnet,
+        fast_on=("cpu", "cuda"),
+        registered=name,
     )
+
 
 # %% ../../nbs/data/04_backbones.ipynb #68eff730
 for _name in (*RESNETS, *(f"{kind}-v1" for kind in RESNETS[1:])):
-    BACKBONES.add(_name, faster=_faster_resnet, fast_on=("cpu", "cuda"))(partial(_resnet, _name))
+    BACKBONES.add(_name)(partial(_resnet, _name))
 
 # %% ../../nbs/data/04_backbones.ipynb #2a08ae26
 def _timm_with(variant: str):

