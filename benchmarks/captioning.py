@@ -31,6 +31,7 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import load_backbone
+from picknet_nb.data.extraction import find_videos
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import caption
@@ -38,8 +39,7 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model
 from picknet_nb.training.models import find_model
 from picknet_nb.use.captioning import (
-    Eye, VideoCaptioner, Voice, Watcher, decide, find_videos, load_captioner, look_closely,
-    look_over)
+    Eye, VideoCaptioner, Voice, Watcher, decide, load_captioner, look_closely, look_over)
 from picknet_nb.use.streams import lasting_frames
 
 WORDS = 5491  # as many as the paper's MSVD vocabulary

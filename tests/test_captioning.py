@@ -19,6 +19,7 @@ from toys import Looker, brightest, colours, examples_corpus, film, store_run, u
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.settings import load_config
 from picknet_nb.data.backbones import BACKBONES, Backbone
+from picknet_nb.data.extraction import find_videos
 from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
@@ -28,8 +29,8 @@ from picknet_nb.training.models import find_model
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
-    Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, find_videos,
-    load_captioner, look_closely, look_over)
+    Caption, Failure, Watcher, caption_clip, decide, example_run, find_run, load_captioner,
+    look_closely, look_over)
 
 
 @pytest.fixture(scope="module")

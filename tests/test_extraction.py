@@ -1,7 +1,9 @@
 """Extraction that is killed, decoders that die or hang, files that are no videos."""
 import hashlib
+import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -13,6 +15,7 @@ import torch
 from conftest import Forked, Ranks
 from toys import film
 from torch.testing import assert_close
+from typer.testing import CliRunner
 
 from picknet_nb.core.files import FileError
 from picknet_nb.core.processes import rank_and_world, usable_cores
@@ -23,6 +26,8 @@ from picknet_nb.data.extraction import (
     write_part)
 from picknet_nb.data.glance import glance
 from picknet_nb.data.video import VIDEO_SUFFIXES, read_clip
+from picknet_nb.use.exploration import Library
+from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
@@ -425,6 +430,25 @@ def test_a_folder_is_searched_for_everything_that_may_be_a_video(tmp_path):
         "odd.xyz",
         "LOUD.MKV",
     }
+
+
+def test_prepare_caption_and_explore_list_a_folder_alike(tmp_path):
+    "An ending that few videos have, a link to a file, and one to a file that is gone."
+    folder = tmp_path/"videos"
+    (folder/"more").mkdir(parents=True)
+    shutil.copy(EXAMPLE, folder/"old.divx")
+    shutil.copy(EXAMPLE, folder/"more"/"new.mp4")
+    (folder/"link.avi").symlink_to(EXAMPLE)
+    (folder/"gone.avi").symlink_to(tmp_path/"nowhere.avi")
+    (folder/"notes.txt").touch()
+    (folder/".hidden.mp4").touch()
+    prepared = list(list_videos(folder).values())
+    assert [path.name for path in prepared] == ["gone.avi", "link.avi", "new.mp4", "old.divx"]
+    said = CliRunner().invoke(app, ["caption", str(folder), "--json", "--model", "shapes"])
+    captioned = [json.loads(line)["source"] for line in said.stdout.splitlines()]
+    assert sorted(captioned) == sorted(map(str, prepared))
+    # the explorer shows nothing that lies outside its folder
+    assert Library(folder).names == ["more/new.mp4", "old.divx"]
 
 
 @pytest.mark.parametrize(

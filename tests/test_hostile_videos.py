@@ -29,11 +29,11 @@ from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.data import video
 from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder
+from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder, find_videos
 from picknet_nb.data.video import (
     FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, stream_frames)
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import Failure, example_run, find_videos, load_captioner
+from picknet_nb.use.captioning import Failure, example_run, load_captioner
 from picknet_nb.use.drawing import caption_strip, drawable, original_frames, render, save_strip
 from picknet_nb.interface import main as cli
 

@@ -31,11 +31,11 @@ from ..core.printing import shown
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import Backbone
 from .glance import glance
-from .video import import_av, read_clip
+from .video import VideoError, import_av, read_clip
 
 # %% auto #0
-__all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'has_part',
-           'Extraction', 'extract_folder']
+__all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'find_videos', 'list_videos', 'part_path', 'write_part',
+           'read_part', 'has_part', 'Extraction', 'extract_folder']
 
 # %% ../../nbs/data/08_extraction.ipynb #264b35fa
 class ClipShape(NamedTuple):
@@ -140,6 +140,26 @@ _NOT_VIDEO = frozenset(
 )
 
 
+def find_videos(paths: Iterable) -> list[Path]:
+    "The files among these paths, and the videos of the folders among them, in order."
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [
+            each
+            for each in sorted(path.rglob("*"))
+            if not each.is_dir()
+            and each.suffix.lower() not in _NOT_VIDEO
+            and not any(part.startswith(".") for part in each.relative_to(path).parts)
+        ]
+        if not inside:
+            raise VideoError(path, "no video in this folder")
+        found += inside
+    return found
+
+
 def list_videos(
     videos,  # a folder, a list of paths, or {id: path}
 ) -> dict[str, Path]:
@@ -153,14 +173,7 @@ def list_videos(
             raise FileError(
                 folder, "is a file, not a folder of videos" if folder.exists() else "no such folder"
             )
-        hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)
-        videos = sorted(
-            path
-            for path in folder.rglob("*")
-            if path.is_file() and path.suffix.lower() not in _NOT_VIDEO and not hidden(path)
-        )
-        if not videos:
-            raise FileError(folder, "no video in this folder")
+        videos = find_videos([folder])
     files: dict[str, Path] = {}
     for path in map(Path, videos):
         if path.stem in files:

@@ -304,7 +304,7 @@ def caption(
     as_json: JSON = False,
 ) -> None:
     "Say what videos show; the backbone looks only at picked frames."
-    from picknet_nb.use.captioning import find_videos
+    from picknet_nb.data.extraction import find_videos
 
     if beam and best > beam:
         raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")

@@ -40,8 +40,8 @@ from ..measure.tables import data_folder
 # %% auto #0
 __all__ = ['example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run', 'Eye', 'look_over', 'decide',
            'look_closely', 'Voice', 'Caption', 'Stopwatch', 'halved', 'caption_clip', 'refuse_address',
-           'check_threshold', 'FileCaptioner', 'find_videos', 'Failure', 'Memory', 'Remark', 'Watcher', 'camera',
-           'threads_to_use', 'VideoCaptioner', 'load_eye_cnn', 'load_eye', 'load_captioner', 'load']
+           'check_threshold', 'FileCaptioner', 'Failure', 'Memory', 'Remark', 'Watcher', 'camera', 'threads_to_use',
+           'VideoCaptioner', 'load_eye_cnn', 'load_eye', 'load_captioner', 'load']
 
 # %% ../../nbs/use/01_captioning.ipynb #182c2578
 # the folder gets `videos` and `run`; what is there is kept
@@ -386,26 +386,6 @@ class FileCaptioner:
         return caption_clip(
             clip, self.eye, self.voice, beam, best, threshold, running, str(path), watch
         )
-
-# %% ../../nbs/use/01_captioning.ipynb #c810183d
-def find_videos(paths: Iterable) -> list[Path]:
-    "The files among these paths, and the video files of the folders among them, in order."
-    found: list[Path] = []
-    for path in map(Path, paths):
-        inside = [
-            each
-            for each in sorted(path.rglob("*"))
-            if is_video(each)
-            and not each.is_dir()
-            and not any(part.startswith(".") for part in each.relative_to(path).parts)
-        ]
-        if path.is_dir() and not inside:
-            raise VideoError(
-                path,
-                f"no video in this folder; names should end in {' '.join(sorted(VIDEO_SUFFIXES))}",
-            )
-        found += inside if path.is_dir() else [path]
-    return found
 
 # %% ../../nbs/use/01_captioning.ipynb #37ccfd5d
 @dataclass(frozen=True)

@@ -20,13 +20,14 @@ from torch import Tensor
 from ..core.files import LIMITS, limit
 from ..core.settings import PolicySettings
 from ..data.datasets import read_captions
+from ..data.extraction import find_videos
 from ..data.text import tokenize
 from ..data.video import Clip, VideoError
 from ..method.cider import Cider
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
 from ..method.policy import Policy, glance_differences, last_picks, project, walk
 from ..method.rewards import Reward, Rewards, measure_diversity
-from .captioning import Eye, VideoCaptioner, check_threshold, find_videos
+from .captioning import Eye, VideoCaptioner, check_threshold
 
 # %% auto #0
 __all__ = ['Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold', 'picks_of', 'other_pickers',
