@@ -107,8 +107,9 @@ def load_backbone(
     cnn = make(weights, variant=variant) if variant else make(weights)
     if family != cnn.registered or cnn.name.partition(":")[0] not in BACKBONES:
         raise PickNetError(
-            f"the backbone that is registered as {family!r} calls itself {cnn.name!r}: features are "
-            f"stored under its own name, by which it would not be found again; give both one name"
+            f"the backbone that is registered as {family!r} calls itself {cnn.name!r}: features "
+            f"are stored under its own name, by which it would not be found again; give both one "
+            f"name"
         )
     if cnn.faster and (device.type in cnn.fast_on if fast is None else fast):
         cnn.body = cnn.faster(cnn.body, device)
