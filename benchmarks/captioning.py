@@ -30,7 +30,8 @@ import torch
 from common import ROOT, origin, write_result
 
 from picknet_nb.core.settings import preset
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
+from picknet_nb.data.extraction import find_videos
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import caption
@@ -38,7 +39,7 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model
 from picknet_nb.training.models import find_model
 from picknet_nb.use.captioning import (
-    Eye, VideoCaptioner, Voice, decide, find_videos, load_captioner, look_closely, look_over)
+    Eye, VideoCaptioner, Voice, decide, load_captioner, look_closely, look_over)
 from picknet_nb.use.streams import Watcher, lasting_frames
 
 WORDS = 5491  # as many as the paper's MSVD vocabulary
@@ -47,7 +48,7 @@ WORDS = 5491  # as many as the paper's MSVD vocabulary
 def paper_sized(cnn: str) -> VideoCaptioner:
     "Everything in the paper's sizes, with random weights."
     torch.manual_seed(0)
-    config, network = preset("paper", cnn=cnn), load_cnn(cnn, "random")
+    config, network = preset("paper", cnn=cnn), load_backbone(cnn, "random")
     vocabulary = Vocabulary(
         SPECIALS + tuple(f"word{number}" for number in range(WORDS - len(SPECIALS)))
     )
@@ -118,7 +119,7 @@ def time_folder(count: int) -> dict:
     torch.set_num_threads(os.cpu_count())
     captioner = load_captioner(find_model(), "cpu")
     plain = replace(
-        captioner, eye=replace(captioner.eye, cnn=load_cnn(captioner.eye.cnn.name, fast=False))
+        captioner, eye=replace(captioner.eye, cnn=load_backbone(captioner.eye.cnn.name, fast=False))
     )
     with tempfile.TemporaryDirectory() as folder:
         paths, source = choose_clips(Path(folder), count)

@@ -13,7 +13,7 @@ import torch
 from common import ROOT, device_name, origin, write_result
 
 from picknet_nb.core.settings import preset
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.method.captioner import caption, make_captioner
 from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.policy import Policy
@@ -34,7 +34,7 @@ def check_equal(captioner, picks: torch.Tensor, dims: int, device: str) -> bool:
 
 def measure(cnn_name: str, keep: int, device: str, repeats: int) -> dict:
     torch.manual_seed(0)
-    cnn = load_cnn(cnn_name, weights="random", device=device)
+    cnn = load_backbone(cnn_name, weights="random", device=device)
     # weights do not change what is computed, only what is said; MSVD's vocabulary size
     captioner = (
         make_captioner(preset("paper").captioner, feature_dims=cnn.dims, vocabulary_size=5491)

@@ -23,10 +23,11 @@ import torch
 from common import ROOT, origin, write_result
 
 from picknet_nb.core.processes import usable_cores
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
+from picknet_nb.data.extraction import find_videos
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.pickers import make_picker
-from picknet_nb.use.captioning import VideoCaptioner, find_videos, load_captioner
+from picknet_nb.use.captioning import VideoCaptioner, load_captioner
 
 
 def nearest_to_ten_seconds(folder: Path, count: int) -> list[Path]:
@@ -90,7 +91,9 @@ def main() -> None:
         everything = replace(model, eye=replace(model.eye, picker=make_picker("all")))
         deep = replace(
             model,
-            eye=replace(model.eye, cnn=Cut(load_cnn("resnet152", "random"), model.eye.cnn.dims)),
+            eye=replace(
+                model.eye, cnn=Cut(load_backbone("resnet152", "random"), model.eye.cnn.dims)
+            ),
         )
         rows = {
             "picked frames": rate(model, paths),

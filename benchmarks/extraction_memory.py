@@ -26,11 +26,12 @@ from common import ROOT, origin, write_result
 EXTRACT = """
 import sys, torch
 from pathlib import Path
-from picknet_nb.data.backbones import CNN, Tiny
+from picknet_nb.data.backbones import Backbone
+from picknet_nb.data.tiny import Tiny
 from picknet_nb.data.extraction import extract_folder
 torch.set_num_threads(1)
 files = {str(number): path for number, path in enumerate(map(Path, sys.stdin.read().split("\\n")))}
-cnn = CNN("tiny", Tiny(), Tiny.dims, 224)
+cnn = Backbone("tiny", Tiny(), Tiny.dims, 224)
 done = extract_folder(files, sys.argv[1], cnn, workers=2, progress=False)
 assert len(done.ids) == len(files), done.failed
 """

@@ -22,8 +22,8 @@ from common import ROOT, median_ms, origin, write_result
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from picknet_nb.data.backbones import (
-    CNN, EfficientNetLite0, FastResNet, Folded, Normalised, ResNet, folded)
+from picknet_nb.data.backbones import Backbone, FastResNet, Folded, Normalised, ResNet
+from picknet_nb.data.efficientnet import EfficientNetLite0, folded
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -149,7 +149,7 @@ def lite0_ways(plain: Normalised) -> list[tuple[str, int, callable, dict]]:
             ("plain", lambda: plain),
             ("channels last", lambda: last(plain)),
             ("folded", lambda: first(folded(plain))),
-            ("folded, channels last (load_cnn's fast way)", lambda: folded(plain)),
+            ("folded, channels last (load_backbone's fast way)", lambda: folded(plain)),
         )
     ]
 
@@ -171,7 +171,7 @@ def ways(plain: ResNet) -> list[tuple[str, int, callable, dict]]:
         ("folded, bfloat16, channels last", middle, lambda: half(Unfused, plain), {}),
     ]
     rows += [
-        ("fused (load_cnn's fast way)", batch, lambda: half(FastResNet, plain), {})
+        ("fused (load_backbone's fast way)", batch, lambda: half(FastResNet, plain), {})
         for batch in BATCHES
     ]
     if CUDA:
@@ -211,7 +211,7 @@ def measure(
     pinned memory."""
     torch.backends.cudnn.allow_tf32 = tf32
     torch.backends.cudnn.benchmark = True
-    net = CNN("net", make(), reference.shape[1], frames.shape[-1], batch=batch)
+    net = Backbone("net", make(), reference.shape[1], frames.shape[-1], batch=batch)
     begin = time.perf_counter()
     here = frames[:batch].to(DEVICE)
     found = net(here)[: len(reference)].float()
@@ -261,7 +261,9 @@ def main() -> None:
         generator=torch.Generator().manual_seed(0),
     )
     torch.backends.cudnn.allow_tf32 = False
-    reference = CNN("reference", plain, plain.dims, side)(frames[: 64 if CUDA else 8].to(DEVICE))
+    reference = Backbone("reference", plain, plain.dims, side)(
+        frames[: 64 if CUDA else 8].to(DEVICE)
+    )
     result = {**about(name, side), "rows": []}
     for name, batch, make, how in rows:
         gone = time.perf_counter() - begin

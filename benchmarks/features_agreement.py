@@ -20,7 +20,7 @@ from common import ROOT, origin, write_result
 from torch.nn import functional as F
 from tqdm import tqdm
 
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.video import read_clip, spaced
 
 
@@ -73,7 +73,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     data, device = ROOT/"data", "cuda" if torch.cuda.is_available() else "cpu"
-    cnn = load_cnn(
+    cnn = load_backbone(
         "resnet50", data/"weights"/"resnet50_imagenet_rgbnorm_fp16.safetensors", device
     )
     stored = np.load(data/"msvd"/"clips300_resnet50.npz")

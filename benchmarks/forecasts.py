@@ -22,8 +22,8 @@ from pathlib import Path
 
 from common import ROOT, origin, write_result
 
+from picknet_nb.data.extraction import find_videos
 from picknet_nb.world.world import write_examples
-from picknet_nb.use.captioning import find_videos
 
 UNITS = {"second": 1.0, "minute": 60.0, "hour": 3600.0}
 EPOCHS = ("supervision_epochs=4", "word_epochs=2", "reinforcement_epochs=10", "shrink_epochs=5")

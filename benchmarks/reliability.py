@@ -389,11 +389,11 @@ def load_clips(folder: Path, clips: int = 10_000) -> dict:
     """Extraction of very many clips, stopped after six tenths, taken up again, then called once
     more; then a corpus of them."""
     from picknet_nb.core.settings import ClipSettings
-    from picknet_nb.data.backbones import load_cnn
+    from picknet_nb.data.backbones import load_backbone
     from picknet_nb.data.corpus import assemble
     from picknet_nb.data.extraction import extract_folder
 
-    source, clock, cnn = tiny_clip(folder/"clip.mp4", 12, 6, 32), Clock(), load_cnn("tiny")
+    source, clock, cnn = tiny_clip(folder/"clip.mp4", 12, 6, 32), Clock(), load_backbone("tiny")
     files = {f"clip{number:05d}": source for number in range(clips)}
     first = dict(islice(files.items(), clips * 6 // 10))
     extract = lambda some: extract_folder(

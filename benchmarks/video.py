@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from common import origin, write_result
 
-from picknet_nb.data.video import glance, read_clip, spaced
+from picknet_nb.data.glance import glance
+from picknet_nb.data.video import read_clip, spaced
 
 
 def median_ms(job, repeats: int, device: str = "cpu") -> float:

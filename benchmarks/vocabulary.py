@@ -12,7 +12,9 @@ from collections import Counter
 
 from common import ROOT, origin, write_result
 
-from picknet_nb.data.datasets import read_captions, read_mapping, read_msrvtt
+from picknet_nb.data.datasets import read_captions
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import read_mapping
 from picknet_nb.data.text import tokenize
 
 LEAST = 3  # 4.2: "the word with frequency less than 3 is removed"

@@ -5,7 +5,8 @@ _HOMES = {  # where each public name is defined; it is imported when it is first
     "method.pickers": ("PICKERS",),
     "method.rewards": ("REWARDS",),
     "method.stages": ("ROWS",),
-    "data.backbones": ("CNNS",),
+    "data.backbones": ("BACKBONES",),
+    "data.datasets": ("DATASETS",),
 }
 __all__ = [name for names in _HOMES.values() for name in names]
 

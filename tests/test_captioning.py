@@ -22,7 +22,8 @@ from toys import Looker, brightest, colours, examples_corpus, film, store_run, u
 import picknet_nb
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.settings import load_config
-from picknet_nb.data.backbones import CNN, CNNS
+from picknet_nb.data.backbones import BACKBONES, Backbone
+from picknet_nb.data.extraction import find_videos
 from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
@@ -34,7 +35,7 @@ from picknet_nb.training.models import (
 from picknet_nb.training.runs import RunError, load_run, save_weights
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
-    Caption, Failure, caption_clip, decide, find_videos, load_captioner, look_closely, look_over)
+    Caption, Failure, caption_clip, decide, load_captioner, look_closely, look_over)
 from picknet_nb.use.streams import Watcher
 
 
@@ -359,8 +360,8 @@ def test_other_pickers_and_feature_glances(captioner, toy):
     ] == caption.captions
 
 
-class Counting(CNN):
-    "A CNN that counts its frames."
+class Counting(Backbone):
+    "A backbone that counts its frames."
     seen = 0
 
     def forward(self, frames):
@@ -508,7 +509,7 @@ def test_a_picker_of_ones_own_picks_frames_of_files(toy, tmp_path, monkeypatch):
 
 
 def test_a_cnn_of_ones_own_is_found_again(toy, tmp_path, monkeypatch):
-    monkeypatch.setitem(CNNS, "colours", colours)
+    monkeypatch.setitem(BACKBONES, "colours", colours)
     run = store_run(tmp_path/"run", toy/"videos", cnn="colours")
     mine = load_captioner(run, device="cpu")
     assert (
@@ -516,8 +517,8 @@ def test_a_cnn_of_ones_own_is_found_again(toy, tmp_path, monkeypatch):
         and mine.eye.cnn.image_size == 64
         and mine.caption(toy/"videos"/"example.mp4").text
     )
-    monkeypatch.delitem(CNNS, "colours")
-    with pytest.raises(RunError, match="run.json: no CNN 'colours'.*--use MODULE"):
+    monkeypatch.delitem(BACKBONES, "colours")
+    with pytest.raises(RunError, match="run.json: no backbone 'colours'.*--use MODULE"):
         load_captioner(run, device="cpu")
 
 

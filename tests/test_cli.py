@@ -501,7 +501,7 @@ def test_settings_that_a_corpus_does_not_depend_on_are_refused(tmp_path):
     assert (
         "does not read cnn; a corpus depends on frames"
         in (said := refused("prepare", "videos", *words[:6], "--set", "cnn=tiny"))
-        and "--cnn" in said
+        and "--backbone" in said
     )
     features = (
         "--features",
@@ -522,12 +522,12 @@ def test_settings_that_a_corpus_does_not_depend_on_are_refused(tmp_path):
 
 
 def test_every_cnn_is_offered():
-    from picknet_nb.data.backbones import CNNS
+    from picknet_nb.data.backbones import BACKBONES
 
     for command in (["extract"], ["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"]):
         offered = " ".join(picknet(*command, "--help")[1].split())
         assert (
-            all(name in offered for name in CNNS)
+            all(name in offered for name in BACKBONES)
             and "timm:NAME" in offered
             and "--use MODULE" in offered
         )
@@ -756,7 +756,7 @@ def test_a_file_that_is_left_out_is_named_once(toy, tmp_path):
 
 def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
     nothing = tmp_path/"nope.pth"
-    assert "the CNN tiny reads no weights" in refused(
+    assert "the backbone tiny reads no weights" in refused(
         "extract",
         toy/"videos",
         "--out",
@@ -766,7 +766,7 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
         "--weights",
         nothing,
     )
-    assert "the CNN tiny, which reads no weights" in refused(
+    assert "the backbone tiny, which reads no weights" in refused(
         "caption", toy/"videos", "--run", toy/"run", "--weights", nothing
     )
 
@@ -1112,7 +1112,7 @@ def test_numbers_out_of_range_are_mistyped_commands(line):
 
 def test_one_s_own_weights_can_be_explored(toy, tmp_path):
     explore = ("explore", "--run", toy/"run", "--videos", toy/"videos", "--no-browser")
-    assert "the CNN tiny, which reads no weights" in refused(
+    assert "the backbone tiny, which reads no weights" in refused(
         *explore, "--weights", tmp_path/"mine.pth"
     )
 

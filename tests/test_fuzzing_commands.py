@@ -22,7 +22,7 @@ from test_fuzzing import films  # noqa: F401 (a fixture)
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
-from picknet_nb.data.backbones import CNNS, load_cnn
+from picknet_nb.data.backbones import BACKBONES, load_backbone
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.data.video import Clip
@@ -39,15 +39,19 @@ pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="forks and limits as Linux has them"
 )
 PATIENCE = 90.0  # seconds: a command gives up a file after 60
-COMMAND, TINY, usual_tiny = typer.main.get_command(cli.app), load_cnn("tiny"), CNNS["tiny"]
+COMMAND, TINY, usual_tiny = (
+    typer.main.get_command(cli.app),
+    load_backbone("tiny"),
+    BACKBONES["tiny"],
+)
 
 
 @pytest.fixture(autouse=True)
 def quickly(monkeypatch):
-    "Make the command line and the CNN once instead of a thousand times; the rest is as it is."
+    "Make the command line and the backbone once instead of a thousand times; the rest is as it is."
     monkeypatch.setattr(cli, "app", COMMAND)
     monkeypatch.setitem(
-        CNNS, "tiny", lambda weights=None: TINY if weights is None else usual_tiny(weights)
+        BACKBONES, "tiny", lambda weights=None: TINY if weights is None else usual_tiny(weights)
     )
     av.logging.set_level(av.logging.PANIC)
 
@@ -161,7 +165,7 @@ ROW = recipes()["PickNet (V+L)"]
 
 
 def toy_corpus() -> Corpus:
-    "Eight clips of noise, as the CNN tiny might see them."
+    "Eight clips of noise, as the backbone tiny might see them."
     draw = torch.Generator().manual_seed(0)
     features = torch.rand(8, 6, TINY.dims, generator=draw).half()
     glances = torch.randint(0, 256, (8, 6, 64), generator=draw, dtype=torch.uint8)

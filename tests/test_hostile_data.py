@@ -21,11 +21,13 @@ from conftest import CONTENT, noise_corpus
 from picknet_nb.core import files
 from picknet_nb.core.files import FileError, PickNetError, WriteError, locked, read_json
 from picknet_nb.core.settings import ClipSettings
-from picknet_nb.data.backbones import WeightsError, load_cnn, read_weights
+from picknet_nb.data.backbones import WeightsError, load_backbone, read_weights
 from picknet_nb.data.corpus import Corpus, CorpusError, _read_videos, check_captions
 from picknet_nb.data.datasets import (
-    download, download_dataset, open_features, prepare_features, read_captions, read_mapping,
-    read_msrvtt, read_msvd_csv, read_splits, unpack_clips)
+    download, download_dataset, open_features, prepare_features, read_captions, read_splits,
+    unpack_clips)
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import tokenize
 from picknet_nb.measure.metrics import (
     ScoreError, read_captions as read_scored, read_references, score)
@@ -300,7 +302,7 @@ def test_weights_that_unpack_to_five_gigabytes(tmp_path):
     path = zip_bomb(tmp_path/"bomb.pth", entries)
     assert path.stat().st_size < 8 << 20
     refused(lambda: read_weights(path), "bomb.pth", "would unpack to 5,400,000")
-    refused(lambda: load_cnn("resnet18", path), "bomb.pth", "would unpack to 5,400,000")
+    refused(lambda: load_backbone("resnet18", path), "bomb.pth", "would unpack to 5,400,000")
 
 
 def test_lists_of_tensors_that_ask_for_memory(tmp_path):
@@ -849,7 +851,7 @@ def test_names_of_videos_that_are_skipped_do_not_reach_the_terminal_raw(tmp_path
         {"clip": ["a bar wanders"]},
         everything,
         tmp_path/"captions.json",
-        load_cnn("tiny"),
+        load_backbone("tiny"),
         ClipSettings(min_word_count=1),
     )
     said = capsys.readouterr().err

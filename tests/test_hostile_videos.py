@@ -25,15 +25,16 @@ av = pytest.importorskip("av")
 from conftest import Forked
 from toys import film
 
+from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.data import video
-from picknet_nb.data.backbones import load_cnn
-from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder
+from picknet_nb.data.backbones import load_backbone
+from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder, find_videos
 from picknet_nb.data.video import (
-    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, show_frames, stream_frames)
+    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, stream_frames)
 from picknet_nb.training.models import example_run
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import Failure, find_videos, load_captioner
+from picknet_nb.use.captioning import Failure, load_captioner
 from picknet_nb.use.drawing import caption_strip, drawable, original_frames, render, save_strip
 from picknet_nb.interface import main as cli
 
@@ -326,7 +327,7 @@ def test_extraction_reads_no_lists_either(tmp_path):
     (tmp_path/"in"/"near.mp4").write_text("ffconcat version 1.0\nfile real.mp4\n")
     shutil.copy(EXAMPLE, tmp_path/"in"/"real.mp4")
     done = extract_folder(
-        tmp_path/"in", tmp_path/"out", load_cnn("tiny"), frames=2, workers=1, progress=False
+        tmp_path/"in", tmp_path/"out", load_backbone("tiny"), frames=2, workers=1, progress=False
     )
     assert (
         done.ids == ["real"]
@@ -423,7 +424,7 @@ def test_every_reader_refuses_a_pipe(tmp_path):
 
 def wait_for_a_pipe(path: Path) -> None:
     "Read a file that has become a pipe just after it was looked at."
-    video._check_file = lambda path: None
+    video.check_file = lambda path: None
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
     try: read_clip(path)
     except KeyboardInterrupt: print("interrupted")

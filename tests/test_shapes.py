@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import ClipSettings, preset
 from picknet_nb.data.corpus import CorpusError
-from picknet_nb.data.video import glance, read_clip
+from picknet_nb.data.glance import glance
+from picknet_nb.data.video import read_clip
 from picknet_nb.world.shapes import (
     ACTIONS, BEATS, COLOURS, NOISES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus,
     example_story, make_story, moments_seen, oracle_picks, rule_of_thumb)

@@ -103,13 +103,13 @@ def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
             {},
             {"cnn": "resnet50"},
             "it knows the features of efficientnet-lite0, and these clips were prepared with "
-            "resnet50; prepare them with --cnn efficientnet-lite0",
+            "resnet50; prepare them with --backbone efficientnet-lite0",
         ),
         ({}, {"dims": 64}, "its feature size is 1280, and here it is 64"),
         (
             {},
             {"weights": "mine.pth 0123456789ab"},
-            "its CNN's fingerprint is 579344248a93, and here it is 0123456789ab",
+            "its backbone's fingerprint is 579344248a93, and here it is 0123456789ab",
         ),
         ({"hidden": 64}, {}, "its hidden is 448, and here it is 64"),
         ({"word_embedding": 32}, {}, "its word_embedding is 256, and here it is 32"),

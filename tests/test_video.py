@@ -21,10 +21,12 @@ from conftest import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from picknet_nb.core import figures
+from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data import video
-from picknet_nb.data.video import (
-    VideoError, glance, read_clip, resize, show_frames, spaced, stream_frames)
+from picknet_nb.data.glance import glance, resize
+from picknet_nb.data.video import VideoError, read_clip, spaced, stream_frames
 
 av = pytest.importorskip("av")
 SIDE = 64
@@ -711,7 +713,7 @@ def test_strips_are_drawn_with_boxes_where_frames_were_picked(total):
     from matplotlib.colors import to_hex
 
     frames, picks = torch.zeros(total, 3, 8, 12, dtype=torch.uint8), torch.arange(total) % 3 == 0
-    figure = video.show_frames(
+    figure = figures.show_frames(
         frames,
         picks,
         torch.rand(total),
@@ -720,6 +722,6 @@ def test_strips_are_drawn_with_boxes_where_frames_were_picked(total):
         heading="a strip",
     )
     boxes = [patch for patch in figure.axes[0].patches if not patch.get_fill()]
-    assert [to_hex(box.get_edgecolor()) == video.PICK_GREEN for box in boxes] == picks.tolist()
+    assert [to_hex(box.get_edgecolor()) == figures.PICK_GREEN for box in boxes] == picks.tolist()
     assert len(figure.axes[0].images) == total
-    video.show_frames(frames[:, 0])
+    figures.show_frames(frames[:, 0])

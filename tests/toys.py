@@ -12,10 +12,11 @@ from torch import nn
 from typer.testing import CliRunner
 
 from picknet_nb.core.settings import ClipSettings, preset
-from picknet_nb.data.backbones import CNN, load_cnn
+from picknet_nb.data.backbones import Backbone, load_backbone
 from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.glance import glance
 from picknet_nb.data.text import Vocabulary
-from picknet_nb.data.video import glance, read_clip
+from picknet_nb.data.video import read_clip
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.method.stages import Model
 from picknet_nb.training.runs import open_run, save_weights
@@ -90,8 +91,8 @@ def examples_corpus(
 def watched(
     videos: tuple[Path, ...], settings: ClipSettings
 ) -> tuple[torch.Tensor, torch.Tensor | None, str]:
-    "What a CNN and a glance see of some clips, and the weights of the CNN."
-    cnn = load_cnn(settings.cnn)
+    "What a backbone and a glance see of some clips, and the weights of the backbone."
+    cnn = load_backbone(settings.cnn)
     clips = [read_clip(path, settings.frames, cnn.image_size).frames for path in videos]
     glances = (
         torch.stack([glance(each, settings.glance_size) for each in clips])
@@ -171,6 +172,6 @@ class Colours(nn.Module):
         return nn.functional.adaptive_avg_pool2d(images, 2).flatten(1)
 
 
-def colours(weights=None) -> CNN:
-    "A CNN that needs one function and no line anywhere else."
-    return CNN("colours", Colours(), 12, 64)
+def colours(weights=None) -> Backbone:
+    "A backbone that needs one function and no line anywhere else."
+    return Backbone("colours", Colours(), 12, 64)

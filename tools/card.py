@@ -2,11 +2,11 @@
 
 python tools/card.py everyday --corpus data/corpora/msvd-lite0 --corpus data/corpora/msrvtt-lite0
 
-The corpora are made by `picknet prepare msvd --cnn efficientnet-lite0 …` and `picknet prepare
-msrvtt --cnn efficientnet-lite0 …`. With --no-scores the captions are made and kept, on a machine
-without Java; where such captions of the same weights are there, they are scored. What is measured
-goes to data/results/model_NAME.json, the card to the model's folder. `--only-card` writes the card
-again.
+The corpora are made by `picknet prepare msvd --backbone efficientnet-lite0 …` and `picknet prepare
+msrvtt --backbone efficientnet-lite0 …`. With --no-scores the captions are made and kept, on a
+machine without Java; where such captions of the same weights are there, they are scored. What is
+measured goes to data/results/model_NAME.json, the card to the model's folder. `--only-card` writes
+the card again.
 """
 from __future__ import annotations
 

@@ -15,7 +15,8 @@ from pathlib import Path
 from PIL import Image, ImageDraw
 from picture import note
 
-from picknet_nb.data.video import PICK_GREEN, read_clip
+from picknet_nb.core.figures import PICK_GREEN
+from picknet_nb.data.video import read_clip
 from picknet_nb.use.captioning import Caption, load
 from picknet_nb.use.drawing import _font, drawable, height_to_width
 

@@ -22,8 +22,10 @@ import torch
 from matplotlib import pyplot
 from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 
+from picknet_nb.core.figures import PICK_GREEN
 from picknet_nb.core.files import file_digest, write_whole
-from picknet_nb.data.video import PICK_GREEN, glance, read_clip
+from picknet_nb.data.glance import glance
+from picknet_nb.data.video import read_clip
 from picknet_nb.method.policy import glance_differences
 from picknet_nb.training.models import find_model
 from picknet_nb.use.captioning import load

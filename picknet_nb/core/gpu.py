@@ -15,7 +15,8 @@ import torch
 from torch import Tensor, nn
 
 # %% auto #0
-__all__ = ['fused', 'rewound', 'without_collecting', 'Captured', 'Beside', 'make_adam', 'full_precision', 'working_type']
+__all__ = ['fused', 'rewound', 'without_collecting', 'Captured', 'Beside', 'make_adam', 'full_precision', 'working_type',
+           'Undrawn']
 
 # %% ../../nbs/core/06_gpu.ipynb #d66993fa
 def fused(function: Callable) -> Callable:
@@ -184,3 +185,15 @@ def working_type(weight: Tensor) -> torch.dtype:
     "The type that products run in: autocast's where autocast is on, else the weight's own."
     device = weight.device.type
     return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+# %% ../../nbs/core/06_gpu.ipynb #416c8b66
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class Undrawn(TorchDispatchMode):
+    "Inside this block no random numbers are drawn into a tensor: it keeps whatever was there."
+
+    def __torch_dispatch__(self, operation, types, arguments=(), options=None):
+        if operation in (torch.ops.aten.normal_.default, torch.ops.aten.uniform_.default):
+            return arguments[0]
+        return operation(*arguments, **options or {})

@@ -106,7 +106,9 @@ JSON = Annotated[
 ]
 WEIGHTS = Annotated[
     Optional[Path],
-    typer.Option(help="The CNN's weights, .pth or .safetensors; default: those it is known by."),
+    typer.Option(
+        help="The backbone's weights, .pth or .safetensors; default: those it is known by."
+    ),
 ]
 
 # %% ../../nbs/core/05_printing.ipynb #56ba8c6f

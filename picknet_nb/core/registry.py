@@ -24,7 +24,7 @@ MODULES: dict[str, object] = {}  # those that the user has named, and no others
 class Registry(dict):
     "Things of one kind by name; adding one takes a decorator."
 
-    def __init__(self, kind: str):  # "CNN", "picker", "captioner": for errors
+    def __init__(self, kind: str):  # "backbone", "picker", "captioner": for errors
         super().__init__()
         self.kind = kind
         self.plain = lambda thing: thing  # makes an entry of a thing that is found in a module

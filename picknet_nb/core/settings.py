@@ -82,7 +82,7 @@ class ClipSettings:
     glance_size: int = setting(56, "4.5: side of the grey image the policy compares")
     glance: str = setting(
         "grey",
-        '3.2.1: "grey"; "feature" lets the policy compare CNN features',
+        '3.2.1: "grey"; "feature" lets the policy compare backbone features',
         choices=("grey", "feature"),
     )
     min_word_count: int = setting(3, "4.4: rarer words become <unk>")
@@ -106,7 +106,7 @@ class CaptionerSettings:
         "4.5: share of a frame's and a word's embedding, and of the states, that is left "
         "out while training", low=0, below=1)
     input_dropout: float = setting(
-        0.0, "ours: dropout on the CNN features themselves", low=0, below=1)
+        0.0, "ours: dropout on the backbone features themselves", low=0, below=1)
     video_vector: str = setting(
         "last",
         '3.1: the last state; "mean" averages the states of picked frames',

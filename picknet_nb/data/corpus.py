@@ -27,11 +27,11 @@ from picknet_nb.core.files import (
     write_whole)
 from ..core.settings import ClipSettings, ConfigError
 from .extraction import part_path, read_part
-from .text import Vocabulary, _kept, _row, tokenize
+from .text import Vocabulary, caption_ids, frequent_words, tokenize
 
 # %% auto #0
-__all__ = ['SPLITS', 'CorpusError', 'cut_captions', 'check_videos', 'check_captions', 'check_splits', 'Rows', 'write_tensors',
-           'build_corpus', 'save_corpus', 'load_corpus', 'in_batches', 'Corpus', 'write_corpus', 'assemble', 'digest']
+__all__ = ['SPLITS', 'CorpusError', 'cut_captions', 'check_videos', 'is_text', 'check_captions', 'check_splits', 'Rows',
+           'write_tensors', 'Corpus', 'write_corpus', 'assemble', 'digest']
 
 # %% ../../nbs/data/09_corpus.ipynb #fdb3f43d
 SPLITS = ("train", "validation", "test")
@@ -58,14 +58,14 @@ def _count_words(
     counts = Counter(
         word for video in videos for sentence in sentences[video] for word in sentence.split()
     )
-    return Vocabulary(_kept(counts, min_word_count))
+    return Vocabulary(frequent_words(counts, min_word_count))
 
 
 # int64 (captions, max_words)
 def _to_ids(sentences: list[list[str]], vocabulary: Vocabulary, max_words: int) -> Tensor:
     "The ids of each caption: words, `<eos>`, zeros."
     rows = [
-        _row(sentence.split(), vocabulary.ids, max_words)
+        caption_ids(sentence.split(), vocabulary.ids, max_words)
         for video in sentences
         for sentence in video
     ]
@@ -109,7 +109,7 @@ def check_videos(where, ids: list[str], features: Tensor, glances: Tensor | None
         )
 
 # %% ../../nbs/data/09_corpus.ipynb #9ce3d579
-def _is_text(lines) -> bool:
+def is_text(lines) -> bool:
     "Whether this is a list of texts that can be written down: half of a surrogate pair cannot."
     try:
         return isinstance(lines, list) and "".join(lines).encode() is not None
@@ -121,11 +121,11 @@ def check_captions(where, ids: list[str], captions: dict[str, list[str]]) -> Non
     "Refuse captions without videos, videos without captions, and whatever is not text."
     if not isinstance(captions, dict):
         raise CorpusError(where, "captions must be an object {video id: [captions]}")
-    if not _is_text(list(captions)):
+    if not is_text(list(captions)):
         raise CorpusError(where, "video ids must be texts")
     most = limit("PICKNET_CAPTION_LETTERS")
     for name, lines in captions.items():
-        if not _is_text(lines):
+        if not is_text(lines):
             raise CorpusError(where, f"captions of {name} must be a list of texts")
         if lines and len(max(lines, key=len)) > most:
             raise CorpusError(
@@ -284,7 +284,7 @@ def _read_about(path: Path) -> dict:
     for key, kind in {"name": str, "details": dict, "ids": list, "splits": dict}.items():
         if not isinstance(about, dict) or not isinstance(about.get(key), kind):
             raise CorpusError(path, f"has no usable {key!r}")
-    if not all(map(_is_text, (about["ids"], *about["splits"].values()))):
+    if not all(map(is_text, (about["ids"], *about["splits"].values()))):
         raise CorpusError(path, "ids and splits must be lists of texts")
     place = {name: number for number, name in enumerate(about["ids"])}
     for split, names in about["splits"].items():
@@ -345,7 +345,7 @@ def _read_words(path: Path, about: dict, settings: ClipSettings, captions: list[
             stored[name] != value for name, value in made_from.items()
         ):
             return {}
-        if not all(map(_is_text, stored["sentences"])) or list(
+        if not all(map(is_text, stored["sentences"])) or list(
             map(len, stored["sentences"])
         ) != list(map(len, captions)):
             return {}
@@ -374,146 +374,6 @@ def _true_settings(
     except ConfigError as reason:
         raise CorpusError(where, str(reason)) from reason
 
-# %% ../../nbs/data/09_corpus.ipynb #f0e35a35
-def build_corpus(
-    name: str,
-    ids: list[str],
-    features: Tensor,  # (videos, frames, dims)
-    glances: Tensor
-    # uint8 (videos, frames, glance dims); None, or the features: the policy compares features
-    | None,
-    captions: list[list[str]],  # of each video
-    splits: dict[str, Tensor],  # train, validation, test: indices of videos
-    settings: ClipSettings = ClipSettings(),
-    details: dict | None = None,  # whatever else should be remembered: source, weights …
-    where=None,  # the file to name in errors
-    sentences: list[list[str]] | None = None,  # captions that are already cut into words
-    vocabulary: Vocabulary | None = None,  # and the words that were counted in them
-) -> Corpus:
-    "Put a data set together from its raw parts."
-    where, ids, details = where or name, list(ids), details or {}
-    if misplaced := [each for each in _OF_A_CLIP if each in details]:
-        raise CorpusError(
-            where, f"{first_few(misplaced)}: say so in the settings, not in the details"
-        )
-    if len(captions) != len(ids):
-        raise CorpusError(where, f"captions of {len(captions)} videos, but {len(ids)} ids")
-    splits = {split: torch.as_tensor(videos, dtype=torch.int64) for split, videos in splits.items()}
-    check_captions(where, ids, dict(zip(ids, captions)))
-    check_splits(where, len(ids), splits)
-    check_videos(where, ids, features, glances)
-    settings = _true_settings(where, settings, features, glances)
-    if (size := 8 * settings.max_words * sum(map(len, captions))) > (
-        most := limit("PICKNET_UNPACKED_BYTES")
-    ):
-        raise CorpusError(
-            where,
-            f"max_words={settings.max_words} would make {size:,} bytes of words, at most {most:,} "
-            f"(PICKNET_UNPACKED_BYTES)",
-        )
-    sentences = sentences or cut_captions(captions)
-    vocabulary = vocabulary or _count_words(
-        sentences, _counted_videos(ids, splits["train"].tolist(), settings), settings.min_word_count
-    )
-    owner = torch.arange(len(ids)).repeat_interleave(
-        torch.tensor([len(video) for video in captions])
-    )
-    features = features.half()
-    return Corpus(
-        name,
-        ids,
-        features,
-        features if settings.glance == "feature" else glances,
-        captions,
-        splits,
-        vocabulary,
-        _to_ids(sentences, vocabulary, settings.max_words),
-        owner,
-        settings,
-        details,
-        sentences,
-    ).to(features.device)
-
-# %% ../../nbs/data/09_corpus.ipynb #071711ce
-def save_corpus(corpus: Corpus, path) -> Path:
-    "Write the corpus as a folder."
-    path = Path(path)
-    own = {"features": corpus.features} | (
-        {} if corpus.glances is corpus.features else {"glances": corpus.glances}
-    )
-    tensors = {
-        name: Rows(tensor.dtype, tuple(tensor.shape), tensor.split(64))
-        for name, tensor in own.items()
-    }
-    with _own_folder(path):
-        write_tensors(path/"videos.safetensors", tensors, stale=path/"corpus.json")
-        _write_texts(path, corpus)
-    return path
-
-# %% ../../nbs/data/09_corpus.ipynb #c0034d60
-def load_corpus(
-    path,  # a folder
-    device="cpu",
-    settings: ClipSettings | None = None,  # None: as the corpus was built
-) -> Corpus:
-    "Read and check a corpus folder, and put it on a device."
-    path, videos = Path(path), Path(path)/"videos.safetensors"
-    about = _read_about(path/"corpus.json")
-    captions = read_json(path/"captions.json", CorpusError)
-    features, glances = _read_videos(videos)
-    built, ids = about["settings"], about["ids"]
-    settings = replace(settings or built, cnn=built.cnn, glance_size=built.glance_size)
-    check_captions(path/"captions.json", ids, captions)
-    if settings.frames != features.shape[1]:
-        raise CorpusError(
-            videos,
-            f"has {features.shape[1]} frames for each video, the settings ask for "
-            f"{settings.frames}",
-        )
-    if settings.glance == "grey" and glances is None:
-        raise CorpusError(
-            videos, 'has no grey glances: set glance="feature" to let the policy compare features'
-        )
-    said = [captions[name] for name in ids]
-    return build_corpus(
-        about["name"],
-        ids,
-        features.to(device),
-        None if glances is None else glances.to(device),
-        said,
-        about["splits"],
-        settings,
-        about["details"],
-        path,
-        **_read_words(path, about, settings, said),
-    )
-
-# %% ../../nbs/data/09_corpus.ipynb #2696c4cc
-def in_batches(
-    indices: Tensor,  # int64
-    batch_size: int,
-    shuffle: bool = True,  # with the random state of the indices' device
-    whole: bool = False,  # leave out a last batch that is not full
-) -> Iterator[Tensor]:  # int64 (batch_size,)
-    "Go once over indices, in batches."
-    if shuffle:
-        indices = indices[torch.randperm(len(indices), device=indices.device)]
-    return iter(
-        indices[: len(indices) // batch_size * batch_size if whole else None].split(batch_size)
-    )
-
-# %% ../../nbs/data/09_corpus.ipynb #0874387c
-def _in_one_line(corpus: Corpus) -> str:
-    "What a corpus is, for people: tensors of a million numbers are not."
-    splits = ", ".join(f"{len(videos):,} {split}" for split, videos in corpus.splits.items())
-    frames, dims = corpus.features.shape[1:]
-    of = corpus.settings.cnn or "an unnamed CNN"
-    return (
-        f"Corpus({corpus.name!r}: {len(corpus.ids):,} clips ({splits}), {frames} frames, {dims} "
-        f"features of {of}, "
-        f"{len(corpus.words):,} captions, {len(corpus.vocabulary):,} words, on {corpus.device})"
-    )
-
 # %% ../../nbs/data/09_corpus.ipynb #a604125a
 @dataclass(repr=False)
 class Corpus:
@@ -533,8 +393,137 @@ class Corpus:
     # of each video: captions cut into words, joined by blanks
     sentences: list[list[str]] = field(default_factory=list)
 
-    build, load, save = staticmethod(build_corpus), staticmethod(load_corpus), save_corpus
-    __repr__ = _in_one_line
+    @classmethod
+    def build(
+        cls,
+        name: str,
+        ids: list[str],
+        features: Tensor,  # (videos, frames, dims)
+        glances: Tensor
+        # uint8 (videos, frames, glance dims); None, or the features: the policy compares features
+        | None,
+        captions: list[list[str]],  # of each video
+        splits: dict[str, Tensor],  # train, validation, test: indices of videos
+        settings: ClipSettings = ClipSettings(),
+        details: dict | None = None,  # whatever else should be remembered: source, weights …
+        where=None,  # the file to name in errors
+        sentences: list[list[str]] | None = None,  # captions that are already cut into words
+        vocabulary: Vocabulary | None = None,  # and the words that were counted in them
+    ) -> Corpus:
+        "Put a data set together from its raw parts."
+        where, ids, details = where or name, list(ids), details or {}
+        if misplaced := [each for each in _OF_A_CLIP if each in details]:
+            raise CorpusError(
+                where, f"{first_few(misplaced)}: say so in the settings, not in the details"
+            )
+        if len(captions) != len(ids):
+            raise CorpusError(where, f"captions of {len(captions)} videos, but {len(ids)} ids")
+        splits = {
+            split: torch.as_tensor(videos, dtype=torch.int64) for split, videos in splits.items()
+        }
+        check_captions(where, ids, dict(zip(ids, captions)))
+        check_splits(where, len(ids), splits)
+        check_videos(where, ids, features, glances)
+        settings = _true_settings(where, settings, features, glances)
+        if (size := 8 * settings.max_words * sum(map(len, captions))) > (
+            most := limit("PICKNET_UNPACKED_BYTES")
+        ):
+            raise CorpusError(
+                where,
+                f"max_words={settings.max_words} would make {size:,} bytes of words, at most "
+                f"{most:,} "
+                f"(PICKNET_UNPACKED_BYTES)",
+            )
+        sentences = sentences or cut_captions(captions)
+        vocabulary = vocabulary or _count_words(
+            sentences,
+            _counted_videos(ids, splits["train"].tolist(), settings),
+            settings.min_word_count,
+        )
+        owner = torch.arange(len(ids)).repeat_interleave(
+            torch.tensor([len(video) for video in captions])
+        )
+        features = features.half()
+        return cls(
+            name,
+            ids,
+            features,
+            features if settings.glance == "feature" else glances,
+            captions,
+            splits,
+            vocabulary,
+            _to_ids(sentences, vocabulary, settings.max_words),
+            owner,
+            settings,
+            details,
+            sentences,
+        ).to(features.device)
+
+    @classmethod
+    def load(
+        cls,
+        path,  # a folder
+        device="cpu",
+        settings: ClipSettings | None = None,  # None: as the corpus was built
+    ) -> Corpus:
+        "Read and check a corpus folder, and put it on a device."
+        path, videos = Path(path), Path(path)/"videos.safetensors"
+        about = _read_about(path/"corpus.json")
+        captions = read_json(path/"captions.json", CorpusError)
+        features, glances = _read_videos(videos)
+        built, ids = about["settings"], about["ids"]
+        settings = replace(settings or built, cnn=built.cnn, glance_size=built.glance_size)
+        check_captions(path/"captions.json", ids, captions)
+        if settings.frames != features.shape[1]:
+            raise CorpusError(
+                videos,
+                f"has {features.shape[1]} frames for each video, the settings ask for "
+                f"{settings.frames}",
+            )
+        if settings.glance == "grey" and glances is None:
+            raise CorpusError(
+                videos,
+                'has no grey glances: set glance="feature" to let the policy compare features',
+            )
+        said = [captions[name] for name in ids]
+        return cls.build(
+            about["name"],
+            ids,
+            features.to(device),
+            None if glances is None else glances.to(device),
+            said,
+            about["splits"],
+            settings,
+            about["details"],
+            path,
+            **_read_words(path, about, settings, said),
+        )
+
+    def save(self, path) -> Path:
+        "Write the corpus as a folder."
+        path = Path(path)
+        own = {"features": self.features} | (
+            {} if self.glances is self.features else {"glances": self.glances}
+        )
+        tensors = {
+            name: Rows(tensor.dtype, tuple(tensor.shape), tensor.split(64))
+            for name, tensor in own.items()
+        }
+        with _own_folder(path):
+            write_tensors(path/"videos.safetensors", tensors, stale=path/"corpus.json")
+            _write_texts(path, self)
+        return path
+
+    def __repr__(self) -> str:
+        "The corpus in one line; the tensors would fill pages."
+        splits = ", ".join(f"{len(videos):,} {split}" for split, videos in self.splits.items())
+        frames, dims = self.features.shape[1:]
+        of = self.settings.cnn or "an unnamed backbone"
+        return (
+            f"Corpus({self.name!r}: {len(self.ids):,} clips ({splits}), {frames} frames, {dims} "
+            f"features of {of}, "
+            f"{len(self.words):,} captions, {len(self.vocabulary):,} words, on {self.device})"
+        )
 
     @property
     def device(self) -> torch.device: return self.features.device
@@ -556,20 +545,20 @@ class Corpus:
         self,
         split: str,
         batch_size: int,
-        of: str = "captions",
-        shuffle: bool = True,
-        whole: bool = False,
-    ) -> Iterator[Tensor]:
-        "Go once over the captions (or the `of=\"videos\"`) of a split, in batches of indices."
-        return in_batches(
-            {"captions": self.pairs, "videos": self.splits.__getitem__}[of](split),
-            batch_size,
-            shuffle,
-            whole,
-        )
+        of: str = "captions",  # or "videos"
+        shuffle: bool = True,  # with the random state of the corpus's device
+        whole: bool = False,  # leave out a last batch that is not full
+    ) -> Iterator[Tensor]:  # int64 (batch_size,)
+        "Go once over the captions (or the videos) of a split, in batches of indices."
+        indices = {"captions": self.pairs, "videos": self.splits.__getitem__}[of](split)
+        if shuffle:
+            indices = indices[torch.randperm(len(indices), device=indices.device)]
+        if whole:
+            indices = indices[: len(indices) // batch_size * batch_size]
+        return iter(indices.split(batch_size))
 
     def to(self, device) -> Corpus:
-        "The same corpus with every tensor on `device`."
+        "This corpus with every tensor on `device`."
         features, (words, owner) = (
             self.features.to(device),
             (each.to(device) for each in (self.words, self.caption_video)),
@@ -622,7 +611,7 @@ def write_corpus(
     out, ids = Path(out), list(captions)
     with _own_folder(out):
         write_tensors(out/"videos.safetensors", tensors, stale=out/"corpus.json")
-        corpus = build_corpus(
+        corpus = Corpus.build(
             name,
             ids,
             *_read_videos(out/"videos.safetensors"),

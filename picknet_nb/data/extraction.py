@@ -29,12 +29,13 @@ from ..core.files import (
     FileError, WriteError, limit, locked, open_regular, read_json, real_folder, write_whole)
 from ..core.printing import printable
 from ..core.processes import Pool, rank_and_world, usable_cores
-from .backbones import CNN
-from .video import _import_av, glance, read_clip
+from .backbones import Backbone
+from .glance import glance
+from .video import VideoError, import_av, read_clip
 
 # %% auto #0
-__all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'has_part',
-           'Extraction', 'extract_folder']
+__all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'find_videos', 'list_videos', 'part_path', 'write_part',
+           'read_part', 'has_part', 'Extraction', 'extract_folder']
 
 # %% ../../nbs/data/08_extraction.ipynb #264b35fa
 class ClipShape(NamedTuple):
@@ -79,7 +80,7 @@ def _decode_into(job: tuple[str, Path], room, shape: ClipShape) -> tuple[str, st
     """In a worker: leave the frames of a file in `room`; why they are not there, or empty, and
     what the file is known by."""
     # known first: a file that is replaced now is done again next time
-    av, known = _import_av(), known_by(job[1])
+    av, known = import_av(), known_by(job[1])
     # FFmpeg's own lines stay off the screen; what matters of them is in the errors
     av.logging.set_level(av.logging.PANIC)
     try:
@@ -117,7 +118,7 @@ def decode_files(
     workers: int,
 ) -> Iterator[Decoded]:
     "Decode files in worker processes, one `Decoded` for each, as they finish."
-    _import_av()  # say at once what is missing, not once for each file
+    import_av()  # say at once what is missing, not once for each file
     pool = Pool(
         _decode_into,
         workers,
@@ -139,6 +140,26 @@ _NOT_VIDEO = frozenset(
 )
 
 
+def find_videos(paths: Iterable) -> list[Path]:
+    "The files among these paths, and the videos of the folders among them, in order."
+    found: list[Path] = []
+    for path in map(Path, paths):
+        if not path.is_dir():
+            found.append(path)
+            continue
+        inside = [
+            each
+            for each in sorted(path.rglob("*"))
+            if not each.is_dir()
+            and each.suffix.lower() not in _NOT_VIDEO
+            and not any(part.startswith(".") for part in each.relative_to(path).parts)
+        ]
+        if not inside:
+            raise VideoError(path, "no video in this folder")
+        found += inside
+    return found
+
+
 def list_videos(
     videos,  # a folder, a list of paths, or {id: path}
 ) -> dict[str, Path]:
@@ -152,14 +173,7 @@ def list_videos(
             raise FileError(
                 folder, "is a file, not a folder of videos" if folder.exists() else "no such folder"
             )
-        hidden = lambda path: any(part.startswith(".") for part in path.relative_to(folder).parts)
-        videos = sorted(
-            path
-            for path in folder.rglob("*")
-            if path.is_file() and path.suffix.lower() not in _NOT_VIDEO and not hidden(path)
-        )
-        if not videos:
-            raise FileError(folder, "no video in this folder")
+        videos = find_videos([folder])
     files: dict[str, Path] = {}
     for path in map(Path, videos):
         if path.stem in files:
@@ -221,7 +235,7 @@ def has_part(out, name: str, path) -> bool:
     return False
 
 # %% ../../nbs/data/08_extraction.ipynb #8c73fd5e
-def _begin(out: Path, cnn: CNN, shape: ClipShape) -> None:
+def _begin(out: Path, cnn: Backbone, shape: ClipShape) -> None:
     "Remember what a folder of parts is made with, and refuse to go on with anything else."
     wanted = {
         "cnn": cnn.name,
@@ -265,7 +279,7 @@ def _batches(clips: Iterable[Decoded], size: int) -> Iterator[list[Decoded]]:
 
 # %% ../../nbs/data/08_extraction.ipynb #40688707
 def _features_of(
-    batches: Iterable[list[Decoded]], cnn: CNN, shape: ClipShape
+    batches: Iterable[list[Decoded]], cnn: Backbone, shape: ClipShape
 ) -> Iterator[
     tuple[list[Decoded], Tensor, Tensor]
 ]:  # the batch, features (clips, frames, dims), glances (clips, frames, glance dims)
@@ -339,7 +353,7 @@ def _report_failed(
 def extract_folder(
     videos,  # a folder, a list of paths, or {id: path}
     out,  # where the parts go
-    cnn: CNN,
+    cnn: Backbone,
     frames: int = 30,  # 4.3
     glance_size: int = 56,  # 4.5
     workers: int | None = None,  # decoders; None: one for each core but one

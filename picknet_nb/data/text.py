@@ -21,7 +21,7 @@ from torch import Tensor
 from ..core.files import FileError, PickNetError, first_few, read_json, write_whole
 
 # %% auto #0
-__all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'Vocabulary']
+__all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'frequent_words', 'caption_ids', 'Vocabulary']
 
 # %% ../../nbs/data/01_text.ipynb #11f54102
 _ABBREVIATIONS = frozenset("mr mrs ms dr st mt jr sr vs no etc inc co ft".split())
@@ -70,7 +70,7 @@ PAD, BOS, EOS, UNK = 0, 1, 2, 3
 SPECIALS = ("<pad>", "<bos>", "<eos>", "<unk>")
 
 
-def _kept(counts: Counter, min_count: int) -> tuple[str, ...]:
+def frequent_words(counts: Counter, min_count: int) -> tuple[str, ...]:
     "The specials, then every word that is common enough, the most common first."
     common = [word for word, count in counts.items() if count >= min_count and word not in SPECIALS]
     return SPECIALS + tuple(sorted(common, key=lambda word: (-counts[word], word)))
@@ -92,7 +92,7 @@ def _check_words(
         raise refuse(f"{twice[0]!r} stands in the vocabulary twice")
 
 # %% ../../nbs/data/01_text.ipynb #60a4e639
-def _row(
+def caption_ids(
     tokens: list[str],
     ids: dict[str, int],
     max_words: int,
@@ -125,9 +125,8 @@ class Vocabulary:
     @classmethod
     def build(cls, captions: Iterable[str], min_count: int = 3) -> Vocabulary:
         "Every word that occurs at least `min_count` times, the most common first."
-        return cls(
-            _kept(Counter(word for caption in captions for word in tokenize(caption)), min_count)
-        )
+        counts = Counter(word for caption in captions for word in tokenize(caption))
+        return cls(frequent_words(counts, min_count))
 
     @cached_property
     def ids(self) -> dict[str, int]:
@@ -142,7 +141,7 @@ class Vocabulary:
     # int64 (captions, max_words)
     def encode(self, captions: Iterable[str], max_words: int) -> Tensor:
         "The ids of each caption: words, `<eos>`, zeros."
-        rows = [_row(tokenize(caption), self.ids, max_words) for caption in captions]
+        rows = [caption_ids(tokenize(caption), self.ids, max_words) for caption in captions]
         return torch.tensor(rows, dtype=torch.int64).reshape(-1, max_words)
 
     def decode(self, ids: Tensor) -> list[str]:  # ids: int64 (captions, time)

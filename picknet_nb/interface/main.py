@@ -47,7 +47,7 @@ def version(asked: bool) -> None:
 
 @app.callback(
     epilog="Example: picknet --use mine reproduce --captioner mean, with a captioner `mean` that "
-           "mine.py registers\n\n"
+    "mine.py registers\n\n"
     "Exit status: 0 done, 1 refused, 2 mistyped, 3 done but for some files, 130 interrupted."
 )
 def start(
@@ -62,7 +62,8 @@ def start(
         typer.Option(
             metavar="MODULE",
             help=(
-                "Import a Python module first, which registers captioners, pickers, CNNs or rows "
+                "Import a Python module first, which registers captioners, pickers, backbones or "
+                "rows "
                 "of your own; may be repeated."
             ),
         ),
@@ -84,7 +85,7 @@ offer(
     "train runs/mine --data data/corpora/mine --scale laptop; "
     "when it was interrupted: picknet train runs/mine --resume",
 )
-offer(extract, "extract videos/ --out features --cnn resnet50", EXIT)
+offer(extract, "extract videos/ --out features --backbone resnet50", EXIT)
 offer(frontier, "frontier --scale smoke --budget 2 --budget 4")
 offer(evaluate, "evaluate runs/mine --beam 5")
 offer(score, "score captions.json --references references.json")

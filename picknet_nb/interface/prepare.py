@@ -5,8 +5,6 @@
 # %% ../../nbs/interface/02_prepare.ipynb #8cb15e36
 from __future__ import annotations
 
-import json
-import random
 import sys
 import textwrap
 from dataclasses import asdict, fields
@@ -14,18 +12,19 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+import typer.core
+import typer.main
 
-from ..core.files import FileError, PickNetError, first_few, read_json, write_whole
+from ..core.files import PickNetError, first_few
 from ..core.printing import DONE, EXIT, JSON, WEIGHTS, left_out, printable, say
 from ..core.settings import (
-    PRESETS, ClipSettings, ConfigError, explanations, find_setting, group_of, preset)
+    PRESETS, ClipSettings, ConfigError, explanations, find_setting, preset)
 
 # %% auto #0
-__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'CNN', 'WORKERS', 'SETTINGS', 'OFFICIAL', 'BRING',
-           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'clip_settings', 'settings_table',
-           'kinds_of_data', 'joined', 'of_all', 'report', 'refuse_empty', 'before_extraction', 'prepare_shapes',
-           'placed_before', 'draw_splits', 'checked_splits', 'prepare_videos', 'prepare_msvd', 'prepare_msrvtt',
-           'prepare_features', 'prepare_join', 'prepare_download', 'extract']
+__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'SETTINGS', 'BRING',
+           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'DataSetCommands',
+           'kinds_of_data', 'joined', 'of_all', 'report', 'before_extraction', 'prepare_shapes', 'prepare_videos',
+           'add_dataset', 'prepare_features', 'prepare_join', 'prepare_download', 'extract']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -62,20 +61,9 @@ def settings_of(pairs: Optional[list[str]]) -> dict:
     "`name=value` pairs as settings."
     return dict(map(setting, pairs or []))
 
-# %% ../../nbs/interface/02_prepare.ipynb #6c0f33a2
+# %% ../../nbs/interface/02_prepare.ipynb #a2f11157
 # what `--set` may change here
 OF_A_CORPUS = tuple(each.name for each in fields(ClipSettings) if each.name != "cnn")
-
-
-def clip_settings(changes: dict, read: tuple[str, ...] = OF_A_CORPUS, **defaults) -> ClipSettings:
-    "What a clip of the corpus is; settings that the corpus does not depend on are refused by name."
-    if unread := [name for name in changes if group_of(name) and name not in read]:
-        hint = "; the CNN is chosen with --cnn" if "cnn" in unread else ""
-        raise ConfigError(
-            f"preparing does not read {', '.join(unread)}; a corpus depends on "
-            f"{', '.join(read)}{hint}"
-        )
-    return ClipSettings(**{**defaults, **changes})
 
 # %% ../../nbs/interface/02_prepare.ipynb #e890c504
 GROUPS = {
@@ -123,7 +111,28 @@ def settings_table(width: int = 100) -> str:
     )
 
 # %% ../../nbs/interface/02_prepare.ipynb #3b6d45f3
-prepare = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+class DataSetCommands(typer.core.TyperGroup):
+    "The commands of `prepare`, and one for each data set that a module of the user's registers."
+
+    def list_commands(self, context) -> list[str]:
+        found = super().list_commands(context)
+        # whoever registers a data set has imported its registry
+        registered = getattr(sys.modules.get("picknet_nb.data.datasets"), "DATASETS", ())
+        return [*found, *(name for name in registered if name not in found)]
+
+    def get_command(self, context, name: str):
+        if name not in self.list_commands(context) or super().get_command(context, name):
+            return super().get_command(context, name)
+        from picknet_nb.data.datasets import DATASETS, dataset_facts
+
+        about = (DATASETS[name].__doc__ or f"The data set {name}.").partition("\n\n")[0]
+        network = dataset_facts(name).get("backbone", "efficientnet-lite0")
+        made = typer.Typer(rich_markup_mode=None, add_completion=False)
+        add_dataset(made, name, about, network, f"--annotations FILE --videos clips --out {name}")
+        return typer.main.get_command(made)
+
+
+prepare = typer.Typer(cls=DataSetCommands, no_args_is_help=True, rich_markup_mode=None)
 @prepare.callback()
 def kinds_of_data() -> None:
     """Make a corpus to train on. It is made of your own videos, MSVD, MSR-VTT, features you
@@ -131,9 +140,10 @@ def kinds_of_data() -> None:
 
 
 OUT = Annotated[Path, typer.Option("--out", help="Folder of the corpus.")]
-CNN = Annotated[
+BACKBONE = Annotated[
     str,
     typer.Option(
+        "--backbone",
         "--cnn",
         help=(
             "tiny, efficientnet-lite0, resnet18, resnet50, resnet101, resnet152, with "
@@ -165,16 +175,12 @@ def joined():
     return join()
 
 # %% ../../nbs/interface/02_prepare.ipynb #f52b17e5
-# clips
-OFFICIAL = {
-    "msvd": {"train": 1200, "validation": 100, "test": 670},
-    "msrvtt": {"train": 6513, "validation": 497, "test": 2990},
-}
-
-
 def of_all(name: str, split: str, count: int) -> str:
     "How many clips of a split there are, and of a known data set how many there should be."
-    whole = OFFICIAL.get(name, {}).get(split, count)
+    from picknet_nb.data.datasets import DATASETS, dataset_facts
+
+    clips = dataset_facts(name).get("clips", {}) if name in DATASETS else {}
+    whole = clips.get(split, count)
     return f"{count:,}" if count == whole else f"{count:,} of {whole:,}"
 
 # %% ../../nbs/interface/02_prepare.ipynb #67adbc28
@@ -203,30 +209,23 @@ def report(prepared, out: Path, named: bool = True) -> None:
             print(f"{what}: {printable(first_few(names, 5))} ({len(names)})", file=sys.stderr)
     left_out(len(prepared.failed), len(corpus.ids))
 
-# %% ../../nbs/interface/02_prepare.ipynb #e8d73cef
-def refuse_empty(where: Path, splits: dict, way_out: str) -> None:
-    "Refuse clips that leave nothing to learn from, or nothing to judge by."
-    if empty := [split for split in ("train", "validation") if not len(splits[split])]:
-        raise PickNetError(
-            f"{where}: leaves no clip for {' and '.join(empty)}, and training needs both; {way_out}"
-        )
-
-
+# %% ../../nbs/interface/02_prepare.ipynb #02ce5eda
 def before_extraction(
     out: Path, where: Path, cnn, clip: ClipSettings, workers: Optional[int], way_out: str
 ):
-    "What is checked and said before anything is extracted."
+    "A function that checks the splits and says how long it will take, before extraction."
     from picknet_nb.core.processes import rank_and_world
+    from picknet_nb.data.datasets import check_trainable
     from picknet_nb.training.forecast import forecast, foresee_extraction
 
     def check(files: dict[str, Path], splits: dict) -> None:
-        refuse_empty(where, splits, way_out)
+        check_trainable(where, splits, way_out)
         if rank_and_world()[0] or cnn.device.type != "cpu":
             return
         smaller = (
             ""
             if cnn.name in ("tiny", "efficientnet-lite0")
-            else "--cnn efficientnet-lite0 is about ten times as quick"
+            else "--backbone efficientnet-lite0 is about ten times as quick"
         )
         if seconds := foresee_extraction(files, out, cnn, clip, workers):
             print(f"{len(files)} videos, {forecast(seconds, smaller)}", file=sys.stderr)
@@ -263,6 +262,7 @@ def prepare_shapes(
     "The built-in world: little videos with captions."
     from picknet_nb.core.files import data_folder
     from picknet_nb.data.corpus import Corpus, CorpusError
+    from picknet_nb.data.datasets import clip_settings
     from picknet_nb.world.world import prepare_shapes as make
     from picknet_nb.training.train import present_scale
 
@@ -283,66 +283,6 @@ def prepare_shapes(
         f"{', '.join(f'{len(videos)} {split}' for split, videos in corpus.splits.items())}, "
         f"{len(corpus.vocabulary)} words"
     )
-
-# %% ../../nbs/interface/02_prepare.ipynb #381cbe12
-def placed_before(path: Path) -> dict[str, list[str]]:
-    "The ids of each part that a file of splits has; none where there is no file."
-    parts = read_json(path) if path.exists() else {}
-    if not isinstance(parts, dict) or not all(isinstance(each, list) for each in parts.values()):
-        raise FileError(
-            path,
-            "must be {'train': [ids], 'validation': [ids], 'test': [ids]}: change it, or take it "
-            "away",
-        )
-    return {part: list(parts.get(part, ())) for part in ("train", "validation", "test")}
-
-
-def draw_splits(ids: list[str], path: Path) -> Path:
-    """Write down a random split, 80 : 5 : 15, but no part too small to be scored; videos that
-    the file has already stay where they are."""
-    parts = placed_before(path)
-    new = sorted(set(ids).difference(*parts.values()))
-    new = random.Random(0).sample(new, len(new))
-    whole = len(new) + sum(map(len, parts.values()))
-    if whole < 3:
-        raise PickNetError(
-            f"{whole} videos with captions cannot be split in three: train, validation and test "
-            f"need one each"
-        )
-    least = 2 if whole >= 8 else 1  # the CIDEr of a single clip is always 0
-    for part, share in (("test", 0.15), ("validation", 0.05)):
-        lacking = max(0, max(least, round(share * whole)) - len(parts[part]))
-        parts[part] += new[:lacking]
-        del new[:lacking]
-    parts["train"] += new
-    return write_whole(path, json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
-
-# %% ../../nbs/interface/02_prepare.ipynb #e2b783c0
-def checked_splits(
-    splits: Optional[Path], captions: Path, videos: Path, texts: dict, files: dict, out: Path
-) -> Path:
-    """The file of splits, drawn if none is given; what cannot be learned from is refused before
-    hours of extraction."""
-    from picknet_nb.data.corpus import CorpusError
-    from picknet_nb.data.datasets import read_splits
-
-    ids = [name for name in texts if name in files]
-    if not ids:
-        raise CorpusError(
-            captions,
-            f"names no video of {videos}: an id is a file's name without its ending, "
-            f"such as {next(iter(files), 'holiday')!r}",
-        )
-    if not splits:
-        again = (out/"splits.json").exists()
-        splits = draw_splits(ids, out/"splits.json")
-        print(
-            f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
-            f"{printable(splits)}"
-            + "; the others stay where they were" * again
-        )
-    refuse_empty(splits, read_splits(splits, ids), "change it, or leave out --splits")
-    return splits
 
 # %% ../../nbs/interface/02_prepare.ipynb #91811193
 @prepare.command(
@@ -367,23 +307,31 @@ def prepare_videos(
         Optional[str],
         typer.Option(help="What tables call this data set; default: the name of the folder."),
     ] = None,
-    cnn: CNN = "efficientnet-lite0",
+    cnn: BACKBONE = "efficientnet-lite0",
     weights: WEIGHTS = None,
     workers: WORKERS = None,
     settings: SETTINGS = None,
 ) -> None:
     """A data set of your own, from videos and captions. Stopped at any moment, the same command
     goes on."""
-    from picknet_nb.data.backbones import load_cnn
-    from picknet_nb.data.datasets import prepare_videos as make, read_captions, read_splits
+    from picknet_nb.data.backbones import load_backbone
+    from picknet_nb.data.datasets import (
+        checked_splits, clip_settings, prepare_videos as make, read_captions, read_splits)
     from picknet_nb.data.extraction import list_videos
 
     clip = clip_settings(settings_of(settings))
     texts = read_captions(captions)
     files = list_videos(videos)
+    draws, again = splits is None, (out/"splits.json").exists()
     splits = checked_splits(splits, captions, videos, texts, files, out)
+    if draws:
+        print(
+            f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
+            f"{printable(splits)}"
+            + "; the others stay where they were" * again
+        )
     with joined() as device:
-        eye = load_cnn(cnn, weights, device)
+        eye = load_backbone(cnn, weights, device)
         check = before_extraction(
             out, splits, eye, clip, workers, "change it, or leave out --splits"
         )
@@ -404,60 +352,64 @@ def prepare_videos(
         )
 
 # %% ../../nbs/interface/02_prepare.ipynb #a70fd755
-@prepare.command(
+def add_dataset(group: typer.Typer, name: str, about: str, network: str, example: str) -> None:
+    "Give a registered data set its command: `picknet prepare NAME`."
+    def prepare_dataset(
+        annotations: Annotated[
+            list[Path],
+            typer.Option(
+                "--annotations",
+                "--captions",
+                help="The annotation files, or the zips with them; may be repeated.",
+            ),
+        ],
+        videos: Annotated[Path, typer.Option(help="Folder of clips.")],
+        out: OUT,
+        splits: Annotated[
+            Optional[Path],
+            typer.Option(
+                "--splits",
+                "--mapping",
+                help="A file that says how clips are split, for a data set that needs one.",
+            ),
+        ] = None,
+        cnn: BACKBONE = network,
+        weights: WEIGHTS = None,
+        workers: WORKERS = None,
+        settings: SETTINGS = None,
+    ) -> None:
+        from picknet_nb.data.backbones import load_backbone
+        from picknet_nb.data.datasets import clip_settings, prepare_dataset as make
+
+        clip = clip_settings(settings_of(settings))
+        with joined() as device:
+            eye = load_backbone(cnn, weights, device)
+            check = before_extraction(out, videos, eye, clip, workers, BRING)
+            made = make(
+                out, name, annotations, videos, eye, splits, clip, workers, check=check
+            )
+            report(made, out)
+
+    prepare_dataset.__doc__ = f"{about} Stopped at any moment, the same command goes on."
+    group.command(name, epilog=f"Example: picknet prepare {name} {example}{EXIT}")(prepare_dataset)
+
+
+add_dataset(
+    prepare,
     "msvd",
-    epilog="Example: picknet prepare msvd --captions video_corpus.csv --videos YouTubeClips "
-    "--mapping youtube_mapping.txt --out data/corpora/msvd" + EXIT,
+    "MSVD from its captions and clips.",
+    "resnet152",
+    "--annotations video_corpus.csv --videos YouTubeClips --splits youtube_mapping.txt "
+    "--out data/corpora/msvd",
 )
-def prepare_msvd(
-    captions: Annotated[
-        Path, typer.Option(help="video_corpus.csv, or JSON {clip id: [captions]}.")
-    ],
-    videos: Annotated[Path, typer.Option(help="Folder of clips.")],
-    out: OUT,
-    mapping: Annotated[Optional[Path], typer.Option(help="youtube_mapping.txt.")] = None,
-    cnn: CNN = "resnet152",
-    weights: WEIGHTS = None,
-    workers: WORKERS = None,
-    settings: SETTINGS = None,
-) -> None:
-    "MSVD from its captions and clips. Stopped at any moment, the same command goes on."
-    from picknet_nb.data.backbones import load_cnn
-    from picknet_nb.data.datasets import prepare_msvd as make
-
-    clip = clip_settings(settings_of(settings))
-    with joined() as device:
-        eye = load_cnn(cnn, weights, device)
-        check = before_extraction(out, videos, eye, clip, workers, BRING)
-        report(make(out, captions, videos, eye, mapping, clip, workers, check=check), out)
-
-# %% ../../nbs/interface/02_prepare.ipynb #cdb039b6
-@prepare.command(
+add_dataset(
+    prepare,
     "msrvtt",
-    epilog="Example: picknet prepare msrvtt --annotations train_val_videodatainfo.json "
-    "--annotations test_videodatainfo.json --videos videos --out data/corpora/msrvtt" + EXIT,
+    "MSR-VTT from its annotations and videos.",
+    "resnet152",
+    "--annotations train_val_videodatainfo.json --annotations test_videodatainfo.json "
+    "--videos videos --out data/corpora/msrvtt",
 )
-def prepare_msrvtt(
-    annotations: Annotated[
-        list[Path],
-        typer.Option(help="The annotation files, or the zips with them; may be repeated."),
-    ],
-    videos: Annotated[Path, typer.Option(help="Folder of videoN.mp4.")],
-    out: OUT,
-    cnn: CNN = "resnet152",
-    weights: WEIGHTS = None,
-    workers: WORKERS = None,
-    settings: SETTINGS = None,
-) -> None:
-    "MSR-VTT from its annotations and videos."
-    from picknet_nb.data.backbones import load_cnn
-    from picknet_nb.data.datasets import prepare_msrvtt as make
-
-    clip = clip_settings(settings_of(settings))
-    with joined() as device:
-        eye = load_cnn(cnn, weights, device)
-        check = before_extraction(out, videos, eye, clip, workers, BRING)
-        report(make(out, annotations, videos, eye, clip, workers, check=check), out)
 
 # %% ../../nbs/interface/02_prepare.ipynb #d6bae780
 # --glances says what the policy compares
@@ -486,7 +438,10 @@ def prepare_features(
         ),
     ] = None,
     name: Annotated[str, typer.Option(help="What tables call this data set.")] = "features",
-    cnn: Annotated[str, typer.Option(help="What made the features, for the record.")] = "",
+    cnn: Annotated[
+        str,
+        typer.Option("--backbone", "--cnn", help="What made the features, for the record."),
+    ] = "",
     settings: Annotated[
         Optional[list[str]],
         typer.Option(
@@ -499,7 +454,7 @@ def prepare_features(
     ] = None,
 ) -> None:
     "A corpus from features that you already have."
-    from picknet_nb.data.datasets import prepare_features as make
+    from picknet_nb.data.datasets import clip_settings, prepare_features as make
 
     clip = clip_settings(
         settings_of(settings), OF_FEATURES, glance="grey" if glances else "feature"
@@ -520,7 +475,7 @@ OF_WORDS = ("min_word_count", "vocabulary_from")  # what may differ when corpora
 )
 def prepare_join(
     corpora: Annotated[
-        list[Path], typer.Argument(help="Folders of corpora that were made with the same CNN.")
+        list[Path], typer.Argument(help="Folders of corpora that were made with the same backbone.")
     ],
     out: OUT,
     name: Annotated[
@@ -564,7 +519,7 @@ def prepare_join(
 # %% ../../nbs/interface/02_prepare.ipynb #cbecc183
 @prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd" + DONE)
 def prepare_download(
-    name: Annotated[str, typer.Argument(help="msvd or msrvtt.")],
+    name: Annotated[str, typer.Argument(help="msvd, msrvtt, or one of your own.")],
     out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
 ) -> None:
     "Fetch what can be fetched of a data set. What has to be brought by hand is named."
@@ -583,7 +538,7 @@ def extract(
             "if it is given the same.",
         ),
     ],
-    cnn: CNN = "efficientnet-lite0",
+    cnn: BACKBONE = "efficientnet-lite0",
     weights: WEIGHTS = None,
     workers: WORKERS = None,
     frames: Annotated[int, typer.Option(min=1, help="Equally spaced frames of each video.")] = 30,
@@ -591,12 +546,12 @@ def extract(
 ) -> None:
     """Features and glances of a folder of videos. There is one file for each; what is done is
     not done again."""
-    from picknet_nb.data.backbones import load_cnn
+    from picknet_nb.data.backbones import load_backbone
     from picknet_nb.data.extraction import extract_folder
 
     with joined() as device:
         extraction = extract_folder(
-            videos, out, load_cnn(cnn, weights, device), frames, workers=workers
+            videos, out, load_backbone(cnn, weights, device), frames, workers=workers
         )
     say(
         {"done": extraction.ids, "failed": extraction.failed},

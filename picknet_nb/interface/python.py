@@ -16,9 +16,10 @@ import torch
 from ..core.files import PickNetError
 from ..core.registry import Registry
 from ..core.settings import preset
-from ..data.backbones import CNN, load_cnn
+from ..data.backbones import Backbone, load_backbone
 from ..data.corpus import Corpus, check_captions
-from ..data.datasets import prepare_videos, read_captions, read_splits
+from ..data.datasets import (
+    checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
 from ..data.extraction import list_videos
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
@@ -35,7 +36,6 @@ from ..measure.experiments import measure_row
 from ..measure.metrics import Scores
 from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
 from ..measure.tables import results_table
-from .prepare import checked_splits, clip_settings
 
 # %% auto #0
 __all__ = ['name_of', 'recipe_with', 'load', 'caption', 'prepare', 'train', 'check_features', 'clips_for', 'Evaluation',
@@ -101,7 +101,7 @@ def prepare(
     videos,  # a folder of video files
     captions,  # {"holiday": ["a dog runs", …]} for holiday.mp4, or a JSON file with that
     out,  # the folder of the corpus
-    cnn: str | CNN = "efficientnet-lite0",
+    cnn: str | Backbone = "efficientnet-lite0",
     # a JSON file {"train": [ids], "validation": [ids], "test": [ids]}; None: at random
     splits=None,
     name: str | None = None,  # what tables call it; None: the name of the folder
@@ -119,7 +119,7 @@ def prepare(
     with redirect_stdout(io.StringIO()):  # what is said of splits is for the command line
         splits = checked_splits(splits and Path(splits), source, Path(videos), texts, files, out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    eye = load_cnn(cnn, device=device) if isinstance(cnn, str) else cnn
+    eye = load_backbone(cnn, device=device) if isinstance(cnn, str) else cnn
     made = prepare_videos(
         out,
         name or out.resolve().name,
@@ -168,8 +168,8 @@ def train(
 
 # %% ../../nbs/interface/01_python.ipynb #1be4aee2
 def check_features(run: Path, seen: tuple, data: str, corpus: Corpus) -> None:
-    """Raise an error for data whose features are not of the kind that a run has seen: CNN, size
-    of features, size of glances."""
+    """Raise an error for data whose features are not of the kind that a run has seen: backbone,
+    size of features, size of glances."""
     here = corpus.settings.cnn, corpus.features.shape[-1], corpus.glances.shape[-1]
     if seen != here:
         kind = lambda cnn, features, glances: f"{cnn} ({features}, glances {glances})"

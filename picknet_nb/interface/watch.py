@@ -307,8 +307,8 @@ def caption(
     ] = None,
     as_json: JSON = False,
 ) -> None:
-    "Say what videos show; the CNN looks only at picked frames."
-    from picknet_nb.use.captioning import find_videos
+    "Say what videos show; the backbone looks only at picked frames."
+    from picknet_nb.data.extraction import find_videos
 
     if beam and best > beam:
         raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")
@@ -325,7 +325,7 @@ def caption(
     asked = {"--strip": strip, "--gif": gif, "--mp4": mp4, "--subtitles": subtitles}
     *drawn, written = [drawings(option, given, names, files) for option, given in asked.items()]
     if strip or gif or mp4:
-        from picknet_nb.data.video import import_pyplot
+        from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
     found, captioner = open_model(run, model, weights, picker)

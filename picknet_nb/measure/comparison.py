@@ -19,9 +19,9 @@ from typing import NamedTuple
 import torch
 from tqdm.auto import tqdm
 
+from ..core.figures import import_pyplot
 from ..core.files import PickNetError, data_folder, read_json, slug, write_whole
 from ..core.settings import PRESETS, preset
-from ..data.video import import_pyplot
 from ..method.captioner import CAPTIONERS
 from ..training.forecast import forecast, foresee_table
 from ..training.train import LEADER, check_changes, open_data, present_scale

@@ -14,8 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.figures import import_pyplot
 from ..core.files import PickNetError
-from ..data.video import glance, import_pyplot, read_clip
+from ..data.glance import glance
+from ..data.video import read_clip
 from ..method.captioner import greedy
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips
@@ -171,7 +173,7 @@ def _picking(images: Tensor, cnn, picker) -> Callable[[], Tensor]:
 @torch.no_grad()
 def measure_cost(
     clip,  # path of a video, or its frames: uint8 (frames, 3, height, width)
-    cnn,  # of `load_cnn`
+    cnn,  # of `load_backbone`
     picker,  # of `make_picker`
     captioner,  # of `make_captioner`, in eval mode
     picks: Tensor | None = None,  # bool (frames,): keep these instead of what the picker picks

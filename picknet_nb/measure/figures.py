@@ -14,8 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ..core.figures import import_pyplot
 from ..core.files import PickNetError
-from ..data.video import import_pyplot
 from ..training.runs import read_log
 from .tables import is_finite_number, rows_by_name
 
@@ -318,7 +318,7 @@ def show_result(
 ):
     """A clip's frames in a grid with green boxes, our caption, and references: the paper's
     result figures."""
-    from picknet_nb.data.video import show_frames
+    from picknet_nb.core.figures import show_frames
 
     figure = show_frames(frames, picks=picks, **drawing)
     lines = [f"Ours: {caption}"] + [f"GT: {reference}" for reference in references[:most]]

@@ -19,11 +19,11 @@ from pathlib import Path
 import torch
 from tqdm.auto import tqdm
 
+from ..core.figures import import_pyplot
 from ..core.files import PickNetError, data_folder, read_json, write_whole
 from ..core.processes import Pool
 from ..core.settings import Config, preset
 from ..data.corpus import Corpus
-from ..data.video import import_pyplot
 from ..method.recipes import Recipe
 from ..training.train import check_changes, open_data, present_scale, train
 from .experiments import (

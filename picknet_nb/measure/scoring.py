@@ -15,8 +15,8 @@ from typing import NamedTuple
 
 from tqdm.auto import tqdm
 
+from ..core.figures import import_pyplot
 from ..core.files import slug, write_whole
-from ..data.video import import_pyplot
 from ..training.train import LEADER
 
 # %% auto #0

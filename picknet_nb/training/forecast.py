@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from ..core.processes import usable_cores
 from ..core.settings import PRESETS, ClipSettings, Config
-from ..data.backbones import CNN
+from ..data.backbones import Backbone
 from ..data.corpus import Corpus
 from ..data.extraction import part_path
 from ..data.text import PAD
@@ -43,7 +43,7 @@ def duration(seconds: float) -> str:
 def foresee_extraction(
     files: dict[str, Path],  # id -> video
     out,  # where the features go
-    cnn: CNN,
+    cnn: Backbone,
     settings: ClipSettings = ClipSettings(),
     workers: int | None = None,
 ) -> float:  # seconds
@@ -248,5 +248,5 @@ def something_smaller(
     return (
         suggested
         if cnn == PRESETS["laptop"].clip.cnn
-        else f"{suggested} that were prepared with --cnn {PRESETS['laptop'].clip.cnn}"
+        else f"{suggested} that were prepared with --backbone {PRESETS['laptop'].clip.cnn}"
     )

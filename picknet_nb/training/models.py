@@ -142,7 +142,7 @@ _OF_A_MODEL = (
     "learned_from",
     "began_from",
 )
-# and of the details of its data: the CNN's weights, the corpora that were joined, the files
+# and of the details of its data: the backbone's weights, the corpora that were joined, the files
 _OF_ITS_DATA = ("weights", "joined", "source")
 
 

@@ -24,9 +24,9 @@ from torch import Tensor, nn
 
 from ..core.files import (
     LIMITS, FileError, PickNetError, check_torch_zip, first_few, limit, read_json, write_whole)
+from ..core.gpu import Undrawn
 from ..core.processes import rank_and_world
 from ..core.settings import ClipSettings, Config, ConfigError, load_config, save_config
-from ..data.backbones import Undrawn
 from ..data.corpus import Corpus, digest
 from ..data.text import Vocabulary
 from ..method.captioner import CAPTIONERS
@@ -407,7 +407,7 @@ def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
     )
     if not any("cnn" in each for each in (said, said.get("clip", {}), details)):
         raise RunError(
-            folder/"config.json", "does not say which CNN made the features of the run"
+            folder/"config.json", "does not say which backbone made the features of the run"
         )
     _edited(folder, about, {field.name for field in fields(ClipSettings)})
     config = _clip_of(folder, config, details)

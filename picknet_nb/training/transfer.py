@@ -74,7 +74,7 @@ _SIZES = ("architecture", "feature_embedding", "word_embedding", "hidden")  # of
 
 
 def check_alike(folder: Path, was: Config, about: dict, config: Config, corpus: Corpus) -> None:
-    "Refuse a model of another CNN, another captioner or another size."
+    "Refuse a model of another backbone, another captioner or another size."
     # the fingerprint of its weights, where it was noted
     of_cnn = lambda details: str(details.get("weights", "")).rpartition(" ")[2]
     otherwise = ("or begin with random weights, which takes many more epochs: --scale improved, or "
@@ -84,14 +84,14 @@ def check_alike(folder: Path, was: Config, about: dict, config: Config, corpus: 
             folder,
             f"cannot be begun with: it knows the features of {was.clip.cnn}, and these clips were "
             f"prepared with "
-            f"{corpus.settings.cnn}; prepare them with --cnn {was.clip.cnn}, {otherwise}",
+            f"{corpus.settings.cnn}; prepare them with --backbone {was.clip.cnn}, {otherwise}",
         )
     sizes = {
         name: (getattr(was.captioner, name), getattr(config.captioner, name)) for name in _SIZES
     }
     sizes |= {
         "feature size": (about["feature_dims"], corpus.features.shape[-1]),
-        "CNN's fingerprint": (of_cnn(about.get("details", {})), of_cnn(corpus.details)),
+        "backbone's fingerprint": (of_cnn(about.get("details", {})), of_cnn(corpus.details)),
     }
     for name, (theirs, ours) in sizes.items():
         if theirs != ours and (theirs and ours):

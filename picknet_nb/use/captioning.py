@@ -24,10 +24,10 @@ from torch import Tensor, nn
 from ..core.files import FileError, PickNetError, limit
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
-from ..data.backbones import CNN, load_cnn
+from ..data.backbones import Backbone, load_backbone
+from ..data.glance import glance
 from ..data.text import Vocabulary
-from ..data.video import (
-    VIDEO_SUFFIXES, Clip, VideoError, glance, is_video, read_clip, stream_frames)
+from ..data.video import Clip, VideoError, read_clip, stream_frames
 from ..method.captioner import beam as search_beam, growing, without_dropout
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
@@ -38,21 +38,22 @@ from ..training.runs import RunError, load_run
 
 # %% auto #0
 __all__ = ['Eye', 'look_over', 'decide', 'look_closely', 'Voice', 'Caption', 'Stopwatch', 'halved', 'caption_clip',
-           'refuse_address', 'check_threshold', 'find_videos', 'threads_to_use', 'Failure', 'VideoCaptioner',
-           'load_eye_cnn', 'load_eye', 'load_captioner', 'load']
+           'refuse_address', 'check_threshold', 'threads_to_use', 'Failure', 'VideoCaptioner', 'load_eye_cnn',
+           'load_eye', 'load_captioner', 'load']
 
 # %% ../../nbs/use/01_captioning.ipynb #9c10f4bb
 @dataclass
 class Eye:
-    "Everything that looks at pixels: the glance, the picker and, for picked frames, the CNN."
-    cnn: CNN
+    "Everything that looks at pixels: the glance, the picker and, for picked frames, the backbone."
+    cnn: Backbone
     picker: Picker
     threshold: float = 0.5     # of a policy: pick where p(pick) is larger
-    glance_size: int = 56      # side of the grey glance; 0: what is compared are CNN features
+    glance_size: int = 56      # side of the grey glance; 0: what is compared are backbone features
     device: str = "cpu"
 
     def features(self, frames: Tensor) -> Tensor:
-        "What the CNN sees, float16 (frames, dims), of frames uint8 (frames, 3, height, width)."
+        """What the backbone sees, float16 (frames, dims), of frames uint8 (frames, 3, height,
+        width)."""
         return self.cnn(frames).half()
 
     def glances(self, frames: Tensor) -> Tensor:
@@ -65,7 +66,7 @@ class Eye:
 
     @property
     def sees_all(self) -> bool:
-        "Whether the CNN must see every frame before any of them is picked."
+        "Whether the backbone must see every frame before any of them is picked."
         return (
             self.picker.looks_at == "features"
             or self.picker.looks_at == "glances"
@@ -284,26 +285,6 @@ def _read_one(numbered: tuple, frames: int, size: int) -> tuple[Clip | str, floa
     except FileError as error:
         return error.reason, 0.0
 
-# %% ../../nbs/use/01_captioning.ipynb #c810183d
-def find_videos(paths: Iterable) -> list[Path]:
-    "The files among these paths, and the video files of the folders among them, in order."
-    found: list[Path] = []
-    for path in map(Path, paths):
-        inside = [
-            each
-            for each in sorted(path.rglob("*"))
-            if is_video(each)
-            and not each.is_dir()
-            and not any(part.startswith(".") for part in each.relative_to(path).parts)
-        ]
-        if path.is_dir() and not inside:
-            raise VideoError(
-                path,
-                f"no video in this folder; names should end in {' '.join(sorted(VIDEO_SUFFIXES))}",
-            )
-        found += inside if path.is_dir() else [path]
-    return found
-
 # %% ../../nbs/use/01_captioning.ipynb #b4e60315
 # one for each core, unless OMP_NUM_THREADS says otherwise
 def threads_to_use() -> int: return torch.get_num_threads()
@@ -383,7 +364,7 @@ class Failure:
 # %% ../../nbs/use/01_captioning.ipynb #1a89e7f1
 @dataclass
 class VideoCaptioner:
-    "A trained run with its CNN, loaded once, for files, folders and streams."
+    "A trained run with its backbone, loaded once, for files, folders and streams."
     eye: Eye
     voice: Voice
     config: Config    # the run's settings
@@ -488,22 +469,23 @@ class VideoCaptioner:
                     yield remark
 
 # %% ../../nbs/use/01_captioning.ipynb #781056ce
-def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -> CNN:
-    "The CNN whose features a run was trained on; an error where it would make other features."
+def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -> Backbone:
+    "The backbone whose features a run was trained on; an error where it would make other features."
     made_with = str(details.get("details", {}).get("weights", ""))
     if weights is not None and name == "tiny":
         raise RunError(
             folder,
-            f"was trained on features of the CNN tiny, which reads no weights: leave out {weights}",
+            f"was trained on features of the backbone tiny, which reads no weights: leave out "
+            f"{weights}",
         )
     file, _, digest = made_with.rpartition(" ")
-    # the weights that the CNN has by default are not those of that file
+    # the weights that the backbone has by default are not those of that file
     if weights is None and file.endswith((".pth", ".pt", ".safetensors")):
         raise RunError(
             folder,
             f"was trained on features made with {file} ({digest}): give that file by --weights",
         )
-    cnn = load_cnn(name, weights, device)
+    cnn = load_backbone(name, weights, device)
     if cnn.dims != details["feature_dims"]:
         raise RunError(
             folder,
@@ -521,7 +503,7 @@ def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -
 def load_eye(
     folder: Path, model: Model, config: Config, details: dict, weights, device: str
 ) -> Eye:
-    "The CNN, picker, threshold and glance that a run was trained with."
+    "The backbone, picker, threshold and glance that a run was trained with."
     recipe = Recipe.read({"picker": "learned", **details.get("recipe", {})})
     side = round(details["glance_dims"] ** 0.5) if config.clip.glance == "grey" else 0
     picker = recipe.make_picker(model.policy, config.policy.threshold)
@@ -536,7 +518,7 @@ def load_eye(
 # %% ../../nbs/use/01_captioning.ipynb #1db870bd
 def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     """A captioner with every part that the run or model names (the one that `find_run` finds),
-    on a GPU if there is one, with the CNN's usual weights or those of a file."""
+    on a GPU if there is one, with the backbone's usual weights or those of a file."""
     device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     folder = find_run(run)
     try:

@@ -19,10 +19,9 @@ from unicodedata import category
 
 from tqdm import tqdm
 
+from ..core.figures import PICK_GREEN, draw_bar, draw_frame, import_pyplot
 from ..core.files import LIMITS, limit, write_whole
-from ..data.video import (
-    PICK_GREEN, VideoError, _check_file, _import_av, _open_file, draw_bar, draw_frame,
-    import_pyplot, in_decoder)
+from ..data.video import VideoError, check_file, import_av, in_decoder, open_file
 from .captioning import Caption
 
 # %% auto #0
@@ -90,7 +89,7 @@ _TIME_LIMIT = 60.0                      # seconds to wait for one picture
 def _ticks(path, rate: float, largest: int, most: int) -> Iterator[tuple[int, object]]:
     """Pictures, and up to which tick of the clock each is the one to show; nothing beyond one
     tick more than `most`."""
-    with _open_file(path, monotonic() + _TIME_LIMIT) as (container, stream):
+    with open_file(path, monotonic() + _TIME_LIMIT) as (container, stream):
         usual, start, ticks = float(stream.average_rate or 25), None, 0
         for number, frame in enumerate(container.decode(stream)):
             time = number / usual if frame.pts is None else float(frame.pts * frame.time_base)
@@ -110,7 +109,7 @@ def original_frames(
     seconds: float | None = None,  # of the video, at most; None: PICKNET_RENDER_SECONDS
 ) -> Iterator[tuple[float, object]]:  # time, picture of the Pillow kind
     "The pictures of a video at a constant rate, upright, in their own proportions."
-    _check_file(path)
+    check_file(path)
     seconds = limit("PICKNET_RENDER_SECONDS") if seconds is None else seconds
     most, done = max(1, int(seconds * rate)), 0
     with closing(in_decoder(path, _TIME_LIMIT, _ticks, path, rate, largest, most)) as pictures:
@@ -311,7 +310,7 @@ def render(
             bar = tqdm(pictures, "drawing", unit="frame", delay=2, leave=False, disable=None)
             (_write_gif if kind == ".gif" else _write_mp4)(hidden, iter(bar), rate)
         os.replace(hidden, out)
-    except (OSError, _import_av().error.FFmpegError) as reason:
+    except (OSError, import_av().error.FFmpegError) as reason:
         raise VideoError(
             out, f"cannot be written: {getattr(reason, 'strerror', None) or reason}"
         ) from reason

@@ -22,12 +22,13 @@ from ..core.files import LIMITS, PickNetError, limit
 from ..core.settings import PolicySettings
 from ..data.corpus import Corpus
 from ..data.datasets import read_captions
+from ..data.extraction import find_videos
 from ..data.text import tokenize
 from ..data.video import Clip, VideoError
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
 from ..method.policy import Policy, glance_differences, last_picks, project, walk
 from ..method.rewards import Earned, measure_diversity, reward_for
-from .captioning import Eye, VideoCaptioner, check_threshold, find_videos
+from .captioning import Eye, VideoCaptioner, check_threshold
 
 # %% auto #0
 __all__ = ['Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold', 'picks_of', 'other_pickers',
@@ -95,9 +96,10 @@ class Library:
 
 # %% ../../nbs/use/05_exploration.ipynb #09a0be1f
 class Looks:
-    "What the CNN has seen of a clip so far: every frame is looked at once, when it is asked for."
+    """What the backbone has seen of a clip so far: every frame is looked at once, when it is
+    asked for."""
     # one for all clips: the processes that read files must not be forked while a thread is inside
-    # the CNN
+    # the backbone
     lock = threading.Lock()
 
     def __init__(self, eye: Eye, frames: Tensor):
@@ -112,7 +114,7 @@ class Looks:
         return torch.stack([self.known[place] for place in places])
 
     def left(self) -> list[int]:
-        "The frames that the CNN has not seen yet."
+        "The frames that the backbone has not seen yet."
         return [place for place in range(len(self.frames)) if place not in self.known]
 
 # %% ../../nbs/use/05_exploration.ipynb #8c9bd979
@@ -129,7 +131,7 @@ class Viewing:
 
     @property
     def features(self) -> Tensor:
-        "What the CNN sees of every frame, (frames, dims)."
+        "What the backbone sees of every frame, (frames, dims)."
         return self.looks.at(list(range(len(self.looks.frames))))
 
     @cached_property
@@ -369,7 +371,7 @@ LIMITS.update(
         # the largest clip that may be uploaded: it is held in memory a few times over
         "PICKNET_EXPLORE_UPLOAD_MB": 64,
         # pages open at once: each is a Python process of its own with 0.4 GB, and the weights of
-        # the CNN
+        # the backbone
         "PICKNET_EXPLORE_PAGES": 4,
     }
 )

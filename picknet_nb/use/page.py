@@ -15,8 +15,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ..core.figures import PICK_GREEN
 from ..core.files import PickNetError
-from ..data.video import PICK_GREEN, resize
+from ..data.glance import resize
 from ..world.world import write_examples
 from ..training.models import find_model, find_run
 from .captioning import load_captioner
@@ -153,9 +154,11 @@ def rewards_html(moment: Moment) -> str:
     if moment.no_reward:
         return f'<p class="pn-wait">No reward: {html.escape(moment.no_reward)}</p>'
     if (numbers := moment.rewards) is None:
-        return ('<p class="pn-wait">The reward comes when the CNN has looked at every frame; so '
-                'far '
-                'it has seen the picked ones.</p>')
+        return (
+            '<p class="pn-wait">The reward comes when the backbone has looked at every frame; so '
+            'far '
+            'it has seen the picked ones.</p>'
+        )
     language = (
         "no captions to compare with"
         if numbers["language"] is None

@@ -241,7 +241,7 @@ def serve(
     captions=None,  # JSON file, {clip: [captions]}
     port: int = 8866,
     browser: bool = True,  # open one
-    weights=None,  # of the CNN: a file; None: those it is known by
+    weights=None,  # of the backbone: a file; None: those it is known by
     pages: int | None = None,  # at once; None: PICKNET_EXPLORE_PAGES
 ) -> None:
     """Serve the explorer as a web page on this machine, at an address that is printed, until the

@@ -16,7 +16,8 @@ from time import monotonic
 import torch
 
 from ..core.files import FileError, PickNetError, write_whole
-from ..data.video import Clip, VideoError, check_whole, glance, stream_frames
+from ..data.glance import glance
+from ..data.video import Clip, VideoError, check_whole, stream_frames
 from .captioning import VideoCaptioner, caption_clip, refuse_address
 
 # %% auto #0

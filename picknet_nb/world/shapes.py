@@ -15,9 +15,9 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ..core.settings import preset
-from ..data.backbones import CNN, load_cnn
+from ..data.backbones import Backbone, load_backbone
 from ..data.corpus import SPLITS, Corpus
-from ..data.video import glance
+from ..data.glance import glance
 
 # %% auto #0
 __all__ = ['SIDE', 'COLOURS', 'PALE', 'SMOKE', 'SHADE', 'SHAPES', 'BACKDROPS', 'ACTIONS', 'ENCOUNTERS', 'BEATS', 'NOISES',
@@ -546,7 +546,7 @@ def describe(story: Story, captions: int = 10) -> list[str]:
 
 # %% ../../nbs/world/01_shapes.ipynb #d102bc02
 @lru_cache(maxsize=1)
-def _tiny() -> CNN: return load_cnn("tiny")
+def _tiny() -> Backbone: return load_backbone("tiny")
 
 
 @lru_cache(maxsize=256)

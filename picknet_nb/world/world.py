@@ -20,10 +20,10 @@ from tqdm.auto import tqdm
 from ..core.files import PickNetError, locked, read_json, write_whole
 from ..core.processes import Pool, usable_cores
 from ..core.settings import PRESETS, ClipSettings, present_name, preset
-from ..data.backbones import load_cnn
+from ..data.backbones import load_backbone
 from ..data.corpus import SPLITS, Corpus, CorpusError, assemble
 from ..data.extraction import extract_folder
-from ..data.video import resize
+from ..data.glance import resize
 from .shapes import BEATS, SIDE, Story, describe, draw, example_story, make_story
 
 # %% auto #0
@@ -165,7 +165,7 @@ def _assemble_world(
     report = extract_folder(
         world/"videos",
         path,
-        load_cnn(settings.cnn),
+        load_backbone(settings.cnn),
         settings.frames,
         settings.glance_size,
         progress=progress,
