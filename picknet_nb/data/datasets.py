@@ -31,7 +31,7 @@ from tqdm import tqdm
 from ..core.files import (
     FileError, PickNetError, WriteError, file_digest, first_few, open_regular, read_json,
     read_text, real_folder, replacing, write_whole)
-from ..core.printing import shown
+from ..core.printing import printable
 from ..core.processes import rank_and_world
 from ..core.registry import Registry
 from ..core.settings import ClipSettings, ConfigError, group_of
@@ -149,7 +149,7 @@ def prepare_videos(
         return Prepared(None, extracted.failed, [])
     strangers = _strangers(videos, captions.keys(), source)
     for line in strangers.values() if progress else ():
-        tqdm.write(shown(f"skipped {line}"), file=sys.stderr)
+        tqdm.write(printable(f"skipped {line}"), file=sys.stderr)
     corpus = assemble(
         out,
         name,
