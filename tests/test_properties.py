@@ -18,7 +18,8 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
 from picknet_nb.method import (
-    captioner as speaking, cider, decoder, encoder, pickers, policy, recurrence, reinforce, rewards)
+    captioner as speaking, cider, decoder, encoder, pickers, policy, recurrence, reinforce,
+    rewards)
 from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
@@ -547,7 +548,10 @@ def test_tables_of_comparisons(device):
 
     holds()
     matrix = torch.randn(3, 5)
-    assert torch.equal(recurrence.turned(matrix), matrix.T) and recurrence.turned(matrix).is_contiguous()
+    assert (
+        torch.equal(recurrence.turned(matrix), matrix.T)
+        and recurrence.turned(matrix).is_contiguous()
+    )
     double = gpu.fused(lambda x: 2 * x)
     assert torch.equal(double(matrix), 2 * matrix)
 
