@@ -266,9 +266,9 @@ def test_a_row_of_picks_fits_whatever_their_number():
         )
 
 
-def test_the_index_knows_every_notebook():
+def test_the_index_leads_into_every_folder():
     prose = (FOLDER/"index.ipynb").read_text(encoding="utf-8")
-    assert not [name for name in book.notebooks() if f"]({name}.ipynb)" not in prose]
+    assert not [folder for folder in book.FOLDERS if f"]({folder}/" not in prose]
 
 
 @pytest.fixture(scope="module")

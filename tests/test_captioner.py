@@ -21,6 +21,10 @@ from picknet_nb.method.captioner import (
     make_captioner, repeated, sample, teach, teach_by_step)
 from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, draw_chances, plain_logits
 from picknet_nb.method.encoder import Encoder, compact, pick_frames
+from picknet_nb.method.recipes import Recipe
+from picknet_nb.training.runs import RunError, load_run
+from picknet_nb.training.train import check_changes, train
+from picknet_nb.interface.prepare import settings_of
 
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
@@ -565,3 +569,24 @@ def test_a_captioner_cannot_declare_a_setting_that_there_is(monkeypatch):
     monkeypatch.setitem(CAPTIONERS, "windowed", Windowed)
     with pytest.raises(ConfigError, match="a captioner cannot declare hidden"):
         preset("smoke", architecture="windowed")
+
+
+def test_a_setting_of_a_captioner_s_own_reaches_a_run_and_comes_back_from_it(
+    monkeypatch, tmp_path, corpus
+):
+    monkeypatch.setitem(CAPTIONERS, "windowed", Windowed)
+    typed = settings_of(["window=6", "sharpness=2", "architecture=windowed"])
+    assert typed == {"window": 6, "sharpness": 2.0, "architecture": "windowed"}
+    brief = preset("smoke", supervision_epochs=1)
+    config, recipe = check_changes(brief, typed), Recipe("all", adapted=False)
+    with pytest.raises(ConfigError, match="no such setting: 'window'"):
+        check_changes(brief, {"window": 6})
+    train(tmp_path, corpus, config, recipe, bars=False)
+    model, stored, _, about = load_run(tmp_path)
+    assert model.captioner.window == stored.captioner.window == about["settings"]["window"] == 6
+    with pytest.raises(RunError, match="holds another run: window 6 .now 4."):
+        train(tmp_path, corpus, config.changed(window=4), recipe, bars=False)
+    with pytest.raises(ConfigError, match="no such setting: 'widow'; did you mean window"):
+        settings_of(["widow=6"])
+    with pytest.raises(ConfigError, match="window must be a whole number, not 'six'"):
+        settings_of(["window=six"])

@@ -150,7 +150,8 @@ def test_a_cell_that_is_run_again_registers_without_a_warning(recwarn):
         exec(cell, space := {"__name__": module})
         things.add("ball", round=True)(space["ball"])
         things.add("small ball")(partial(space["ball"], 0.1))
-    assert not recwarn.list and things.find("ball") is space["ball"]
+    # the notebook goes on with what it has defined, although its module was imported afterwards
+    assert not recwarn.list and things.find("ball").__module__ == "__main__"
 
 
 def test_a_few_names_and_how_many_more():
