@@ -237,8 +237,8 @@ def evaluate(
     if scores:
         check_scorers()
     device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    trained, config, vocabulary, about = load_run(folder, device)
     speech = Speech.read(folder)
+    trained, config, vocabulary, about = load_run(folder, device)
     beam = speech.beam if beam is None else beam
     no_repeats = speech.no_repeats if no_repeats is None else no_repeats
     if isinstance(data, Corpus):
