@@ -238,10 +238,10 @@ def evaluate(
     if scores:
         check_scorers()
     device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    decoding = Decoding.read(folder)
     trained, config, vocabulary, about = load_run(folder, device)
-    speech = Decoding.read(folder)
-    beam = speech.beam if beam is None else beam
-    no_repeats = speech.no_repeats if no_repeats is None else no_repeats
+    beam = decoding.beam if beam is None else beam
+    no_repeats = decoding.no_repeats if no_repeats is None else no_repeats
     if isinstance(data, Corpus):
         name, corpus = data.name, data.to(device)
     else:
