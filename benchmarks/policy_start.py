@@ -23,7 +23,8 @@ from picknet_nb.core.settings import Config, preset
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.method.rewards import Reward, measure_diversity, within_limits
 from picknet_nb.method.stages import Model, Reinforcement, recipes
-from picknet_nb.training.train import Step, epoch_order
+from picknet_nb.training.batches import epoch_order
+from picknet_nb.training.loop import Step
 
 
 STARTS = {

@@ -26,9 +26,11 @@ from picknet_nb.core.settings import preset
 from picknet_nb.world import world
 from picknet_nb.method.stages import Model, recipes
 from picknet_nb.training import runs
-from picknet_nb.training.runs import (
-    RunError, change_settings, load_run, open_run, read_checkpoint, save_weights)
-from picknet_nb.training.train import Step, TrainingError, train
+from picknet_nb.training.batches import TrainingError
+from picknet_nb.training.checkpoints import read_checkpoint
+from picknet_nb.training.loop import Step
+from picknet_nb.training.runs import RunError, change_settings, load_run, open_run, save_weights
+from picknet_nb.training.train import train
 from picknet_nb.measure.reproduction import train_first, train_row
 from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
 

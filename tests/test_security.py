@@ -24,7 +24,8 @@ from picknet_nb.data.backbones import WeightsError, read_weights
 from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.datasets import download, read_msrvtt, unpack_clips
 from picknet_nb.data.video import VideoError
-from picknet_nb.training.runs import RunError, load_run, read_checkpoint
+from picknet_nb.training.checkpoints import read_checkpoint
+from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use.exploration import Library
 from picknet_nb.use.page import server_settings
 

@@ -28,8 +28,9 @@ from picknet_nb.method.stages import Model, Recipe, frame_choice, with_captioner
 from picknet_nb.systems.lstm_e import Pooled
 from picknet_nb.systems.s2vt import SHUT, ContinuedLSTM, moved_to_the_end
 from picknet_nb.systems.ta import Paragraph, product
+from picknet_nb.training.loop import Step
 from picknet_nb.training.runs import load_run
-from picknet_nb.training.train import Step, train
+from picknet_nb.training.train import train
 from picknet_nb.use.captioning import Memory, load_captioner
 from picknet_nb.use.exploration import Exploration, Library
 from picknet_nb.measure.reproduction import check_changes

@@ -347,8 +347,8 @@ def picking_with(label: str, row: Optional[str], picks: Optional[int], was=None)
 # %% ../../nbs/interface/07_main.ipynb #0ca7747a
 def change_epochs(folder: Path, config) -> None:
     "Note that the stages of a run that goes on last as long as these settings say."
-    from picknet_nb.training.runs import (
-        LASTS, RunError, change_settings, read_checkpoint, read_settings)
+    from picknet_nb.training.checkpoints import read_checkpoint
+    from picknet_nb.training.runs import LASTS, RunError, change_settings, read_settings
 
     was, now, stored = read_settings(folder), config.flat(), read_checkpoint(folder)
     changed = {stage: name for stage, name in LASTS.items() if now[name] != was.flat()[name]}

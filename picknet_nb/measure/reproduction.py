@@ -42,10 +42,11 @@ from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS
 from ..method.stages import (
     ROWS, Model, Recipe, caption_videos, frame_choice, recipes, with_captioner)
+from ..training.batches import epoch_order
 from ..training.diagnostics import signs_of
 from ..training.forecast import forecast, foresee_table, something_smaller
 from ..training.runs import RunError, fingerprint, learned_from, load_run, open_run
-from ..training.train import epoch_order, train
+from ..training.train import train
 from .scoring import (
     LEADER, clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile, slug)
 from .tables import data_folder, read_log
