@@ -201,13 +201,13 @@ def test_a_row_and_a_run_that_noted_less_are_taken_for_what_they_note(run, tmp_p
     about = {
         name: value
         for name, value in json.loads((run/"run.json").read_text()).items()
-        if name not in ("learned_from", "settings")
+        if name not in ("version", "learned_from", "settings")
     }
     (run/"run.json").write_text(json.dumps(about))
     stored = {
         name: value
         for name, value in torch.load(run/"checkpoint.pt", weights_only=True).items()
-        if name not in ("learned_from", "settings")
+        if name not in ("version", "learned_from", "settings")
     }
     torch.save(stored, run/"checkpoint.pt")
     with pytest.raises(RunError, match="holds another run: features"):
@@ -334,12 +334,12 @@ PLACES = [
     "learned_from.captions",
 ]
 CLIP = [
-    "details.frames",
-    "details.cnn",
-    "details.glance",
-    "details.glance_size",
-    "details.max_words",
-    "details.min_word_count",
+    "clip.frames",
+    "clip.cnn",
+    "clip.glance",
+    "clip.glance_size",
+    "clip.max_words",
+    "clip.min_word_count",
 ]
 
 
@@ -384,13 +384,13 @@ def test_a_run_json_with_anything_anywhere_is_refused_or_read(run, trained, tmp_
         "recipe.picker",
         "feature_dims",
         "glance_dims",
-        "details.frames",
+        "clip.frames",
     )
 
 
 @pytest.mark.parametrize("value", ["abc", None, 1.5, 10**6])
 def test_frames_that_cannot_be_are_named(trained, value):
-    edit(trained/"run.json", "details.frames", value)
+    edit(trained/"run.json", "clip.frames", value)
     edit(trained/"run.json", "settings", {})
     with pytest.raises(
         RunError,
@@ -401,7 +401,7 @@ def test_frames_that_cannot_be_are_named(trained, value):
 
 
 def test_a_limit_can_be_raised(trained, monkeypatch):
-    edit(trained/"run.json", "details.frames", 1500)
+    edit(trained/"run.json", "clip.frames", 1500)
     with pytest.raises(RunError, match="1000 are the most"):
         load_run(trained)
     monkeypatch.setenv("PICKNET_FRAMES", "2000")
@@ -663,10 +663,10 @@ EDITS = [
     changed("sums", "sums", to=NAN),
     changed("sums", "names", to=5),
     changed("sums", "names", to=[1]),
-    changed("shadow", to=[]),
-    changed("shadow", 0, to=FLAT),
-    changed("shadow", 0, to=NAN),
-    changed("shadow", to=None),
+    changed("average", to=[]),
+    changed("average", 0, to=FLAT),
+    changed("average", 0, to=NAN),
+    changed("average", to=None),
     changed("settings", to=5),
     changed("settings", "seed", to=3),
     changed("learned_from", to=[]),

@@ -516,7 +516,7 @@ def test_a_finished_run_keeps_its_weights_and_no_optimiser(corpus, tmp_path):
     assert (
         not stored["model"]
         and not stored["optimiser"]
-        and not stored["shadow"]
+        and not stored["average"]
         and stored["finished"][-1] == stored["progress"]["stage"]
     )
     assert (folder/"checkpoint.pt").stat().st_size < (

@@ -36,7 +36,7 @@ from ..core.files import FileError, PickNetError, first_few, read_json, write_wh
 from ..core.printing import shown
 from ..core.processes import Done, Pool, usable_cores
 from ..core.settings import (
-    FORMER_NAMES, Config, ConfigError, group_of, preset, settings_from)
+    FORMER_NAMES, VERSION, Config, ConfigError, group_of, preset, settings_from)
 from ..data.corpus import Corpus
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS
@@ -47,6 +47,7 @@ from ..training.diagnostics import signs_of
 from ..training.forecast import forecast, foresee_table, something_smaller
 from ..training.runs import RunError, fingerprint, learned_from, load_run, open_run
 from ..training.train import train
+from ..training.upgrade import fingerprints, upgraded
 from .scoring import (
     LEADER, clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile, slug)
 from .tables import data_folder, read_log
@@ -152,21 +153,22 @@ def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
 
 
 def differences(before: dict, now: dict) -> str:
-    """What a row was made from and what it should be made from, where the two differ; an earlier
-    row noted less."""
-    marks = ("corpus",) if "learned_from" in before else ("corpus", "vocabulary", "features")
+    "What a row was made from and what it should be made from, where the two differ."
+    known = before["learned_from"]
+    # an upgraded row knows its data by fingerprints alone
+    data = now["learned_from"] if "features" in known else fingerprints(now)
 
-    def facts(made):
+    def facts(made: dict, data: dict) -> dict:
         recipe = Recipe(**made["recipe"])
-        data = {name: made[name] for name in marks} | ({} if marks[1:] else made["learned_from"])
         return {
             "picker": recipe.label,
             "adapted": recipe.adapted,
             **settings_from(made["settings"]).flat(),
+            "corpus": made["corpus"],
             **data,
         }
 
-    before, now = facts(before), facts(now)
+    before, now = facts(before, known), facts(now, data)
     names = [name for name in now if before.get(name) != now[name]]
     listed = lambda facts: first_few(
         [facts[name] if name == "picker" else f"{name} {facts.get(name)}" for name in names]
@@ -230,8 +232,9 @@ def train_first(
 def check_former(
     path: Path, row: dict, folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
 ) -> None:
-    "Refuse a row of the first edition unless the folder of its run shows the same settings."
-    if (was := Recipe.read({"picker": str(row["picker"])}).label) != recipe.label:
+    """Refuse a row that does not say what it was made from, unless the folder of its run shows
+    the same settings."""
+    if (was := row["picker"]) != recipe.label:
         raise FileError(path, f"was made with {was}, and this table needs {recipe.label}")
     run, begun = (slug(name), recipe) if recipe.stages else stage_one(config, recipe)
     home = folder/f"seed-{config.training.seed}" / run
@@ -262,6 +265,10 @@ def find_row(
         or type(row.get("frames_used")) not in (int, float)
     ):
         raise FileError(path, "is not the file of a row")
+    try:
+        row = upgraded("row", row)
+    except PickNetError as reason:
+        raise FileError(path, str(reason)) from reason
     if "made_from" not in row:
         check_former(path, row, folder, corpus, config, name, recipe)
         return row
@@ -317,6 +324,7 @@ def train_row(
     else:
         model = load_run(first, corpus.device)[0]
     row = {
+        "version": VERSION,
         "row": name,
         "seed": seed,
         "picker": recipe.label,
@@ -644,7 +652,8 @@ def earlier_rows(
 def result_of(corpus: Corpus, config: Config, rows: list[dict], **about) -> dict:
     """The content of a result file: circumstances, settings, comparisons, and every row without
     its captions."""
-    without = ("captions", "signature", "videos", "made_from")  # the settings are said once
+    # the settings are said once
+    without = ("captions", "signature", "videos", "made_from", "version")
     shared = {
         (row["seed"], row.get("stage_one", "supervision")): row["minutes_shared"] for row in rows
     }
@@ -667,12 +676,11 @@ def commands_of(folder: Path, config: Config, command: str) -> str:
     """What was typed for all the rows of a table: this command, after those that made the rows
     that were there."""
     before = read_json(path) if (path := folder/"results.json").exists() else {}
-    try:  # the first edition did not take what a clip is from the corpus
-        same = (
-            before.get("command")
-            and replace(settings_from(before.get("config", {})), clip=config.clip) == config
-        )
-    except ConfigError:
+    try:
+        # what a clip is, the corpus says
+        was = settings_from(upgraded("settings", before.get("config", {})))
+        same = before.get("command") and replace(was, clip=config.clip) == config
+    except PickNetError:
         same = False
     earlier = before["command"].split(" && ") if same else []
     return " && ".join(dict.fromkeys([*earlier, command]))

@@ -18,6 +18,7 @@ from torch import Tensor
 
 import picknet_nb
 from ..core.files import FileError, PickNetError, read_json
+from ..core.settings import FORMER_NAMES
 from ..data.video import import_pyplot
 
 # %% auto #0
@@ -88,8 +89,7 @@ def data_folder() -> Path:
     return root/"data" if (root/"nbs").is_dir() else Path("data")
 
 # %% ../../nbs/measure/08_tables.ipynb #49e8d54d
-# "full" is what the first edition called "paper"
-_SCALES = {"paper": 0, "full": 0, "improved": 1, "laptop": 1, "small": 2, "smoke": 3}
+_SCALES = {"paper": 0, "improved": 1, "laptop": 1, "small": 2, "smoke": 3}
 
 
 def stored_results(
@@ -105,7 +105,7 @@ def stored_results(
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
             found.append(load_results(path, kind) | {"file": path.name})
-    size = lambda named: _SCALES.get(str(named), len(_SCALES))
+    size = lambda named: _SCALES.get(FORMER_NAMES.get(str(named), str(named)), len(_SCALES))
     same = lambda named: scale in (None, named) or size(scale) == size(named) < len(_SCALES)
     found = [
         result

@@ -21,7 +21,7 @@ from .captioner import CAPTIONERS, caption, make_captioner, repeated, teach
 from .cider import Cider
 from .decoder import caption_loss
 from .encoder import pick_frames
-from .pickers import Clips, Picker, make_picker, parse_label
+from .pickers import Clips, Picker, make_picker
 from .policy import Policy, Rollouts
 from .reinforce import others_baseline, policy_loss
 from .rewards import Reward, Rewards, limits_at, within_limits
@@ -400,12 +400,6 @@ class Recipe:
         config = with_captioner(config, self.architecture) if self.architecture else config
         return config.changed(language_weight=config.policy.language_weight * self.language,
                               diversity_weight=config.policy.diversity_weight * self.diversity)
-
-    @classmethod
-    def read(cls, stored: dict) -> Recipe:
-        "A recipe from a file; the first edition wrote name and number of a picker as one."
-        name, number = parse_label(stored["picker"])
-        return cls(**{**stored, "picker": name, "picks": stored.get("picks", number)})
 
 # %% ../../nbs/method/09_stages.ipynb #b88da857
 ROWS = Registry("row")  # of the table: how many frames the others get -> recipe

@@ -18,13 +18,14 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..core.files import check_torch_zip, first_few, write_whole
+from ..core.files import PickNetError, check_torch_zip, first_few, write_whole
 from ..core.processes import rank_and_world
-from ..core.settings import Config
+from ..core.settings import VERSION, Config
 from ..data.corpus import Corpus
 from ..method.stages import Model
 from .runs import (
     LASTS, RunError, changes, check_finite, existing_file, first_line, learned_from, save_weights)
+from .upgrade import upgraded
 
 # %% auto #0
 __all__ = ['Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint', 'restore']
@@ -78,7 +79,6 @@ class Trainer:
         """Refuse a checkpoint of other settings or other data, and one whose finished stages are
         gone."""
         for name, now in self.noted.items() if self.stored else ():
-            # earlier ones noted neither
             if found := changes(
                 self.stored.get(name, {}),
                 {each: now[each] for each in now if each not in LASTS.values()},
@@ -210,7 +210,12 @@ def read_checkpoint(folder: Path) -> dict | None:
         raise RunError(path, f"{reason.reason}; {_AGAIN}") from reason
     except Exception as reason:  # a file cut in half fails in many ways
         raise RunError(path, f"cannot be read ({first_line(reason)}); {_AGAIN}") from reason
-    needed = {"progress", "finished", "log", "random", "model", "optimiser", "sums", "shadow"}
+    needed = {"progress", "finished", "log", "random", "model", "optimiser", "sums", "average"}
+    if isinstance(stored, dict):
+        try:
+            stored = upgraded("checkpoint", stored)
+        except PickNetError as reason:
+            raise RunError(path, f"{reason}; {_AGAIN}") from reason
     if missing := needed - stored.keys() if isinstance(stored, dict) else needed:
         raise RunError(
             path, f"is no checkpoint of a run, it lacks {', '.join(sorted(missing))}; {_AGAIN}"
@@ -238,6 +243,7 @@ def save_checkpoint(trainer: Trainer, step) -> None:
     # nobody goes back into a finished stage: its weights have a file
     under_way = trainer.progress.stage not in trainer.finished
     content = {
+        "version": VERSION,
         "progress": asdict(trainer.progress),
         "finished": trainer.finished,
         "log": trainer.log,
@@ -246,7 +252,7 @@ def save_checkpoint(trainer: Trainer, step) -> None:
         **trainer.noted,
         "model": trainer.model.state_dict() if under_way else {},
         "optimiser": step.optimiser.state_dict() if under_way else {},
-        "shadow": trainer.average.average if trainer.average and under_way else [],
+        "average": trainer.average.average if trainer.average and under_way else [],
     }
     if not trainer.first:
         return
@@ -300,7 +306,7 @@ def _check_numbers(stored: dict, trainer: Trainer, step) -> None:
     "Refuse weights, averages and sums that are not finite or not of the right shape."
     check_finite(trainer.model, stored["model"], trainer.folder/"checkpoint.pt")
     averages = trainer.average.average if trainer.average else []
-    pairs = [*zip(stored["shadow"], averages, strict=True)] if averages else []
+    pairs = [*zip(stored["average"], averages, strict=True)] if averages else []
     pairs += [
         (stored["sums"][name], value)
         for name, value in step.sums.stored().items()
@@ -330,7 +336,7 @@ def _take_up(trainer: Trainer, step, stored: dict) -> None:
     if trainer.average:
         trainer.average.average = [
             value.to(weight.device)
-            for value, weight in zip(stored["shadow"], trainer.model.parameters())
+            for value, weight in zip(stored["average"], trainer.model.parameters())
         ]
     # one more process than before begins with numbers of its own
     if (rank := trainer.share[0]) < len(stored["random"]):

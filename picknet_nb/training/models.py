@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from ..core.files import PickNetError, read_text, write_whole
-from ..core.settings import save_config
+from ..core.settings import VERSION, save_config
 from .runs import RunError, load_run, read_about, read_settings, save_weights
 from .transfer import BOX
 
@@ -179,7 +179,7 @@ def export_model(
         raise RunError(out, "is not an empty folder: a model gets one of its own")
     model, config, vocabulary, about = load_run(run)
     weights, config = halved(model.state_dict(), run), config.changed(mention_weight=0.0)
-    noted = {name: about[name] for name in _OF_A_MODEL if name in about}
+    noted = {"version": VERSION} | {name: about[name] for name in _OF_A_MODEL if name in about}
     noted |= {
         "settings": config.flat(),
         "speech": vars(speech),

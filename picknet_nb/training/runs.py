@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable
 from dataclasses import asdict, fields, replace
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -21,12 +22,14 @@ from torch import Tensor, nn
 
 from ..core.files import (
     LIMITS, FileError, PickNetError, first_few, limit, read_json, write_whole)
-from ..core.settings import ClipSettings, Config, ConfigError, load_config, save_config
+from ..core.settings import (
+    VERSION, ClipSettings, Config, ConfigError, load_config, save_config)
 from ..data.backbones import Undrawn
 from ..data.corpus import Corpus, digest
 from ..data.text import Vocabulary
 from ..method.captioner import CAPTIONERS
 from ..method.stages import Model, Recipe
+from .upgrade import fingerprints, upgraded
 
 # %% auto #0
 __all__ = ['LASTS', 'RunError', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'fingerprint',
@@ -83,7 +86,7 @@ def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
 
 # %% ../../nbs/training/01_runs.ipynb #f3866da2
 def fingerprint(features: Tensor) -> str:
-    "The short name that earlier runs noted for their features, from some of the clips."
+    "A short name of some of the features, quick to make; `learned_from` reads every byte."
     some = features[:: max(1, len(features) // 64)].cpu().contiguous()
     return hashlib.sha256(some.view(torch.uint8).numpy()).hexdigest()[:12]
 
@@ -130,6 +133,8 @@ LIMITS.update(
     }
 )
 _KINDS = {
+    "version": int,
+    "clip": dict,
     "recipe": dict,
     "details": dict,
     "settings": dict,
@@ -144,7 +149,7 @@ _KINDS = {
 
 
 def read_about(folder: Path) -> dict:
-    "What `run.json` says of a run, each part of the right kind."
+    "What `run.json` says of a run, each part of the right kind, in today's form."
     path = Path(folder)/"run.json"
     about = read_json(path, RunError)
     if not isinstance(about, dict):
@@ -162,13 +167,16 @@ def read_about(folder: Path) -> dict:
     )
     if wrong:
         raise RunError(path, f"does not describe a run: {first_few(wrong)} cannot be what it says")
-    return about
+    try:
+        return upgraded("run", about)
+    except PickNetError as reason:
+        raise RunError(path, str(reason)) from reason
 
 # %% ../../nbs/training/01_runs.ipynb #a2768ce9
 def read_recipe(path: Path, stored: dict) -> Recipe:
-    "The recipe in a `run.json`."
+    "The recipe in a `run.json`, as `read_about` has it."
     try:
-        recipe = Recipe.read({"picker": "learned", **stored})
+        recipe = Recipe(**stored)
         number = 0 if recipe.picks is None else recipe.picks
         fine = [
             isinstance(recipe.picker, str),
@@ -208,7 +216,10 @@ def _of_a_run(read: Callable, path: Path):
         raise RunError(reason.path, reason.reason) from reason
 
 
-def read_settings(folder) -> Config: return _of_a_run(load_config, Path(folder)/"config.json")
+def read_settings(folder) -> Config:
+    "The settings of a run."
+    read = partial(load_config, upgrade=partial(upgraded, "settings"))
+    return _of_a_run(read, Path(folder)/"config.json")
 
 
 def read_words(folder) -> Vocabulary:
@@ -225,7 +236,6 @@ LASTS = {
 
 def _edited(folder: Path, about: dict, names: set[str] | None = None) -> None:
     "Refuse a `config.json` that says something else than `run.json` noted of it."
-    # earlier runs noted none
     noted, stand = about.get("settings", {}), read_settings(folder).flat()
     if found := [
         f"{name} {stand[name]}, and run.json notes {noted[name]}"
@@ -248,24 +258,15 @@ def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> l
     # belongs to the corpus, whose words and features are compared below
     clip = {field.name for field in fields(ClipSettings)}
     now = {name: value for name, value in config.flat().items() if name not in clip}
-    exact = "learned_from" in stored  # earlier runs noted less: some of the features, and the words
-    names = (
-        "corpus",
-        "feature_dims",
-        "glance_dims",
-        *(() if exact else ("vocabulary", "features")),
-    )
-    stored = {
-        "features": noted["features"],
-        **{name: None for name in names if name != "features"},
-        **stored,
-    }
+    names = ("corpus", "feature_dims", "glance_dims")
+    known = {name: None for name in names} | stored
+    data = noted["learned_from"] | fingerprints(noted)
     return [
         *changes(read_settings(folder).flat(), now),
         *changes(asdict(begun), asdict(recipe)),
-        *changes(stored, {name: noted[name] for name in names}),
+        *changes(known, {name: noted[name] for name in names}),
         *changes(stored.get("began_from", {}), noted["began_from"]),
-        *(changes(stored["learned_from"], noted["learned_from"]) if exact else ()),
+        *changes(stored.get("learned_from", {}), data),
     ]
 
 # %% ../../nbs/training/01_runs.ipynb #2b45227b
@@ -289,6 +290,7 @@ def open_run(
     for leftover in folder.glob(".*.partial"):
         leftover.unlink(missing_ok=True)
     noted = {
+        "version": VERSION,
         "recipe": asdict(recipe),
         "corpus": corpus.name,
         "vocabulary": corpus.vocabulary.fingerprint(),
@@ -360,18 +362,11 @@ def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
         )
 
 # %% ../../nbs/training/01_runs.ipynb #b676c51b
-def _clip_of(folder: Path, config: Config, details: dict) -> Config:
-    """The settings with what the run's corpus says of its clips; the first edition kept that in
-    the details."""
-    known = {field.name for field in fields(ClipSettings)}
+def _with_clip(folder: Path, config: Config, clip: dict) -> Config:
+    "The settings with what `run.json` says of clips, where it says something; within limits."
     try:
-        config = replace(
-            config,
-            clip=replace(
-                config.clip, **{name: value for name, value in details.items() if name in known}
-            ),
-        )
-    except ConfigError as reason:
+        config = replace(config, clip=replace(config.clip, **clip))
+    except (ConfigError, TypeError) as reason:
         raise RunError(folder/"run.json", str(reason)) from reason
     for name, value, most in (
         ("frames", config.clip.frames, "PICKNET_FRAMES"),
@@ -379,7 +374,7 @@ def _clip_of(folder: Path, config: Config, details: dict) -> Config:
     ):
         if value > limit(most):
             raise RunError(
-                folder/"run.json",
+                folder/("run.json" if name in clip else "config.json"),
                 f"{name} {value} is far too large: {limit(most)} are the most ({most})",
             )
     return config
@@ -389,17 +384,14 @@ def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
     "Settings, words and description of a run, without its weights."
     about = read_about(folder)
     read_recipe(folder/"run.json", about.get("recipe", {}))
-    config, said, details = (
-        read_settings(folder),
-        read_json(folder/"config.json", RunError),
-        about.get("details", {}),
-    )
-    if not any("cnn" in each for each in (said, said.get("clip", {}), details)):
+    config, clip = read_settings(folder), about.get("clip", {})
+    said = read_json(folder/"config.json", RunError)
+    if not any("cnn" in each for each in (said, said.get("clip", {}), clip)):
         raise RunError(
             folder/"config.json", "does not say which CNN made the features of the run"
         )
     _edited(folder, about, {field.name for field in fields(ClipSettings)})
-    config = _clip_of(folder, config, details)
+    config = _with_clip(folder, config, clip)
     if missing := [name for name in ("feature_dims", "glance_dims") if about.get(name, 0) < 1]:
         raise RunError(
             folder/"run.json", f"lacks or garbles sizes of the model: {', '.join(missing)}"
@@ -439,7 +431,7 @@ def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, di
     config, vocabulary, about = _opened(folder)
     if (
         weights.stem in ("supervision", "words")
-        and Recipe.read({"picker": "learned", **about.get("recipe", {})}).learns
+        and Recipe(**about.get("recipe", {})).learns
     ):
         about = {**about, "recipe": asdict(Recipe("uniform", 6))}  # its policy knows nothing yet
     sizes = about["feature_dims"], about["glance_dims"], len(vocabulary)

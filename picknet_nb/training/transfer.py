@@ -178,7 +178,7 @@ def read_start(
         was.clip.glance == corpus.settings.glance
         and about["glance_dims"] == corpus.glances.shape[-1]
     )
-    learned = Recipe.read({"picker": "learned", **about.get("recipe", {})}).learns
+    learned = Recipe(**about.get("recipe", {})).learns
     return Start(
         name, model.state_dict(), words, about.get("corpus", ""), alike and seen and learned
     )

@@ -20,7 +20,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..core.files import FileError, PickNetError, limit, read_json
+from ..core.files import FileError, PickNetError, limit
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
 from ..data.backbones import CNN, load_cnn
@@ -33,7 +33,7 @@ from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
 from ..method.stages import Model, Recipe, recipes
 from ..training.models import Speech, find_model, new_folder
-from ..training.runs import RunError, load_run
+from ..training.runs import RunError, load_run, read_about
 from ..measure.tables import data_folder
 
 # %% auto #0
@@ -71,7 +71,7 @@ def finished_runs(folders: Iterable[Path]) -> list[Path]:
 def has_both_rewards(run: Path) -> bool:
     "Whether a run is the paper's method, PickNet (V+L)."
     try:
-        return Recipe.read(read_json(run/"run.json")["recipe"]) == recipes()["PickNet (V+L)"]
+        return Recipe(**read_about(run)["recipe"]) == recipes()["PickNet (V+L)"]
     except (FileError, KeyError, TypeError, AttributeError):  # loading it will say what is wrong
         return False
 
@@ -631,7 +631,7 @@ def load_eye(
     folder: Path, model: Model, config: Config, details: dict, weights, device: str
 ) -> Eye:
     "The eye that a run was trained with."
-    recipe = Recipe.read({"picker": "learned", **details.get("recipe", {})})
+    recipe = Recipe(**details.get("recipe", {}))
     side = round(details["glance_dims"] ** 0.5) if config.clip.glance == "grey" else 0
     picker = recipe.make_picker(model.policy, config.policy.threshold)
     return Eye(
