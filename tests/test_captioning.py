@@ -436,7 +436,7 @@ def as_first_edition(run: Path, to: Path, picker: str) -> Path:
     number of the picker in one."""
     shutil.copytree(run, to)
     about, config = json.loads((to/"run.json").read_text()), load_config(to/"config.json")
-    del about["version"]
+    about.pop("version", None)
     recipe = {name: about["recipe"][name] for name in ("adapted", "language", "diversity")} | {
         "picker": picker
     }

@@ -129,7 +129,7 @@ class Start:
         }
 
     def told(self, corpus: Corpus) -> str:
-        "The same in a sentence."
+        "What it begins with, in a sentence."
         words = len(corpus.vocabulary)
         shared = sum(word in self.words.ids for word in corpus.vocabulary.words)
         return (
