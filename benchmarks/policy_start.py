@@ -24,7 +24,8 @@ from picknet_nb.method.recipes import recipes
 from picknet_nb.method.recurrence import walk_by_table
 from picknet_nb.method.rewards import Reward, measure_diversity, within_limits
 from picknet_nb.method.stages import Model, Reinforcement
-from picknet_nb.training.train import Step, epoch_order
+from picknet_nb.training.batches import epoch_order
+from picknet_nb.training.loop import Step
 
 
 STARTS = {

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from common import ROOT, median_ms, origin, write_result
 
-from picknet_nb.core.processes import rank_and_world
+from picknet_nb.core.processes import joined, rank_and_world
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.method.decoder import dropout_scale
@@ -26,7 +26,9 @@ from picknet_nb.method.policy import glance_differences
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
 from picknet_nb.method.stages import Model, Reinforcement, Supervision, frame_choice
-from picknet_nb.training.train import Step, epoch_order, joined, open_data
+from picknet_nb.training.batches import epoch_order
+from picknet_nb.training.loop import Step
+from picknet_nb.training.train import open_data
 from picknet_nb.measure.metrics import meteor_process, score_many
 
 

@@ -26,7 +26,8 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
 from picknet_nb.method.stages import Adaptation, Model, Reinforcement, frame_choice
-from picknet_nb.training.train import Step, epoch_order, places_of
+from picknet_nb.training.batches import epoch_order, places_of
+from picknet_nb.training.loop import Step
 from picknet_nb.measure.experiments import shared_gpu
 
 CUDA = torch.cuda.is_available()

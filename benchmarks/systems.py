@@ -24,7 +24,9 @@ from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model, frame_choice
-from picknet_nb.training.train import Step, check_changes, epoch_order, places_of
+from picknet_nb.training.batches import epoch_order, places_of
+from picknet_nb.training.loop import Step
+from picknet_nb.training.train import check_changes
 from picknet_nb.measure.comparison import own_changes
 
 SCALE = "improved" if CUDA else "smoke"

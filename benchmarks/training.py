@@ -22,8 +22,8 @@ from picknet_nb.data.text import Vocabulary
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
 from picknet_nb.method.stages import Model
-from picknet_nb.training.runs import Trainer
-from picknet_nb.training.train import adapt, reinforce, supervise
+from picknet_nb.training.checkpoints import Trainer
+from picknet_nb.training.train import stages_of, train_stage
 
 
 def noise_corpus(
@@ -116,12 +116,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         trainer = Trainer(folder, Model.for_corpus(config, corpus), corpus, config, bars=False)
         reward = reward_for(config.policy, corpus)
-        work = {
-            "supervision": lambda: supervise(trainer),
-            "reinforcement": lambda: reinforce(trainer, reward),
-            "adaptation": lambda: adapt(trainer, recipe, reward),
+        seconds = {
+            plan.name: timed(lambda: train_stage(trainer, plan, reward))
+            for plan in stages_of(recipe, config)
         }
-        seconds = {stage: timed(do) for stage, do in work.items()}
         each = {
             stage: sorted(line["seconds"] for line in trainer.log if line["stage"] == stage)
             for stage in epochs

@@ -328,7 +328,7 @@ def test_a_folder_of_fifty_goes_on_past_a_broken_file(captioner, toy, tmp_path):
 def test_a_caption_from_the_file_is_the_one_from_the_corpus(captioner, toy):
     model, config, vocabulary, details = load_run(toy/"run")
     corpus = examples_corpus(toy/"videos", config.clip, vocabulary)
-    picker = Recipe.read(details["recipe"]).make_picker(model.policy, config.policy.threshold)
+    picker = Recipe(**details["recipe"]).make_picker(model.policy, config.policy.threshold)
     words, picks = caption_videos(
         model, corpus, corpus.splits["train"], frame_choice(picker, corpus)
     )
@@ -527,6 +527,7 @@ def as_first_edition(run: Path, to: Path, picker: str) -> Path:
     number of the picker in one."""
     shutil.copytree(run, to)
     about, config = json.loads((to/"run.json").read_text()), load_config(to/"config.json")
+    about.pop("version", None)
     recipe = {name: about["recipe"][name] for name in ("adapted", "language", "diversity")} | {
         "picker": picker
     }

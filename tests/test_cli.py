@@ -27,9 +27,9 @@ from picknet_nb.world import world
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.recipes import ROWS
-from picknet_nb.training import train as training
+from picknet_nb.training import loop as training
+from picknet_nb.training.checkpoints import save_checkpoint
 from picknet_nb.training.models import example_run, find_run
-from picknet_nb.training.runs import save_checkpoint
 from picknet_nb.use import captioning, drawing
 from picknet_nb.measure import reproduction, tables as analysis
 from picknet_nb.interface import main as cli, python

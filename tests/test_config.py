@@ -31,16 +31,9 @@ def test_settings_that_cannot_work_are_refused_by_name(changes, said):
         preset("paper", **changes)
 
 
-def test_settings_that_nobody_reads_any_more_are_passed_over_in_older_files(tmp_path):
-    path = save_config(preset("smoke"), tmp_path/"config.json")
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"image_size": 96, "beam": 5}))
-    assert load_config(path) == preset("smoke")
-    assert settings_from({"hidden": 7, "beam": 1}) == preset("paper", hidden=7)
+def test_a_setting_that_does_not_exist_is_refused_by_name():
     with pytest.raises(ConfigError, match="no such setting: bean"):
         settings_from({"bean": 5})
-    assert settings_from({"output_gate": "sigmoid"}) == Config()
-    with pytest.raises(ConfigError, match="output_gate is no longer a setting"):
-        settings_from({"output_gate": "tanh"})
 
 
 @pytest.mark.parametrize("name", ["paper", "improved", "small", "smoke"])

@@ -28,9 +28,11 @@ from picknet_nb.world import world
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.stages import Model
 from picknet_nb.training import runs
-from picknet_nb.training.runs import (
-    RunError, change_settings, load_run, open_run, read_checkpoint, save_weights)
-from picknet_nb.training.train import Step, TrainingError, train
+from picknet_nb.training.batches import TrainingError
+from picknet_nb.training.checkpoints import read_checkpoint
+from picknet_nb.training.loop import Step
+from picknet_nb.training.runs import RunError, change_settings, load_run, open_run, save_weights
+from picknet_nb.training.train import train
 from picknet_nb.measure.experiments import train_first, train_row
 from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
 
@@ -186,9 +188,10 @@ def test_a_row_and_a_run_that_noted_less_are_taken_for_what_they_note(run, tmp_p
     train_first(corpus, tmp_path, QUICK, bars=False)
     row = train_row(corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
     path = tmp_path/"rows"/"seed-0.baseline.json"
-    del row["made_from"]["learned_from"]
+    del row["version"], row["made_from"]["learned_from"]
     path.write_text(json.dumps(row))
-    assert train_row(corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False) == row
+    again = train_row(corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
+    assert again["captions"] == row["captions"] and json.loads(path.read_text()) == row
     with pytest.raises(FileError, match="was made with features"):
         train_row(
             overwritten(noise_corpus()),
@@ -201,13 +204,13 @@ def test_a_row_and_a_run_that_noted_less_are_taken_for_what_they_note(run, tmp_p
     about = {
         name: value
         for name, value in json.loads((run/"run.json").read_text()).items()
-        if name not in ("learned_from", "settings")
+        if name not in ("version", "learned_from", "settings")
     }
     (run/"run.json").write_text(json.dumps(about))
     stored = {
         name: value
         for name, value in torch.load(run/"checkpoint.pt", weights_only=True).items()
-        if name not in ("learned_from", "settings")
+        if name not in ("version", "learned_from", "settings")
     }
     torch.save(stored, run/"checkpoint.pt")
     with pytest.raises(RunError, match="holds another run: features"):
@@ -334,12 +337,12 @@ PLACES = [
     "learned_from.captions",
 ]
 CLIP = [
-    "details.frames",
-    "details.cnn",
-    "details.glance",
-    "details.glance_size",
-    "details.max_words",
-    "details.min_word_count",
+    "clip.frames",
+    "clip.cnn",
+    "clip.glance",
+    "clip.glance_size",
+    "clip.max_words",
+    "clip.min_word_count",
 ]
 
 
@@ -384,13 +387,13 @@ def test_a_run_json_with_anything_anywhere_is_refused_or_read(run, trained, tmp_
         "recipe.picker",
         "feature_dims",
         "glance_dims",
-        "details.frames",
+        "clip.frames",
     )
 
 
 @pytest.mark.parametrize("value", ["abc", None, 1.5, 10**6])
 def test_frames_that_cannot_be_are_named(trained, value):
-    edit(trained/"run.json", "details.frames", value)
+    edit(trained/"run.json", "clip.frames", value)
     edit(trained/"run.json", "settings", {})
     with pytest.raises(
         RunError,
@@ -401,7 +404,7 @@ def test_frames_that_cannot_be_are_named(trained, value):
 
 
 def test_a_limit_can_be_raised(trained, monkeypatch):
-    edit(trained/"run.json", "details.frames", 1500)
+    edit(trained/"run.json", "clip.frames", 1500)
     with pytest.raises(RunError, match="1000 are the most"):
         load_run(trained)
     monkeypatch.setenv("PICKNET_FRAMES", "2000")
@@ -663,10 +666,10 @@ EDITS = [
     changed("sums", "sums", to=NAN),
     changed("sums", "names", to=5),
     changed("sums", "names", to=[1]),
-    changed("shadow", to=[]),
-    changed("shadow", 0, to=FLAT),
-    changed("shadow", 0, to=NAN),
-    changed("shadow", to=None),
+    changed("average", to=[]),
+    changed("average", 0, to=FLAT),
+    changed("average", 0, to=NAN),
+    changed("average", to=None),
     changed("settings", to=5),
     changed("settings", "seed", to=3),
     changed("learned_from", to=[]),

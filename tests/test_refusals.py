@@ -12,7 +12,8 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.world import world
 from picknet_nb.method.stages import Model
 from picknet_nb.training import train as training
-from picknet_nb.training.runs import RunError, Trainer
+from picknet_nb.training.checkpoints import Trainer
+from picknet_nb.training.runs import RunError
 from picknet_nb.use import captioning
 from picknet_nb.interface import prepare as preparing, python as api, watch as watching
 

@@ -115,7 +115,7 @@ def former(folder: Path) -> None:
         row = {
             name: value
             for name, value in json.loads(path.read_text()).items()
-            if name not in ("made_from", "stage_one")
+            if name not in ("version", "made_from", "stage_one")
         }
         path.write_text(json.dumps(row | {"picker": row["picker"].replace("chance", "random")}))
     for run in folder.glob("seed-*/*/run.json"):
@@ -128,8 +128,9 @@ def former(folder: Path) -> None:
             "language": recipe.language,
             "diversity": recipe.diversity,
         }
-        for name in ("learned_from", "settings"):
+        for name in ("version", "learned_from", "settings"):
             del about[name]
+        del config["version"]
         flat = {
             name: value
             for group in config.values()

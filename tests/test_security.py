@@ -26,7 +26,8 @@ from picknet_nb.data.datasets import download, unpack_clips
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import MSVD_CLIPS
 from picknet_nb.data.video import VideoError
-from picknet_nb.training.runs import RunError, load_run, read_checkpoint
+from picknet_nb.training.checkpoints import read_checkpoint
+from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use.exploration import Library
 from picknet_nb.use.server import server_settings
 

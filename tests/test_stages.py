@@ -10,6 +10,7 @@ import torch
 from conftest import Ranks, noise_corpus
 from safetensors.torch import load_file
 
+from picknet_nb.core import processes
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.method import stages
@@ -21,9 +22,10 @@ from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARD_WEIGHTS, Earned, cider_for, reward_for
 from picknet_nb.method.stages import (
     Adaptation, Environment, Model, Reinforcement, Supervision, feedback_at, frame_choice)
-from picknet_nb.training import train as training
+from picknet_nb.training import loop as training
+from picknet_nb.training.batches import TrainingError
 from picknet_nb.training.runs import RunError, read_about, read_recipe, read_settings
-from picknet_nb.training.train import TrainingError, train
+from picknet_nb.training.train import build_stage, stages_of, train
 
 HERE = Path(__file__).parent
 BOTH = recipes()["PickNet (V+L)"]
@@ -332,8 +334,10 @@ def test_validation_uses_the_threshold(corpus):
     for threshold in (0.0, 1.0):
         config = preset("smoke", threshold=threshold)
         model = fresh(config, corpus)
-        trainer = training.Trainer("nowhere", model, corpus, config, bars=False)
-        counts[threshold] = training.learned_validation(trainer)(model)["picks"]
+        _, validate = build_stage(
+            stages_of(BOTH, config)[-1], model, corpus, config, reward_for(config.policy, corpus)
+        )
+        counts[threshold] = validate(model)["picks"]
     assert counts == {0.0: 30.0, 1.0: 1.0}
 
 
@@ -424,8 +428,8 @@ def one_step(captions: torch.Tensor) -> torch.Tensor:
 
 
 def half_a_step(captions: torch.Tensor, folder: Path) -> None:
-    with training.joined("gloo"):
-        rank = training.rank_and_world()[0]
+    with processes.joined("gloo"):
+        rank = processes.rank_and_world()[0]
         torch.save(one_step(captions.chunk(2)[rank]), folder/f"{rank}.pt")
 
 
@@ -449,6 +453,9 @@ from conftest import Ranks, noise_corpus
 from picknet_nb.core.settings import preset
 from picknet_nb.method.recipes import recipes
 from picknet_nb.training.train import joined, train
+from picknet_nb.method.recipes import recipes
+from picknet_nb.core.processes import joined
+from picknet_nb.training.train import train
 from picknet_nb.core.processes import rank_and_world
 config = preset("smoke", hidden=16, word_embedding=16, feature_embedding=16, policy_hidden=16,
                 supervision_epochs=2, word_epochs=1, reinforcement_epochs=2, adaptation_epochs=2,
@@ -497,7 +504,7 @@ def test_processes_that_have_not_joined_are_told_so(corpus, tmp_path, monkeypatc
 def test_gradients_are_exchanged_inside_the_captured_step(tmp_path, monkeypatch):
     """One process in a group of one: NCCL's exchange is captured and replayed like the rest of
     the step."""
-    monkeypatch.setattr(training, "rank_and_world", lambda: (0, 1))
+    monkeypatch.setattr(processes, "rank_and_world", lambda: (0, 1))
     torch.distributed.init_process_group(
         "nccl", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1
     )
@@ -507,7 +514,7 @@ def test_gradients_are_exchanged_inside_the_captured_step(tmp_path, monkeypatch)
         weights = {}
         # with two, the exchange runs; alone in its group, it adds nothing, and halving is undone
         for world in (1, 2):
-            monkeypatch.setattr(training, "rank_and_world", lambda: (0, world))
+            monkeypatch.setattr(processes, "rank_and_world", lambda: (0, world))
             monkeypatch.setattr(
                 torch.distributed,
                 "all_reduce",

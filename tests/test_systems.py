@@ -29,8 +29,9 @@ from picknet_nb.method.recurrence import LSTMScan
 from picknet_nb.method.stages import Model, frame_choice
 from picknet_nb.systems.common import Pooled, product
 from picknet_nb.systems.s2vt import SHUT, moved_to_the_end
+from picknet_nb.training.loop import Step
 from picknet_nb.training.runs import load_run
-from picknet_nb.training.train import Step, check_changes, train
+from picknet_nb.training.train import check_changes, train
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.exploration import Exploration, Library
 from picknet_nb.use.streams import Memory

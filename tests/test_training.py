@@ -15,14 +15,17 @@ from reliability import tally
 from safetensors.torch import load_file
 
 from picknet_nb.core.files import locked
-from picknet_nb.core.processes import rank_and_world
+from picknet_nb.core.processes import joined, rank_and_world
 from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
 from picknet_nb.method.stages import Adaptation, Model, Supervision, Validation
-from picknet_nb.training import runs, train as training
-from picknet_nb.training.runs import RunError, Trainer, load_run, read_checkpoint, restore
-from picknet_nb.training.train import Step, TrainingError, joined, train
+from picknet_nb.training import checkpoints, loop, runs
+from picknet_nb.training.batches import TrainingError
+from picknet_nb.training.checkpoints import Trainer, read_checkpoint, restore
+from picknet_nb.training.loop import Step
+from picknet_nb.training.runs import RunError, load_run
+from picknet_nb.training.train import train
 
 CONFIG = preset(
     "smoke",
@@ -229,7 +232,8 @@ def test_killed_after_every_kind_of_write_ends_with_the_same_bits(tmp_path, monk
             last.add(Path(path).name)
             raise Killed
 
-    monkeypatch.setattr(runs, "write_whole", write_and_die)
+    for module in (runs, checkpoints):
+        monkeypatch.setattr(module, "write_whole", write_and_die)
     for writes in (3, 4, 5):  # of one life; it saves after every step, and a save is three at most
         folder = tmp_path/f"{writes}"
         while not (folder/"weights.safetensors").exists():
@@ -513,7 +517,7 @@ def test_a_finished_run_keeps_its_weights_and_no_optimiser(corpus, tmp_path):
     assert (
         not stored["model"]
         and not stored["optimiser"]
-        and not stored["shadow"]
+        and not stored["average"]
         and stored["finished"][-1] == stored["progress"]["stage"]
     )
     assert (folder/"checkpoint.pt").stat().st_size < (
@@ -627,7 +631,7 @@ def tell_losses(folder: Path) -> None:
     torch.set_num_threads(1)
     # single precision would hide what is not equal behind rounding
     torch.set_default_dtype(torch.float64)
-    losses, plain = [], training.Sums.add
+    losses, plain = [], loop.Sums.add
 
     def add(self, loss, gradient, measures):
         mean = loss.clone()
@@ -637,7 +641,7 @@ def tell_losses(folder: Path) -> None:
         losses.append(mean.item())
         plain(self, loss, gradient, measures)
 
-    training.Sums.add = add
+    loop.Sums.add = add
     with joined("gloo"):
         train(
             folder,

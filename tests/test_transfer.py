@@ -13,9 +13,10 @@ from picknet_nb.core.settings import preset
 from picknet_nb.data.text import Vocabulary
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.stages import Model
+from picknet_nb.training.loop import Step
 from picknet_nb.training.models import BOX, find_model
 from picknet_nb.training.runs import RunError, load_run
-from picknet_nb.training.train import Step, train
+from picknet_nb.training.train import train
 from picknet_nb.training.transfer import (
     StartError, find_start, matched_rows, read_start, rows_of_words)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import json
 import warnings
+from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
 from functools import lru_cache
 from importlib import import_module
@@ -16,7 +17,7 @@ from pathlib import Path
 from .files import FileError, PickNetError, read_json, write_whole
 
 # %% auto #0
-__all__ = ['PRESETS', 'FORMER_NAMES', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
+__all__ = ['PRESETS', 'FORMER_NAMES', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
            'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'present_name',
            'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
 
@@ -502,26 +503,26 @@ def explanations() -> dict[str, str]:
             for kind in _GROUPS.values() for declared in fields(kind)}
 
 # %% ../../nbs/core/02_settings.ipynb #5ab0cb16
+VERSION = 3  # of the files that hold settings; `training.upgrade` reads earlier ones
+
+
 def save_config(config: Config, path) -> Path:
     "Write the settings as JSON."
-    return write_whole(path, json.dumps(asdict(config), indent=1) + "\n")
+    return write_whole(path, json.dumps({"version": VERSION, **asdict(config)}, indent=1) + "\n")
 
 # %% ../../nbs/core/02_settings.ipynb #6d6fafd6
-# once settings; the only value that still means what it did
-_RETIRED = {"image_size": None, "beam": None, "output_gate": "sigmoid"}
-
-
 def settings_from(content: dict) -> Config:
     """Settings from a stored object, with groups or without; an unknown name and a value of the
     wrong type are errors."""
+    if (version := content.get("version", VERSION)) != VERSION:
+        raise ConfigError(f"settings of version {version!r}, not {VERSION}")
     grouped = [content[group] for group in _GROUPS if group in content]
     if broken := [group for group in grouped if not isinstance(group, dict)]:
         raise ConfigError(f"a group must be an object of settings, not {broken[0]!r}")
     flat = {name: value for group in grouped for name, value in group.items()}
-    flat |= {name: value for name, value in content.items() if name not in _GROUPS}
-    for name, meaning in _RETIRED.items():
-        if flat.pop(name, meaning) != meaning and meaning is not None:
-            raise ConfigError(f"{name} is no longer a setting, and only {meaning!r} has stayed")
+    flat |= {
+        name: value for name, value in content.items() if name not in (*_GROUPS, "version")
+    }
     if unknown := flat.keys() - _GROUP_OF.keys():
         try:
             unknown -= own_settings(str(flat.get("architecture", "paper"))).keys()
@@ -532,12 +533,15 @@ def settings_from(content: dict) -> Config:
     return Config().changed(**flat)
 
 # %% ../../nbs/core/02_settings.ipynb #e2fb0321
-def load_config(path) -> Config:
+def load_config(
+    path,
+    upgrade: Callable[[dict], dict] = lambda content: content,  # from the format of an earlier file
+) -> Config:
     "Read settings written by `save_config`."
     content = read_json(path)
     if not isinstance(content, dict):
         raise FileError(path, "settings must be a JSON object")
     try:
-        return settings_from(content)
-    except ConfigError as reason:
+        return settings_from(upgrade(content))
+    except PickNetError as reason:
         raise FileError(path, str(reason)) from reason

@@ -25,13 +25,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from picknet_nb.core.files import (
     FileError, PickNetError, first_few, limit, locked, open_regular, read_json, replacing,
     write_whole)
-from ..core.settings import ClipSettings, ConfigError
+from ..core.settings import VERSION, ClipSettings, ConfigError
 from .extraction import part_path, read_part
 from .text import Vocabulary, caption_ids, frequent_words, tokenize
 
 # %% auto #0
 __all__ = ['SPLITS', 'CorpusError', 'cut_captions', 'check_videos', 'is_text', 'check_captions', 'check_splits', 'Rows',
-           'write_tensors', 'Corpus', 'write_corpus', 'assemble', 'digest']
+           'write_tensors', 'clip_settings_apart', 'Corpus', 'write_corpus', 'assemble', 'digest']
 
 # %% ../../nbs/data/09_corpus.ipynb #fdb3f43d
 SPLITS = ("train", "validation", "test")
@@ -247,6 +247,7 @@ def _write_texts(path: Path, corpus: Corpus) -> None:
         path/"corpus.json",
         json.dumps(
             {
+                "version": VERSION,
                 "name": corpus.name,
                 "settings": asdict(corpus.settings),
                 "details": corpus.details,
@@ -262,13 +263,19 @@ def _write_texts(path: Path, corpus: Corpus) -> None:
 _OF_A_CLIP = tuple(each.name for each in fields(ClipSettings))
 
 
-def _stored_settings(path: Path, about: dict) -> ClipSettings:
-    """The settings a corpus was built with; folders of the first edition keep them among the
-    details, from which they are taken."""
+def clip_settings_apart(about: dict) -> dict:
+    """A `corpus.json` with the settings of its clips apart from its details, among which the
+    first edition kept them."""
     details = about["details"]
-    former = {name: details.pop(name) for name in _OF_A_CLIP if name in details}
+    former = {name: details[name] for name in _OF_A_CLIP if name in details}
+    rest = {name: value for name, value in details.items() if name not in former}
+    return {"settings": former, **about, "details": rest}
+
+
+def _stored_settings(path: Path, about: dict) -> ClipSettings:
+    "The settings a corpus was built with."
     try:
-        return ClipSettings(**about.get("settings", former))
+        return ClipSettings(**about["settings"])
     except (ConfigError, TypeError) as reason:
         raise CorpusError(path, f"was built with settings that cannot be: {reason}") from reason
 
@@ -284,6 +291,11 @@ def _read_about(path: Path) -> dict:
     for key, kind in {"name": str, "details": dict, "ids": list, "splits": dict}.items():
         if not isinstance(about, dict) or not isinstance(about.get(key), kind):
             raise CorpusError(path, f"has no usable {key!r}")
+    version = about.pop("version", None)
+    if version is None:  # a file of an earlier edition
+        about = clip_settings_apart(about)
+    elif version != VERSION:
+        raise CorpusError(path, f"is of version {version!r}, and this edition reads {VERSION}")
     if not all(map(is_text, (about["ids"], *about["splits"].values()))):
         raise CorpusError(path, "ids and splits must be lists of texts")
     place = {name: number for number, name in enumerate(about["ids"])}
@@ -293,7 +305,7 @@ def _read_about(path: Path) -> dict:
                 path, f"split {split} names videos that do not exist: {first_few(strangers)}"
             )
         about["splits"][split] = torch.tensor([place[name] for name in names], dtype=torch.int64)
-    about["settings"] = _stored_settings(path, about)
+    about["settings"] = _stored_settings(path, {"settings": {}, **about})
     return about
 
 # %% ../../nbs/data/09_corpus.ipynb #5bf30264

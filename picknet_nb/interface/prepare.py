@@ -171,7 +171,7 @@ SETTINGS = Annotated[
 
 def joined():
     "The processes that torchrun started, or this one alone, with its device."
-    from picknet_nb.training.train import joined as join
+    from picknet_nb.core.processes import joined as join
     return join()
 
 # %% ../../nbs/interface/02_prepare.ipynb #f52b17e5

@@ -32,14 +32,16 @@ from tqdm.auto import tqdm
 import picknet_nb
 from ..core.files import FileError, PickNetError, first_few, read_json, slug, write_whole
 from ..core.processes import Done, Pool, usable_cores
-from ..core.settings import Config, ConfigError, settings_from
+from ..core.settings import VERSION, Config, ConfigError, settings_from
 from ..data.corpus import Corpus
 from ..method.recipes import ROWS, Recipe, recipes
 from ..method.stages import Model, caption_videos, frame_choice
+from ..training.batches import epoch_order
 from ..training.diagnostics import signs_of
 from ..training.runs import (
     RunError, fingerprint, learned_from, load_run, open_run, read_log)
-from ..training.train import LEADER, epoch_order, takes_a_number, train
+from ..training.train import LEADER, takes_a_number, train
+from ..training.upgrade import fingerprints, upgraded
 from .scoring import decoding_name, row_path
 
 # %% auto #0
@@ -145,21 +147,22 @@ def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
 
 
 def differences(before: dict, now: dict) -> str:
-    """What a row was made from and what it should be made from, where the two differ; an earlier
-    row noted less."""
-    marks = ("corpus",) if "learned_from" in before else ("corpus", "vocabulary", "features")
+    "What a row was made from and what it should be made from, where the two differ."
+    known = before["learned_from"]
+    # an upgraded row knows its data by fingerprints alone
+    data = now["learned_from"] if "features" in known else fingerprints(now)
 
-    def facts(made):
+    def facts(made: dict, data: dict) -> dict:
         recipe = Recipe(**made["recipe"])
-        data = {name: made[name] for name in marks} | ({} if marks[1:] else made["learned_from"])
         return {
             "picker": recipe.label,
             "adapted": recipe.adapted,
             **settings_from(made["settings"]).flat(),
+            "corpus": made["corpus"],
             **data,
         }
 
-    before, now = facts(before), facts(now)
+    before, now = facts(before, known), facts(now, data)
     names = [name for name in now if before.get(name) != now[name]]
     listed = lambda facts: first_few(
         [facts[name] if name == "picker" else f"{name} {facts.get(name)}" for name in names]
@@ -223,8 +226,9 @@ def train_first(
 def check_former(
     path: Path, row: dict, folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
 ) -> None:
-    "Refuse a row of the first edition unless the folder of its run shows the same settings."
-    if (was := Recipe.read({"picker": str(row["picker"])}).label) != recipe.label:
+    """Raise an error for a row that does not say what it was made from, unless the folder of its
+    run shows the same settings."""
+    if (was := row["picker"]) != recipe.label:
         raise FileError(path, f"was made with {was}, and this table needs {recipe.label}")
     run, begun = (slug(name), recipe) if recipe.stages else stage_one(config, recipe)
     home = folder/f"seed-{config.training.seed}" / run
@@ -255,6 +259,10 @@ def find_row(
         or type(row.get("frames_used")) not in (int, float)
     ):
         raise FileError(path, "is not the file of a row")
+    try:
+        row = upgraded("row", row)
+    except PickNetError as reason:
+        raise FileError(path, str(reason)) from reason
     if "made_from" not in row:
         check_former(path, row, folder, corpus, config, name, recipe)
         return row
@@ -310,6 +318,7 @@ def train_row(
     else:
         model = load_run(first, corpus.device)[0]
     row = {
+        "version": VERSION,
         "row": name,
         "seed": seed,
         "picker": recipe.label,

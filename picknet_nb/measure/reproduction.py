@@ -20,12 +20,13 @@ from tqdm.auto import tqdm
 
 from ..core.files import FileError, PickNetError, data_folder, read_json, slug, write_whole
 from ..core.printing import printable
-from ..core.settings import Config, ConfigError, preset, settings_from
+from ..core.settings import Config, preset, settings_from
 from ..data.corpus import Corpus
 from ..method.recipes import ROWS, recipes
 from ..training.forecast import forecast, foresee_table, something_smaller
 from ..training.train import (
     check_changes, check_rows, open_data, present_scale, takes_a_number)
+from ..training.upgrade import upgraded
 from .experiments import (
     check_split, circumstances, find_row, frames_alike, shared_gpu, sit_down, train_rows)
 from .scoring import clip_scores, compare_rows, score_rows, scored_meanwhile
@@ -83,7 +84,8 @@ def earlier_rows(
 def result_of(corpus: Corpus, config: Config, rows: list[dict], **about) -> dict:
     """The content of a result file: circumstances, settings, comparisons, and every row without
     its captions."""
-    without = ("captions", "signature", "videos", "made_from")  # the settings are said once
+    # the settings are said once
+    without = ("captions", "signature", "videos", "made_from", "version")
     shared = {
         (row["seed"], row.get("stage_one", "supervision")): row["minutes_shared"] for row in rows
     }
@@ -106,12 +108,11 @@ def commands_of(folder: Path, config: Config, command: str) -> str:
     """What was typed for all the rows of a table: this command, after those that made the rows
     that were there."""
     before = read_json(path) if (path := folder/"results.json").exists() else {}
-    try:  # the first edition did not take what a clip is from the corpus
-        same = (
-            before.get("command")
-            and replace(settings_from(before.get("config", {})), clip=config.clip) == config
-        )
-    except ConfigError:
+    try:
+        # what a clip is, the corpus says
+        was = settings_from(upgraded("settings", before.get("config", {})))
+        same = before.get("command") and replace(was, clip=config.clip) == config
+    except PickNetError:
         same = False
     earlier = before["command"].split(" && ") if same else []
     return " && ".join(dict.fromkeys([*earlier, command]))

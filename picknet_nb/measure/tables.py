@@ -13,6 +13,7 @@ from typing import Any, Sequence
 
 import picknet_nb
 from ..core.files import FileError, data_folder, read_json
+from ..core.settings import FORMER_NAMES
 
 # %% auto #0
 __all__ = ['METRICS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
@@ -74,8 +75,7 @@ def load_results(
     return result
 
 # %% ../../nbs/measure/08_tables.ipynb #49e8d54d
-# "full" is what the first edition called "paper"
-_SCALES = {"paper": 0, "full": 0, "improved": 1, "laptop": 1, "small": 2, "smoke": 3}
+_SCALES = {"paper": 0, "improved": 1, "laptop": 1, "small": 2, "smoke": 3}
 
 
 def stored_results(
@@ -91,7 +91,7 @@ def stored_results(
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
             found.append(load_results(path, kind) | {"file": path.name})
-    size = lambda named: _SCALES.get(str(named), len(_SCALES))
+    size = lambda named: _SCALES.get(FORMER_NAMES.get(str(named), str(named)), len(_SCALES))
     same = lambda named: scale in (None, named) or size(scale) == size(named) < len(_SCALES)
     found = [
         result

@@ -5,8 +5,7 @@
 # %% ../../nbs/method/11_extras.ipynb #e86e9814
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,7 @@ from .rewards import cider_for
 from .stages import Supervision
 
 # %% auto #0
-__all__ = ['caption_weights', 'mention_shares', 'mention_loss', 'word_loss', 'ExtendedSupervision', 'varied', 'Shadow']
+__all__ = ['caption_weights', 'mention_shares', 'mention_loss', 'word_loss', 'ExtendedSupervision', 'varied']
 
 # %% ../../nbs/method/11_extras.ipynb #4d0ce17e
 @torch.no_grad()
@@ -161,36 +160,3 @@ def varied() -> Choice:
         return rank < count.long()
 
     return pick
-
-# %% ../../nbs/method/11_extras.ipynb #432fa29c
-class Shadow:
-    "A running average of a model's weights."
-
-    def __init__(self, model: nn.Module, decay: float):
-        self.model, self.decay = model, decay
-        self.average = self.copied()
-
-    def copied(self) -> list[Tensor]:
-        "The model's weights as they are now."
-        return [weight.detach().clone() for weight in self.model.parameters()]
-
-    def follow(self) -> None:
-        "Move a little towards the weights as they are now."
-        torch._foreach_lerp_(
-            self.average, [weight.detach() for weight in self.model.parameters()], 1 - self.decay
-        )
-
-    @torch.no_grad()
-    def put_on(self, weights: list[Tensor]) -> None:
-        "Copy these weights into the model."
-        torch._foreach_copy_(list(self.model.parameters()), weights)
-
-    @contextmanager
-    def worn(self) -> Iterator[nn.Module]:
-        "Inside this block the model has the averaged weights."
-        kept = self.copied()
-        self.put_on(self.average)
-        try:
-            yield self.model
-        finally:
-            self.put_on(kept)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..core.registry import Registry
 from ..core.settings import Config
 from .captioner import CAPTIONERS, Captioner
-from .pickers import Picker, make_picker, parse_label
+from .pickers import Picker, make_picker
 from .policy import Policy
 
 # %% auto #0
@@ -56,12 +56,6 @@ class Recipe:
         "The recipe as a run stores it, beside settings that hold its reward weights already."
         return replace(self, language=float(self.language != 0),
                        diversity=float(self.diversity != 0))
-
-    @classmethod
-    def read(cls, stored: dict) -> Recipe:
-        "A recipe from a file; the first edition wrote name and number of a picker as one."
-        name, number = parse_label(stored["picker"])
-        return cls(**{**stored, "picker": name, "picks": stored.get("picks", number)})
 
 # %% ../../nbs/method/10_recipes.ipynb #b88da857
 ROWS = Registry("row")  # of the table: how many frames the others get -> recipe

@@ -16,7 +16,7 @@ __all__ = ['Signs', 'signs_of', 'worries', 'at_rest', 'left_to_chance', 'typical
 # %% ../../nbs/training/06_diagnostics.ipynb #6b086c69
 @dataclass(frozen=True)
 class Signs:
-    "What can be seen of captions without knowing what they should have been."
+    "Four numbers of captions that need no references."
     clips: int
     distinct: int    # different sentences
     length: float    # words in a sentence, on average
@@ -35,9 +35,9 @@ class Signs:
 
 def signs_of(
     captions: Sequence[str],
-    max_words: int = 20,  # so many words, and no end
+    max_words: int = 20,  # a caption of this many words was cut off
 ) -> Signs:
-    "The signs of some captions."
+    "The four numbers of some captions."
     lengths, count = [len(caption.split()) for caption in captions], max(1, len(captions))
     return Signs(
         len(captions),
@@ -71,10 +71,10 @@ def worries(signs: Signs) -> list[str]:
 # %% ../../nbs/training/06_diagnostics.ipynb #f148c13b
 def at_rest(
     scores: Sequence[float],  # of the epochs of a stage, in order
-    epochs: int = 10,         # so many of them count as many
+    epochs: int = 10,         # how many of the last ones are compared
     least: float = 1e-4,      # smaller steps are none
 ) -> bool:
-    "Whether the last so many scores are all the same."
+    "Whether the last scores are all the same."
     last = scores[-epochs:]
     return len(last) == epochs and max(last) - min(last) < least
 
@@ -127,7 +127,7 @@ def seen(
     validation,
     corpus,
 ) -> dict:
-    """What a line of the log says of validation captions: their signs, and a few of them beside
+    """What a line of the log says of validation captions: four numbers, and a few of them beside
     what people said."""
     if (words := getattr(validation, "said", None)) is None:
         return {}

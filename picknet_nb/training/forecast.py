@@ -5,32 +5,28 @@
 # %% ../../nbs/training/09_forecast.ipynb #50113b68
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
-from typing import NamedTuple
 
 import torch
-from torch import Tensor, nn
 
 from ..core.processes import usable_cores
 from ..core.settings import PRESETS, ClipSettings, Config
 from ..data.backbones import Backbone
 from ..data.corpus import Corpus
 from ..data.extraction import part_path
-from ..data.text import PAD
 from ..data.video import VideoError, read_clip
-from ..method.extras import ExtendedSupervision
-from ..method.pickers import make_picker
 from ..method.recipes import Recipe, recipes
-from ..method.rewards import reward_for
-from ..method.stages import Adaptation, Model, Reinforcement, Validation, frame_choice
-from .train import Step, epoch_order
+from ..method.rewards import cider_for, reward_for
+from ..method.stages import Model
+from .batches import batches_of
+from .loop import Step
+from .train import StagePlan, build_stage, stages_of
 
 # %% auto #0
-__all__ = ['duration', 'foresee_extraction', 'Part', 'parts_of', 'seconds_of', 'foresee_training', 'foresee_table', 'forecast',
-           'something_smaller']
+__all__ = ['duration', 'foresee_extraction', 'seconds_of', 'foresee_training', 'foresee_table', 'forecast', 'something_smaller']
 
 # %% ../../nbs/training/09_forecast.ipynb #cfc58657
 def duration(seconds: float) -> str:
@@ -67,101 +63,33 @@ def foresee_extraction(
     return len(left) * sum(spent) / len(spent) if spent else 0.0
 
 # %% ../../nbs/training/09_forecast.ipynb #883a3a19
-class Part(NamedTuple):
-    "A stage, as far as its cost goes."
-    name: str
-    stage: nn.Module
-    trained: list[nn.Module]
-    items: Tensor            # what it passes over
-    epochs: int
-    validate: Callable
-    of_captions: bool = True  # or of videos
-
-
-def parts_of(
-    model: Model, corpus: Corpus, config: Config, recipe: Recipe, begun: bool
-) -> list[Part]:
-    "The stages of a run; one that begins with the weights of another has no first one."
-    training, captions, parts = config.training, corpus.pairs("train"), []
-    some = replace(corpus, splits={**corpus.splits, "train": corpus.splits["train"][:256]})
-    reward = reward_for(config.policy, some) if recipe.stages or training.word_epochs else None
-    every = frame_choice(make_picker("all"), corpus)
-    picker = (
-        make_picker("random", training.supervision_picks)
-        if training.supervision_picks
-        else make_picker("all")
-    )
-    taught = lambda **more: ExtendedSupervision(
-        model, corpus, config, frame_choice(picker, corpus), picker.most, **more
-    )
-    if not begun:
-        rows = [("supervision", taught(), training.supervision_epochs)]
-        if training.word_epochs:
-            rows.append(("words", taught(cider=reward.cider), training.word_epochs))
-        parts += [
-            Part(
-                name, stage, [model.captioner], captions, epochs, Validation(corpus, config, every)
-            )
-            for name, stage, epochs in rows
-        ]
-    own = (
-        Validation(corpus, config, frame_choice(recipe.make_picker(model.policy), corpus))
-        if recipe.stages
-        else None
-    )
-    if recipe.learns:
-        parts.append(
-            Part(
-                "reinforcement",
-                Reinforcement(model, corpus, config, reward),
-                [model.policy],
-                corpus.splits["train"],
-                training.reinforcement_epochs,
-                own,
-                of_captions=False,
-            )
-        )
-    if recipe.adapted:
-        stage = (
-            Adaptation(model, corpus, config, reward, ExtendedSupervision)
-            if recipe.learns
-            else taught()
-        )
-        parts.append(
-            Part(
-                "adaptation",
-                stage,
-                [model.captioner, *[model.policy] * recipe.learns],
-                captions,
-                training.adaptation_epochs,
-                own,
-            )
-        )
-    return [part for part in parts if part.epochs]
-
-# %% ../../nbs/training/09_forecast.ipynb #b3199f3d
-def seconds_of(part: Part, model: Model, corpus: Corpus, config: Config, steps: int = 3) -> float:
-    """What a part will take: so many steps are timed after a first one, spread over an epoch,
+def seconds_of(
+    plan: StagePlan, model: Model, corpus: Corpus, config: Config, steps: int = 3
+) -> float:
+    """What a stage will take: this many steps are timed after a first one, spread over an epoch,
     and one validation."""
-    # captions of one length go together, as in training
-    lengths = (corpus.words != PAD).sum(1) if part.of_captions else None
-    owner = corpus.caption_video
-    together = config.training.captions_together if part.of_captions else 1
-    batches = epoch_order(
-        part.items, config.training.batch_size, 0, owner=owner, together=together, lengths=lengths
-    )
-    step = Step(part.stage, part.trained, 1e-6, config)
-    part.stage.start_epoch(0)
-    step(batches[0])
+    some = replace(corpus, splits={**corpus.splits, "train": corpus.splits["train"][:256]})
+    reward = None if plan.picker else reward_for(config.policy, some)
+    cider = cider_for(config.policy, some) if plan.name == "words" else None
+    stage, validate = build_stage(plan, model, corpus, config, reward, cider)
+    step = Step(stage, plan.parts(model), 1e-6, config)
+    batches, places = batches_of(corpus, config.training, plan.name, seed=0)
+    stage.start_epoch(0)
+
+    def take(number: int) -> None:
+        stage.expect(places[number])
+        step(batches[number])
+
+    take(0)
     started = perf_counter()
     for number in range(1, steps + 1):
-        step(batches[number * len(batches) // (steps + 1)])
+        take(number * len(batches) // (steps + 1))
     each = (perf_counter() - started) / steps
     model.eval()
     started = perf_counter()
-    part.validate(model)
+    validate(model)
     model.train()
-    return part.epochs * (len(batches) * each + perf_counter() - started)
+    return plan.epochs * (len(batches) * each + perf_counter() - started)
 
 
 def foresee_training(
@@ -171,16 +99,18 @@ def foresee_training(
     begun: bool = False,  # whether stage one is there already
 ) -> dict[str, float]:  # seconds of each stage
     "How long a run will take on this machine; nothing that is trained later depends on it."
-    config, spent = replace(recipe.settings(config), clip=corpus.settings), {}
+    config = replace(recipe.settings(config), clip=corpus.settings)
     with torch.random.fork_rng(enabled=corpus.device.type == "cpu"):
         model = Model.for_corpus(config, corpus).train()
         model.policy.calibrate(
             corpus.glances[corpus.splits["train"][:64]],
             wanted=config.policy.first_max_picks / 2 + 1,
         )
-        for part in parts_of(model, corpus, config, recipe, begun):
-            spent[part.name] = seconds_of(part, model, corpus, config)
-    return spent
+        return {
+            plan.name: seconds_of(plan, model, corpus, config)
+            for plan in stages_of(recipe, config, begun)
+            if plan.epochs
+        }
 
 # %% ../../nbs/training/09_forecast.ipynb #d7465763
 # seconds for what a table takes besides training: processes that start, Java that scores
@@ -201,7 +131,15 @@ def foresee_table(
     try:
         first = sum(foresee_training(corpus, config, Recipe("all", adapted=False)).values())
         chosen = [recipes()[name] for name in rows]
-        kinds = [(recipe.stages, recipe.language > 0, recipe.architecture) for recipe in chosen]
+        kinds = [
+            (
+                recipe.stages,
+                recipe.language > 0,
+                recipe.architecture,
+                None if recipe.learns else recipe.make_picker().most,
+            )
+            for recipe in chosen
+        ]
         for kind, recipe in zip(kinds, chosen):
             if kind not in known:
                 known[kind] = sum(foresee_training(corpus, config, recipe, begun=True).values())

@@ -17,9 +17,8 @@ from pathlib import Path
 from torch import Tensor
 
 import picknet_nb
-from ..core.files import (
-    FileError, PickNetError, data_folder, read_json, read_text, write_whole)
-from ..core.settings import save_config
+from ..core.files import FileError, PickNetError, data_folder, read_text, write_whole
+from ..core.settings import VERSION, save_config
 from ..world.world import write_examples
 from ..method.recipes import Recipe, recipes
 from .runs import RunError, load_run, read_about, read_settings, save_weights
@@ -183,7 +182,7 @@ def export_model(
         raise RunError(out, "is not an empty folder: a model gets one of its own")
     model, config, vocabulary, about = load_run(run)
     weights, config = halved(model.state_dict(), run), config.changed(mention_weight=0.0)
-    noted = {name: about[name] for name in _OF_A_MODEL if name in about}
+    noted = {"version": VERSION} | {name: about[name] for name in _OF_A_MODEL if name in about}
     noted |= {
         "settings": config.flat(),
         "speech": vars(decoding),
@@ -233,7 +232,7 @@ def finished_runs(folders: Iterable[Path]) -> list[Path]:
 def has_both_rewards(run: Path) -> bool:
     "Whether a run is the paper's method, PickNet (V+L)."
     try:
-        return Recipe.read(read_json(run/"run.json")["recipe"]) == recipes()["PickNet (V+L)"]
+        return Recipe(**read_about(run)["recipe"]) == recipes()["PickNet (V+L)"]
     except (FileError, KeyError, TypeError, AttributeError):  # loading it will say what is wrong
         return False
 

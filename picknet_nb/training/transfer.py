@@ -126,7 +126,7 @@ class Start:
         }
 
     def told(self, corpus: Corpus) -> str:
-        "The same in a sentence."
+        "What it begins with, in a sentence."
         words = len(corpus.vocabulary)
         shared = sum(word in self.words.ids for word in corpus.vocabulary.words)
         return (
@@ -175,7 +175,7 @@ def read_start(
         was.clip.glance == corpus.settings.glance
         and about["glance_dims"] == corpus.glances.shape[-1]
     )
-    learned = Recipe.read({"picker": "learned", **about.get("recipe", {})}).learns
+    learned = Recipe(**about.get("recipe", {})).learns
     return Start(
         name, model.state_dict(), words, about.get("corpus", ""), alike and seen and learned
     )

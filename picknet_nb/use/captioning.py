@@ -504,7 +504,7 @@ def load_eye(
     folder: Path, model: Model, config: Config, details: dict, weights, device: str
 ) -> Eye:
     "The backbone, picker, threshold and glance that a run was trained with."
-    recipe = Recipe.read({"picker": "learned", **details.get("recipe", {})})
+    recipe = Recipe(**details.get("recipe", {}))
     side = round(details["glance_dims"] ** 0.5) if config.clip.glance == "grey" else 0
     picker = recipe.make_picker(model.policy, config.policy.threshold)
     return Eye(
