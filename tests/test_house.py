@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,68 @@ def test_a_module_lies_in_the_folder_of_its_notebook():
     for path in (ROOT/"nbs").glob("*/[!.]*.ipynb"):
         if found := re.search(r"#\| default_exp ([\w.]+)", path.read_text(encoding="utf-8")):
             assert found[1] == f"{path.parent.name}.{path.stem.split('_', 1)[1]}", path.name
+
+
+def modules_of_the_package() -> dict[str, ast.Module]:
+    "The syntax tree of every exported module, by its dotted name."
+    paths = sorted((ROOT/"picknet_nb").glob("*/[!_]*.py"))
+    return {f"{path.parent.name}.{path.stem}": ast.parse(path.read_text()) for path in paths}
+
+
+def imports_between() -> list[tuple[str, str, str]]:
+    "Who imports what from which module of the package, also inside of functions."
+    found = []
+    for name, tree in modules_of_the_package().items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Import):
+                names = [each.name for each in node.names if each.name.startswith("picknet_nb.")]
+                found += [(name, each.removeprefix("picknet_nb."), "") for each in names]
+            if isinstance(node, ast.ImportFrom):
+                above = ["picknet_nb", *name.split(".")][: 3 - node.level] if node.level else []
+                full = ".".join([*above, *filter(None, [node.module])])
+                if full.startswith("picknet_nb."):
+                    source = full.removeprefix("picknet_nb.")
+                    found += [(name, source, each.name) for each in node.names]
+    return found
+
+
+def test_a_subpackage_imports_only_from_those_before_it():
+    "And `use` and `measure` do not know each other."
+    arrows = {(name.split(".")[0], source.split(".")[0]) for name, source, _ in imports_between()}
+    assert {folder for arrow in arrows for folder in arrow} == set(SUBPACKAGES)
+    order = {folder: place for place, folder in enumerate(SUBPACKAGES)}
+    assert not [arrow for arrow in arrows if order[arrow[1]] > order[arrow[0]]]
+    assert not arrows & {("measure", "use"), ("use", "measure")}
+
+
+def test_private_names_stay_in_their_module():
+    assert not [each for each in imports_between() if each[2].startswith("_")]
+
+
+def test_a_base_class_has_two_children_or_a_use_of_its_own():
+    """A class that is nothing but the base of exactly one other is that class, cut in two. Where
+    there is a reason for it, a comment above the class says so after `# base class:`."""
+    children, used, excused = Counter(), Counter(), set()
+    for name, tree in modules_of_the_package().items():
+        lines = (ROOT/"picknet_nb"/f"{name.replace('.', '/')}.py").read_text().split("\n")
+        classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+        for node in classes:
+            first = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            registered = any(".add(" in ast.unparse(each) for each in node.decorator_list)
+            said = any("# base class:" in line for line in lines[max(0, first - 4) : first - 1])
+            if registered or said:
+                excused.add(node.name)
+            children.update(ast.unparse(base).rpartition(".")[2] for base in node.bases)
+        as_bases = {id(base) for node in classes for base in node.bases}
+        used.update(
+            getattr(node, "id", None) or node.attr
+            for node in ast.walk(tree)
+            if isinstance(node, (ast.Name, ast.Attribute)) and id(node) not in as_bases
+        )
+    names = {node.name for tree in modules_of_the_package().values()
+             for node in ast.walk(tree) if isinstance(node, ast.ClassDef)}
+    alone = [name for name in sorted(names - excused) if children[name] == 1 and not used[name]]
+    assert not alone, f"melt these into their only child, or say why not: {alone}"
 
 
 def test_no_line_is_longer_than_a_hundred_characters():
