@@ -12,6 +12,7 @@ import inspect
 import pickle
 from collections.abc import Callable, Sequence
 from functools import cache, partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 
@@ -94,6 +95,7 @@ def load_cnn(
     | None = None,  # the quicker form, where there is one; None: on the devices that gain by it
 ) -> CNN:
     "A frozen CNN by name, ready to be called."
+    import_module("picknet_nb.clip")  # it stands behind this module, and registers its name
     device, (family, _, variant) = torch.device(device), name.partition(":")
     make = CNNS.find(family)
     if variant and "variant" not in inspect.signature(make).parameters:
