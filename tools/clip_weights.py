@@ -17,7 +17,7 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor
 
-from picknet_nb.clip import timm_names
+from picknet_nb.clip import from_hugging_face
 
 
 def dequantised(path) -> dict[str, Tensor]:  # by Hugging Face's names
@@ -45,7 +45,7 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the .safetensors file to write")
     given = parser.parse_args()
     weights = {name: weight.half().contiguous()
-               for name, weight in timm_names(dequantised(given.onnx)).items()}
+               for name, weight in from_hugging_face(dequantised(given.onnx)).items()}
     safetensors.torch.save_file(weights, given.out)
     print(f"{given.out}: {len(weights)} tensors, {given.out.stat().st_size / 1e6:.0f} MB")
 
