@@ -302,9 +302,9 @@ def fetch_clip(pin: Pin | None = None, folder: Path | None = None) -> Path:
         file.unlink()
     return folder/KEPT
 
-# %% ../nbs/04_clip.ipynb #ae98919c
+# %% ../nbs/04_clip.ipynb #80dfbdd2
 MEAN, STD = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)  # OpenAI's
-TIMM = "vit_base_patch16_clip_quickgelu_224.openai"  # the entry without quickgelu is another network
+TIMM = "vit_base_patch16_clip_quickgelu_224.openai"  # without quickgelu: another network
 
 
 def known_as(net: ClipVision) -> str:

@@ -38,7 +38,8 @@ def as_openai(state: dict) -> dict:
     named = {"visual.proj": torch.randn(16, 4), "transformer.resblocks.0.ln_1.bias": torch.ones(3),
              "positional_embedding": torch.ones(2, 3)}
     for name, weight in state.items():
-        for ours, (_, theirs) in clip._PARTS.items(): name = name.replace(f".{ours}.", f".{theirs}.")
+        for ours, (_, theirs) in clip._PARTS.items():
+            name = name.replace(f".{ours}.", f".{theirs}.")
         if name.startswith("norm."): name = name.replace("norm.", "ln_post.")
         name = (name.replace("norm_pre", "ln_pre").replace("attn.qkv.", "attn.in_proj_")
                 .replace("blocks.", "transformer.resblocks.").replace("patch_embed.proj", "conv1"))
@@ -111,7 +112,8 @@ def test_a_download_is_checked_converted_and_kept(small, published, tower, monke
         monkeypatch.setenv("PICKNET_CLIP_ADDRESS", hub.address)
         cnn = load_cnn("clip-vit-b16")
     assert hub.asked == [(f"/models/{pin.sha256}/ViT-B-16.pt", 0)]
-    assert [path.name for path in clip.cache_folder().iterdir() if path.name[0] != "."] == [clip.KEPT]
+    kept = [path.name for path in clip.cache_folder().iterdir() if path.name[0] != "."]
+    assert kept == [clip.KEPT]
     assert_close(cnn.body.net.pos_embed, tower.pos_embed.half().float())
     again = load_cnn("clip-vit-b16")  # without a server
     frames = torch.randint(0, 256, (3, 3, 50, 60), dtype=torch.uint8)
@@ -141,9 +143,9 @@ def test_the_wrong_file_is_rejected(small, published, tmp_path):
 def test_without_a_network_one_sentence_says_what_to_do(small, published, monkeypatch):
     monkeypatch.setattr(clip, "OPENAI", published[1])
     monkeypatch.setattr(clip, "find_spec", lambda name: None)  # nor timm
-    with pytest.raises(WeightsError, match="once online, or bring ViT-B-16.pt .* --weights") as said:
+    with pytest.raises(WeightsError, match="once online, or bring ViT-B-16.pt .* --weights") as one:
         load_cnn("clip-vit-b16")
-    assert "\n" not in str(said.value)
+    assert "\n" not in str(one.value)
 
 
 def test_a_file_brought_to_the_cache_is_used(small, published, monkeypatch):
@@ -188,7 +190,8 @@ def test_timm_has_the_same_network():
                           if not name.startswith("head.")})
     with torch.no_grad():
         assert_close(ours.norm(ours.tokens(images)), theirs.forward_features(images))
-        other = timm.create_model("vit_base_patch16_clip_224", pretrained=False, depth=2).eval()
+        trap = "vit_base_patch16_clip_224.openai"
+        other = timm.create_model(trap, pretrained=False, depth=2).eval()
         other.load_state_dict(theirs.state_dict())  # the trap: it loads, and is another network
         gap = other.forward_features(images) - theirs.forward_features(images)
     assert gap.abs().max() > 1e-4
