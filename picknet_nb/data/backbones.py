@@ -27,7 +27,7 @@ from .glance import resize
 # %% auto #0
 __all__ = ['BACKBONES', 'RESNETS', 'HAS_ONEDNN', 'Backbone', 'load_backbone', 'WeightsError', 'read_weights', 'weights_origin',
            'fit_weights', 'random_network', 'empty_network', 'Normalised', 'ResNet', 'Folded', 'FoldedBlock',
-           'FastResNet']
+           'FastResNet', 'timm_with', 'fetch_timm']
 
 # %% ../../nbs/data/04_backbones.ipynb #10433aa2
 class Backbone(nn.Module):
@@ -385,7 +385,7 @@ for _name in (*RESNETS, *(f"{kind}-v1" for kind in RESNETS[1:])):
     BACKBONES.add(_name)(partial(_resnet, _name))
 
 # %% ../../nbs/data/04_backbones.ipynb #2a08ae26
-def _timm_with(variant: str):
+def timm_with(variant: str):
     "timm, if it is installed and has this network; else a sentence that says what to do."
     try:
         import timm
@@ -405,7 +405,7 @@ def _timm_with(variant: str):
     return timm
 
 # %% ../../nbs/data/04_backbones.ipynb #cbe7d793
-def _fetch_timm(make: Callable[..., nn.Module], variant: str) -> tuple[nn.Module, str]:
+def fetch_timm(make: Callable[..., nn.Module], variant: str) -> tuple[nn.Module, str]:
     """A network of timm with its own weights, from its cache or from the net, and what they are
     called."""
     try:
@@ -424,10 +424,10 @@ def _fetch_timm(make: Callable[..., nn.Module], variant: str) -> tuple[nn.Module
 @BACKBONES.add("timm")
 def _timm(weights=None, variant: str = "") -> Backbone:
     "A network of timm up to the vector that its classifier would get."
-    timm = _timm_with(variant)
+    timm = timm_with(variant)
     make = partial(timm.create_model, variant, num_classes=0)
     net, origin = (
-        _fetch_timm(make, variant)
+        fetch_timm(make, variant)
         if weights is None
         else (random_network(partial(make, pretrained=False)), "random, seed 0")
     )
@@ -442,5 +442,6 @@ def _timm(weights=None, variant: str = "") -> Backbone:
     return Backbone(f"timm:{variant}", body, dims, side, origin, batch=32, batch_on_cuda=128)
 
 # %% ../../nbs/data/04_backbones.ipynb #3c21d552
+import picknet_nb.data.clip
 import picknet_nb.data.efficientnet
 import picknet_nb.data.tiny
