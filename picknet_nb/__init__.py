@@ -1,12 +1,14 @@
 __version__ = "0.2.0"
 _HOMES = {  # where each public name is defined; it is imported when it is first asked for
     "interface.python": ("caption", "load", "prepare", "train", "evaluate", "reproduce"),
-    "method.captioner": ("CAPTIONERS",),
+    "method.captioner": ("CAPTIONERS", "Captioner"),
     "method.pickers": ("PICKERS",),
-    "method.rewards": ("REWARDS",),
-    "method.stages": ("ROWS",),
-    "data.backbones": ("BACKBONES",),
+    "method.rewards": ("REWARDS", "reward_from"),
+    "method.recipes": ("ROWS", "Recipe"),
+    "data.backbones": ("BACKBONES", "Backbone"),
     "data.datasets": ("DATASETS",),
+    "core.settings": ("setting",),
+    "core.files": ("PickNetError",),
 }
 __all__ = [name for names in _HOMES.values() for name in names]
 
