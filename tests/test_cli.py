@@ -26,7 +26,7 @@ from picknet_nb.world import world
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.stages import ROWS
-from picknet_nb.training import loop as training
+from picknet_nb.training import loop, train as training
 from picknet_nb.training.checkpoints import save_checkpoint
 from picknet_nb.use import captioning, drawing
 from picknet_nb.use.captioning import example_run, find_run
@@ -207,7 +207,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
 
 def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
     "Two epochs of twenty are done when somebody has seen enough."
-    run, epoch = tmp_path/"run", training.run_epoch
+    run, epoch = tmp_path/"run", loop.run_epoch
 
     def until_seen(trainer, *others):
         if trainer.progress.epoch == 2:
@@ -215,12 +215,12 @@ def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
         epoch(trainer, *others)
         save_checkpoint(trainer, others[0])
 
-    monkeypatch.setattr(training, "run_epoch", until_seen)
+    monkeypatch.setattr(loop, "run_epoch", until_seen)
     words = [run, "--data", noise, "--scale", "smoke", *QUICK, "--set", "supervision_epochs=20"]
     assert picknet("train", *words)[0] == 130 and "supervision, 2 epochs done" in str(
         cli.unfinished_runs([tmp_path])
     )
-    monkeypatch.setattr(training, "run_epoch", epoch)
+    monkeypatch.setattr(loop, "run_epoch", epoch)
     assert "supervision has gone on for 2 epochs" in refused(
         "train", run, "--resume", "--set", "supervision_epochs=1"
     )
