@@ -19,21 +19,27 @@ from conftest import noise_corpus
 from toys import film, invoked
 
 from picknet_nb.core import printing as terminal
-from picknet_nb.core.files import PickNetError, write_whole
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import write_whole
 from picknet_nb.core.registry import USED
 from picknet_nb.core.settings import explanations
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.world import world
+from picknet_nb.interface import main as cli
+from picknet_nb.interface import python
+from picknet_nb.interface.prepare import settings_of
+from picknet_nb.measure import reproduction
+from picknet_nb.measure import tables as analysis
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.recipes import ROWS
-from picknet_nb.training import loop as training
+from picknet_nb.training import loop
+from picknet_nb.training import train as training
 from picknet_nb.training.checkpoints import save_checkpoint
-from picknet_nb.training.models import example_run, find_run
-from picknet_nb.use import captioning, drawing
-from picknet_nb.measure import reproduction, tables as analysis
-from picknet_nb.interface import main as cli, python
-from picknet_nb.interface.prepare import settings_of
+from picknet_nb.training.models import example_run
+from picknet_nb.training.models import find_run
+from picknet_nb.use import captioning
+from picknet_nb.use import drawing
+from picknet_nb.world import world
 
 QUICK = [
     each
@@ -209,7 +215,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
 
 def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
     "Two epochs of twenty are done when somebody has seen enough."
-    run, epoch = tmp_path/"run", training.run_epoch
+    run, epoch = tmp_path/"run", loop.run_epoch
 
     def until_seen(trainer, *others):
         if trainer.progress.epoch == 2:
@@ -217,12 +223,12 @@ def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
         epoch(trainer, *others)
         save_checkpoint(trainer, others[0])
 
-    monkeypatch.setattr(training, "run_epoch", until_seen)
+    monkeypatch.setattr(loop, "run_epoch", until_seen)
     words = [run, "--data", noise, "--scale", "smoke", *QUICK, "--set", "supervision_epochs=20"]
     assert picknet("train", *words)[0] == 130 and "supervision, 2 epochs done" in str(
         cli.unfinished_runs([tmp_path])
     )
-    monkeypatch.setattr(training, "run_epoch", epoch)
+    monkeypatch.setattr(loop, "run_epoch", epoch)
     assert "supervision has gone on for 2 epochs" in refused(
         "train", run, "--resume", "--set", "supervision_epochs=1"
     )
