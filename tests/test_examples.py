@@ -25,7 +25,7 @@ from picknet_nb.data.video import read_clip
 from picknet_nb.world import world
 from picknet_nb.method import recipes
 from picknet_nb.training import train as training
-from picknet_nb.use import captioning, page as explorer, streams as streaming
+from picknet_nb.use import captioning, server, streams as streaming
 from picknet_nb.measure import (
     comparison as compared, experiments, frontier, metrics, reproduction, tables as analysis)
 from picknet_nb.interface import main as cli, python
@@ -203,7 +203,7 @@ def quick(desk, monkeypatch):
         ],
     )  # Java takes seconds
     monkeypatch.setattr(
-        explorer, "make_server", lambda: SimpleNamespace(launch_instance=lambda *_, **__: None)
+        server, "make_server", lambda: SimpleNamespace(launch_instance=lambda *_, **__: None)
     )
     monkeypatch.setattr(
         "subprocess.run", lambda words, **_: SimpleNamespace(returncode=0, stdout="", words=words)

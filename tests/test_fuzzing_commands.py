@@ -27,7 +27,7 @@ from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.data.video import Clip
 from picknet_nb.method.recipes import recipes
-from picknet_nb.training import train as training
+from picknet_nb.training import loop
 from picknet_nb.training.train import open_data, train
 from picknet_nb.use.captioning import Caption
 from picknet_nb.use.drawing import render, save_strip
@@ -203,7 +203,7 @@ class Toy:
         )
         learn("run")
         self.weights = (self.run/"weights.safetensors").read_bytes()
-        save = training.save_checkpoint
+        save = loop.save_checkpoint
         for name, checkpoints in (("early", 2), ("late", 11)):  # of supervision, and of adaptation
             written = []
 
@@ -213,12 +213,12 @@ class Toy:
                 if len(written) == checkpoints:
                     raise KeyboardInterrupt
 
-            training.save_checkpoint = save_some
+            loop.save_checkpoint = save_some
             try:
                 with pytest.raises(KeyboardInterrupt):
                     learn(name)
             finally:
-                training.save_checkpoint = save
+                loop.save_checkpoint = save
 
 
 @pytest.fixture(scope="module")

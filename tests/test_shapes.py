@@ -283,7 +283,7 @@ def test_what_pickers_see():
 
 
 def test_the_notebook_of_the_method_knows_nothing_of_machinery():
-    source = (ROOT/"picknet_nb"/"shapes.py").read_text()
+    source = (ROOT/"picknet_nb"/"world"/"shapes.py").read_text()
     assert not [
         name
         for name in (

@@ -22,7 +22,7 @@ from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARD_WEIGHTS, Earned, cider_for, reward_for
 from picknet_nb.method.stages import (
     Adaptation, Environment, Model, Reinforcement, Supervision, feedback_at, frame_choice)
-from picknet_nb.training import loop as training
+from picknet_nb.training import loop as training, train as trained
 from picknet_nb.training.batches import TrainingError
 from picknet_nb.training.runs import RunError, read_about, read_recipe, read_settings
 from picknet_nb.training.train import build_stage, stages_of, train
@@ -451,12 +451,9 @@ import sys; sys.path.insert(0, sys.argv[2])
 import torch; torch.set_num_threads(1)
 from conftest import Ranks, noise_corpus
 from picknet_nb.core.settings import preset
+from picknet_nb.core.processes import joined, rank_and_world
 from picknet_nb.method.recipes import recipes
-from picknet_nb.training.train import joined, train
-from picknet_nb.method.recipes import recipes
-from picknet_nb.core.processes import joined
 from picknet_nb.training.train import train
-from picknet_nb.core.processes import rank_and_world
 config = preset("smoke", hidden=16, word_embedding=16, feature_embedding=16, policy_hidden=16,
                 supervision_epochs=2, word_epochs=1, reinforcement_epochs=2, adaptation_epochs=2,
                 average_weights=0.5, clock=True, mention_weight=0.5)
@@ -595,9 +592,15 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
 def test_a_run_with_half_a_reward_weight_goes_on_as_it_was_begun(corpus, tmp_path, monkeypatch):
     recipe, brief = Recipe(language=0.5, diversity=2.0), preset("smoke", adaptation_epochs=1)
     whole = train(tmp_path/"whole", corpus, brief, recipe, bars=False)
-    folder = tmp_path/"stopped"
+    folder, train_stage = tmp_path/"stopped", trained.train_stage
+
+    def stop_before_adaptation(trainer, plan, *rest):
+        if plan.name == "adaptation":
+            raise KeyboardInterrupt
+        return train_stage(trainer, plan, *rest)
+
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(training, "adapt", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(trained, "train_stage", stop_before_adaptation)
         train(folder, corpus, brief, recipe, bars=False)
     # as the command goes on, which knows the folder alone, and as a script does
     stored = read_settings(folder), read_recipe(folder/"run.json", read_about(folder)["recipe"])
