@@ -24,10 +24,9 @@ from picknet_nb.data import backbones as cnn, datasets
 from picknet_nb.data.video import read_clip
 from picknet_nb.world import world
 from picknet_nb.method import recipes
-from picknet_nb.training import train as training
-from picknet_nb.use import captioning, server, streams as streaming
-from picknet_nb.measure import (
-    comparison as compared, experiments, frontier, metrics, reproduction, tables as analysis)
+from picknet_nb.training import models, train as training
+from picknet_nb.use import server, streams as streaming
+from picknet_nb.measure import comparison as compared, experiments, frontier, metrics, reproduction
 from picknet_nb.interface import main as cli, python
 
 QUICK = dict(
@@ -178,7 +177,7 @@ def quick(desk, monkeypatch):
             usual.changed(**QUICK, **({"word_epochs": 1} if usual.training.word_epochs else {})),
         )
     monkeypatch.setattr(world, "SCALES", dict.fromkeys(world.SCALES, (8, 4, 4)))
-    for module in (files, training, captioning, analysis, reproduction, compared, frontier):
+    for module in (files, training, models, reproduction, compared, frontier):
         monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
     kept = {name: recipes.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
     for name in set(recipes.ROWS) - set(kept):

@@ -167,8 +167,8 @@ def test_many_captions_are_quick():
 
 def test_without_nltk_simple_captions_still_work_and_others_say_what_to_install():
     script = (
-        "import sys\nsys.modules['nltk'] = None\nfrom picknet_nb import files, "
-        "text\nprint(text.tokenize('A dog runs.'))\n"
+        "import sys\nsys.modules['nltk'] = None\nfrom picknet_nb.core import files\n"
+        "from picknet_nb.data import text\nprint(text.tokenize('A dog runs.'))\n"
         "try: text.tokenize(\"It's a dog\")\nexcept files.PickNetError as error: print(error)"
     )
     said = subprocess.run(

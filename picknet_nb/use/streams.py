@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from ..core.files import PickNetError
 from ..core.processes import can_fork
 from ..data.video import VideoError, stream_frames
-from ..method.captioner import without_dropout
+from ..method.captioner import as_captioner, without_dropout
 from ..method.encoder import pick_frames
 from .captioning import Eye, VideoCaptioner, Voice
 
@@ -39,10 +39,9 @@ class Memory:
         captioner: nn.Module,
         window: int = 0,  # picked frames that are remembered; 0: all, or 64 where it cannot grow
     ):
-        self.captioner, self.grown = captioner, None
-        self.recent = (
-            None if captioner.grow and not window else deque(maxlen=window or 64)
-        )
+        self.captioner, self.grown = as_captioner(captioner), None
+        grows = self.captioner.grow and not window
+        self.recent = None if grows else deque(maxlen=window or 64)
 
     @torch.no_grad()
     def add(self, feature: Tensor, place: int):
