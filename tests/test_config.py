@@ -1,6 +1,5 @@
 "Settings and files: what is refused, what older files may hold, what a lock says and does."
 import errno
-import json
 import os
 import subprocess
 import sys

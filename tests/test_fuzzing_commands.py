@@ -1191,7 +1191,7 @@ def run_that_claims(toy: Toy, folder: Path, **claims) -> Path:
     config, about = (
         json.loads((folder / name).read_text()) for name in ("config.json", "run.json")
     )
-    for group in config.values():
+    for group in (part for part in config.values() if isinstance(part, dict)):
         group |= {name: value for name, value in claims.items() if name in group}
     about["settings"] = about.get("settings", {}) | claims
     about |= {name: value for name, value in claims.items() if name in about}

@@ -242,6 +242,16 @@ def test_a_base_class_has_two_children_or_a_use_of_its_own():
     assert not alone, f"melt these into their only child, or say why not: {alone}"
 
 
+def test_every_listed_fault_still_applies_and_names_its_test():
+    "`make mutants` puts these faults in, one at a time; code that changes takes its fault along."
+    about = importlib.util.spec_from_file_location("mutants", ROOT/"tools"/"mutants.py")
+    mutants = importlib.util.module_from_spec(about)
+    about.loader.exec_module(mutants)
+    for fault in mutants.FAULTS:
+        file, _, name = fault.test.partition("::")
+        assert fault.broken() and f"def {name}" in (ROOT/"tests"/file).read_text(), fault.what
+
+
 def test_no_line_is_longer_than_a_hundred_characters():
     "In everything that somebody wrote: nbdev wraps the lists of names that it exports at 120."
     folders = ("picknet_nb", "tests", "tools", "benchmarks")

@@ -1,10 +1,11 @@
-"""Would the tests notice? Put one fault after the other into a copy of the package, and say which
-test catches it.
+"""Would the tests notice? Put one fault after the other into a copy of the package, and run the
+test that should catch it.
 
 usage: python tools/mutants.py [words of a fault's name ...]
-To add a fault, add a line to FAULTS: what it is, the module, the code as it stands, and the code
-with the fault.
+To add a fault, add a line to FAULTS: what it is, the module, the code as it is, the code with the
+fault, and the test that catches it. `make test` checks that every line still applies.
 """
+import os
 import re
 import shutil
 import subprocess
@@ -23,220 +24,164 @@ class Fault(NamedTuple):
     module: str
     code: str    # occurs once in the module
     wrong: str
+    test: str    # the name of the test that catches it, as file::test
+
+    def broken(self) -> str:
+        "The module with the fault; code that has changed since is an error that names the fault."
+        code = (ROOT/"picknet_nb"/f"{self.module.replace('.', '/')}.py").read_text()
+        if (count := code.count(self.code)) != 1:
+            raise SystemExit(
+                f"{self.what}: its code occurs {count} times in {self.module}; "
+                "see FAULTS in tools/mutants.py"
+            )
+        return code.replace(self.code, self.wrong)
 
 
 FAULTS = [
-    Fault(
-        "entropy is punished instead of rewarded",
-        "stages",
-        "- settings.entropy_weight * tried.entropy",
-        "+ settings.entropy_weight * tried.entropy",
-    ),
-    Fault(
-        "the self-critical baseline is a sampled reward",
-        "stages",
-        "baseline = totals[-1] if settings",
-        "baseline = totals[0] if settings",
-    ),
-    Fault(
-        "scheduled sampling is always off",
-        "stages",
-        "return min(training.feedback_most, training.feedback_step * (epoch // "
-        "training.feedback_every))",
-        "return 0.0",
-    ),
-    Fault(
-        "the pick limit restarts in stage three",
-        "stages",
-        "start_epoch(self.config.policy.shrink_epochs + epoch)",
-        "start_epoch(epoch)",
-    ),
-    Fault(
-        "stage three is trained on greedy picks",
-        "stages",
-        "self.beside, self.read = tried.sampled[0],",
-        "self.beside, self.read = tried.greedy,",
-    ),
-    Fault(
-        "supervision_picks is ignored",
-        "training",
-        'if settings.supervision_picks else all_frames',
-        'if False else all_frames',
-    ),
-    Fault(
-        "policy_start is ignored",
-        "training",
-        "wanted=wanted, start=config.policy.policy_start)",
-        "wanted=wanted)",
-    ),
-    Fault(
-        "word_weight is ignored",
-        "extras",
-        "(1 - training.word_weight) * loss + training.word_weight * spoken",
-        "0.1 * loss + 0.9 * spoken",
-    ),
-    Fault(
-        "stage three has the learning rate of stage one",
-        "training",
-        "parts, config.training.adaptation_rate,",
-        "parts, config.training.supervision_rate,",
-    ),
-    Fault(
-        "weights are averaged in stage two",
-        "training",
-        'average_weights and name != "reinforcement"',
-        "average_weights",
-    ),
-    Fault(
-        "the baseline of the others holds the sample itself",
-        "reinforce",
-        "(rewards.sum(0) - rewards) / (len(rewards) - 1)",
-        "rewards.mean(0).expand_as(rewards)",
-    ),
-    Fault(
-        "the policy gradient climbs away from reward",
-        "reinforce",
-        "return -((reward - baseline)",
-        "return ((reward - baseline)",
-    ),
-    Fault(
-        "feedback begins again in stage three",
-        "stages",
-        "self.given_picks, most, epochs)",
-        "self.given_picks, most, 0)",
-    ),
-    Fault(
-        "rewards are remembered after the captioner has learned",
-        "stages",
-        "if weights != self.weights or len",
-        "if len",
-    ),
-    Fault(
-        "consensus is ignored",
-        "extras",
-        "return None if self.weights is None else self.weights[captions]",
-        "return None",
-    ),
-    Fault(
-        "the diversity weight is ignored",
-        "rewards",
-        "+ settings.diversity_weight * diversity",
-        "+ diversity",
-    ),
-    Fault(
-        "the threshold is ignored in validation",
-        "training",
-        "threshold=trainer.config.policy.threshold)",
-        "threshold=0.5)",
-    ),
-    Fault(
-        "gradients are not exchanged between processes",
-        "training",
-        "    torch.distributed.all_reduce(flat)\n    flat /= world\n",
-        "",
-    ),
-    Fault(
-        "the first frame need not be picked",
-        "pickers",
-        "return picks | (torch.arange(picks.shape[1], device=picks.device) == 0)",
-        "return picks",
-    ),
-    Fault(
-        "a beam forgets whose state it continues",
-        "captioner",
-        "state = mapped(lambda each: each[(first + parent).flatten()], state)",
-        "state = state",
-    ),
-    Fault(
-        "padding is learned from",
-        "fast",
-        "return torch.where(words == PAD, 0, loss), total",
-        "return loss, total",
-    ),
-]
-TESTS = [
-    "test_stages.py",
-    "test_reinforce.py",
-    "test_pickers.py",
-    "test_captioner.py",
-    "test_rewards.py",
-    "test_training.py",
+    Fault("entropy is punished instead of rewarded", "method.stages",
+          "- settings.entropy_weight * tried.entropy", "+ settings.entropy_weight * tried.entropy",
+          "test_stages.py::test_an_entropy_reward_makes_the_policy_less_certain"),
+    Fault("the self-critical baseline is a sampled reward", "method.stages",
+          "baseline = totals[-1] if settings", "baseline = totals[0] if settings",
+          "test_stages.py::test_the_self_critical_baseline_is_the_reward_of_the_greedy_picks"),
+    Fault("scheduled sampling is always off", "method.stages",
+          "return min(training.feedback_most,", "return 0.0 * min(training.feedback_most,",
+          "test_stages.py::test_scheduled_sampling_grows_as_the_settings_say"),
+    Fault("the pick limit restarts in stage three", "method.stages",
+          "start_epoch(self.config.policy.shrink_epochs + epoch)", "start_epoch(epoch)",
+          "test_stages.py::test_stage_three_keeps_the_limit_that_stage_two_ended_with"),
+    Fault("stage three is trained on greedy picks", "method.stages",
+          "self.sampled, self.beside, self.kept = tried.sampled[0],",
+          "self.sampled, self.beside, self.kept = tried.greedy,",
+          "test_stages.py::test_stage_three_teaches_the_captioner_on_sampled_picks"),
+    Fault("feedback begins again in stage three", "method.stages",
+          "self.given_picks, most, epochs)", "self.given_picks, most, 0)",
+          "test_stages.py::test_stage_three_goes_on_with_the_feedback_that_stage_one_ended_with"),
+    Fault("rewards are remembered after the captioner has learned", "method.stages",
+          "if weights != self.weights or len", "if len",
+          "test_stages.py::test_only_picks_that_are_new_and_within_the_limits_are_captioned"),
+    Fault("supervision_picks is ignored", "training.train",
+          "make_picker(\"random\", few) if few else every", "every",
+          "test_stages.py::test_stage_one_sees_as_many_random_frames_as_the_settings_say"),
+    Fault("policy_start is ignored", "training.train",
+          ", start=config.policy.policy_start)", ")",
+          "test_stages.py::test_the_policy_starts_as_the_settings_say"),
+    Fault("word_weight is ignored", "method.extras",
+          "(1 - training.word_weight) * loss + training.word_weight * spoken",
+          "0.1 * loss + 0.9 * spoken",
+          "test_stages.py::test_rewarded_words_have_the_share_that_the_settings_say"),
+    Fault("stage three has the learning rate of stage one", "training.train",
+          "\"adaptation\", own, own, training.adaptation_rate,",
+          "\"adaptation\", own, own, training.supervision_rate,",
+          "test_stages.py::test_each_stage_learns_at_its_own_rate"),
+    Fault("weights are averaged in stage two", "training.loop",
+          "training.average_weights and name != \"reinforcement\"", "training.average_weights",
+          "test_stages.py::test_the_policy_is_not_averaged_in_stage_two"),
+    Fault("consensus is ignored", "method.extras",
+          "return None if self.weights is None else self.weights[captions]", "return None",
+          "test_stages.py::test_consensus_and_label_smoothing_reach_the_loss"),
+    Fault("the threshold is ignored in validation", "training.train",
+          "threshold=config.policy.threshold", "threshold=0.5",
+          "test_stages.py::test_validation_uses_the_threshold"),
+    Fault("gradients are not exchanged between processes", "core.processes",
+          "    torch.distributed.all_reduce(flat)\n    flat /= world\n", "",
+          "test_stages.py::"
+          "test_two_processes_with_half_of_a_batch_each_make_the_step_of_the_whole_batch"),
+    Fault("the baseline of the others holds the sample itself", "method.reinforce",
+          "(rewards.sum(0) - rewards) / (len(rewards) - 1)", "rewards.mean(0).expand_as(rewards)",
+          "test_reinforce.py::test_others"),
+    Fault("the policy gradient climbs away from reward", "method.reinforce",
+          "return -((reward - baseline)", "return ((reward - baseline)",
+          "test_reinforce.py::test_average_of_samples_is_the_exact_gradient"),
+    Fault("the diversity weight is ignored", "method.rewards",
+          "+ settings.diversity_weight * diversity", "+ diversity",
+          "test_rewards.py::test_total_is_the_weighted_sum_or_the_penalty"),
+    Fault("the first frame need not be picked", "method.pickers",
+          "return picks | (torch.arange(picks.shape[1], device=picks.device) == 0)",
+          "return picks", "test_pickers.py::test_a_picker_of_ones_own_keeps_the_rules"),
+    Fault("a beam forgets whose state it continues", "method.captioner",
+          "state = mapped(lambda each: each[(first + parent).flatten()], state)", "state = state",
+          "test_captioner.py::test_the_scores_of_a_beam_are_those_of_its_words"),
+    Fault("padding is learned from", "method.recurrence",
+          "return torch.where(words == PAD, 0, loss), total", "return loss, total",
+          "test_properties.py"),
+    Fault("MS-RNN pays for the divergence the wrong way round", "systems.ms_rnn",
+          "divergence(latents.posterior, latents.prior)",
+          "divergence(latents.prior, latents.posterior)", "test_committees.py::"
+          "test_ms_rnn_pays_for_the_divergence_of_the_posterior_from_the_prior"),
+    Fault("Aalto's evaluator teaches the members", "systems.aalto",
+          "videos = torch.cat([each.video for each in memory], -1).detach()",
+          "videos = torch.cat([each.video for each in memory], -1)",
+          "test_committees.py::test_the_evaluator_teaches_itself_alone"),
+    Fault("a model's no_repeats is not used for files", "use.captioning",
+          "no_repeats=self.decoding.no_repeats", "no_repeats=False", "test_captioning.py::"
+          "test_a_file_is_captioned_without_repeats_where_the_model_says_so"),
+    Fault("a run's own threshold is not used for files", "use.captioning",
+          "eye.threshold if threshold is None else threshold,",
+          "0.5 if threshold is None else threshold,", "test_captioning.py::"
+          "test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with"),
+    Fault("the green frame of a GIF comes a second late", "use.drawing",
+          "any(0 <= since < lasts", "any(0 <= since - 1 < lasts",
+          "test_drawing.py::test_the_green_frame_of_a_gif_comes_with_the_picked_picture"),
+    Fault("evaluate ignores the model's beam", "interface.python",
+          "beam = decoding.beam if beam is None else beam", "beam = 1 if beam is None else beam",
+          "test_models.py::test_a_split_is_captioned_as_the_model_was_stored"),
+    Fault("the forecast times stage three on all frames", "training.train",
+          "own = None if recipe.learns else recipe.make_picker()",
+          "own = None if recipe.learns else every", "test_forecast.py"),
+    Fault("a fractional reward weight is multiplied in again", "method.recipes",
+          "return replace(self, language=float(self.language != 0),",
+          "return replace(self, language=self.language,",
+          "test_stages.py::test_a_run_with_half_a_reward_weight_goes_on_as_it_was_begun"),
 ]
 
 
-def copy_house(folder: Path) -> None:
-    "Package and tests in a place of their own."
-    for name in ("picknet_nb", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copytree(
-        ROOT/"data",
-        folder/"data",
-        ignore=shutil.ignore_patterns("corpora", "runs", "results", "ms*"),
+def copy_package(folder: Path) -> None:
+    "Copy the package, the tests and the example clip."
+    for name in ("picknet_nb", "tests", "tools"):
+        shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder/"data").mkdir()
+    shutil.copy(ROOT/"data"/"example.mp4", folder/"data")
+
+
+def run(tests: list[str], folder: Path) -> str:
+    "The first of these tests that fails; nothing if all pass."
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
+         *(f"tests/{test}" for test in tests)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)},
     )
+    if not done.returncode:
+        return ""
+    found = re.search(r"^FAILED (\S+)", done.stdout, re.M)
+    if not found:
+        raise SystemExit(f"{tests} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    return found[1]
 
 
-def put_in(fault: Fault, folder: Path) -> None:
-    "Make the mistake; code that has changed since is named, so that the list stays true."
-    path = folder/"picknet_nb"/f"{fault.module}.py"
-    code = path.read_text()
-    if code.count(fault.code) != 1:
-        raise SystemExit(
-            f"{fault.what}: its code occurs {code.count(fault.code)} times in {fault.module}.py; "
-            f"see FAULTS in tools/mutants.py"
-        )
-    path.write_text(code.replace(fault.code, fault.wrong))
-
-
-def first_failure(folder: Path) -> str:
-    "The first test that fails, file by file; nothing if all pass."
-    for name in TESTS:
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "pytest",
-                "-x",
-                "-q",
-                "--no-header",
-                "-p",
-                "no:cacheprovider",
-                f"tests/{name}",
-            ],
-            cwd=folder,
-            capture_output=True,
-            text=True,
-            env={
-                "OMP_NUM_THREADS": "1",
-                "PATH": "/usr/bin:/bin",
-                "HOME": str(folder),
-                "PYTHONPATH": str(folder),
-            },
-        )
-        if done.returncode:
-            found = re.search(r"^(?:FAILED|ERROR) (\S+)", done.stdout, re.M)
-            return found[1] if found else f"{name}: {done.stdout[-300:]}{done.stderr[-300:]}"
-    return ""
-
-
-def try_out(fault: Fault | None) -> str:
-    "Which test catches a fault; with none, which fails anyway."
+def caught(fault: Fault) -> str:
+    "The test that fails with this fault; nothing if it passes."
     with tempfile.TemporaryDirectory() as folder:
-        copy_house(Path(folder))
-        if fault: put_in(fault, Path(folder))
-        return first_failure(Path(folder))
+        copy_package(Path(folder))
+        path = Path(folder)/"picknet_nb"/f"{fault.module.replace('.', '/')}.py"
+        path.write_text(fault.broken())
+        return run([fault.test], Path(folder))
 
 
 def main() -> None:
     chosen = [fault for fault in FAULTS if all(word in fault.what for word in sys.argv[1:])]
-    if failing := try_out(None):
-        raise SystemExit(f"the tests fail without any fault: {failing}")
+    with tempfile.TemporaryDirectory() as folder:
+        copy_package(Path(folder))
+        if failing := run(sorted({fault.test for fault in chosen}), Path(folder)):
+            raise SystemExit(f"a test fails without any fault: {failing}")
     survived = 0
     with ThreadPoolExecutor(2) as pool:
-        for fault, caught in zip(chosen, pool.map(try_out, chosen)):
-            survived += not caught
-            print(
-                f"{'caught' if caught else 'NOT CAUGHT':10}  {fault.what:60}  {caught}", flush=True
-            )
+        for fault, test in zip(chosen, pool.map(caught, chosen)):
+            survived += not test
+            print(f"{'caught' if test else 'NOT CAUGHT':10}  {fault.what:60}  {test}", flush=True)
     print(f"\n{len(chosen) - survived} of {len(chosen)} faults caught")
     sys.exit(bool(survived))
 

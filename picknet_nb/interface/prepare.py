@@ -146,10 +146,9 @@ BACKBONE = Annotated[
         "--backbone",
         "--cnn",
         help=(
-            "tiny, efficientnet-lite0, resnet18, resnet50, resnet101, resnet152, with "
-            "torchvision's older weights resnet50-v1, resnet101-v1, "
-            "resnet152-v1, any network of timm as timm:NAME, or one of your own (picknet --use "
-            "MODULE)."
+            "tiny, efficientnet-lite0, clip-vit-b16, resnet18, resnet50, resnet101, resnet152, "
+            "with torchvision's older weights resnet50-v1, resnet101-v1, resnet152-v1, any "
+            "network of timm as timm:NAME, or one of your own (picknet --use MODULE)."
         ),
     ),
 ]
