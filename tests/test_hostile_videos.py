@@ -189,11 +189,16 @@ BOMBS = {
 
 
 def try_readers(path: Path, count: int = 4) -> None:
-    """Print what so many readers say of a file, and the most memory that this process and one of
-    its own took together."""
+    """Print what this many readers say of a file, and the most memory that this process and one
+    that it started took together, beyond what both had inherited: tests fork from a process that
+    has imported far more than a user's."""
     import resource
 
-    heard = []
+    def kilobytes(what: str) -> int:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(int(line.split()[1]) for line in lines if line.startswith(what))
+
+    heard, began = [], kilobytes("VmRSS")
     for read in (
         lambda: read_clip(path, 2, 16).frames,
         lambda: list(stream_frames(path, 1, 16)),
@@ -204,19 +209,9 @@ def try_readers(path: Path, count: int = 4) -> None:
             heard.append(found if isinstance(found := read(), str) else "")
         except FileError as error:
             heard.append(str(error))
-    own = next(
-        int(line.split()[1])
-        for line in Path("/proc/self/status").read_text().splitlines()
-        if line.startswith("VmHWM")
-    )
-    print(
-        json.dumps(
-            {
-                "heard": heard,
-                "MB": (own + resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss) // 1024,
-            }
-        )
-    )
+    child = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+    taken = kilobytes("VmHWM") - began + max(0, child - began)
+    print(json.dumps({"heard": heard, "MB": taken // 1024}))
 
 
 @linux
@@ -229,7 +224,7 @@ def test_a_bomb_of_its_real_size_takes_less_than_two_gigabytes(tmp_path, kind):
     done = Forked(try_readers, path, 1 if "within" in kind else 4)
     assert done.wait() == 0, done.output()
     found = json.loads(done.output().splitlines()[-1])
-    assert found["MB"] < 2000, found
+    assert found["MB"] < 1000, found  # two processes that hold PyTorch have another gigabyte
     refused = [f"{path}: "] * 3 + [""]  # the last reader gives the reason alone
     assert (
         found["heard"] == [""]

@@ -11,8 +11,6 @@ from collections import Counter, deque
 from pathlib import Path
 
 import pytest
-import torch
-from conftest import Ranks
 from reliability import tally
 
 from picknet_nb.core import processes as workers
@@ -638,6 +636,8 @@ def test_cores_and_ranks(monkeypatch):
 
 def test_threads_and_environment_are_as_before(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    import torch
+
     threads = torch.get_num_threads()
     list(Pool(square, 2, start=START).run(range(3)))
     assert "OMP_NUM_THREADS" not in os.environ and torch.get_num_threads() == threads
@@ -648,6 +648,8 @@ def test_threads_and_environment_are_as_before(monkeypatch):
 
 def meet(folder: Path) -> None:
     "What two processes have in common after each has begun with something else."
+    import torch
+
     with joined("gloo") as device:
         rank = rank_and_world()[0]
         model = torch.nn.Linear(1, 1, bias=False)
@@ -660,6 +662,9 @@ def meet(folder: Path) -> None:
 
 
 def test_two_processes_share_weights_gradients_and_scores(tmp_path):
+    import torch
+    from conftest import Ranks
+
     assert (both := Ranks(meet, tmp_path)).wait() == 0, both.output()
     kind = "cuda" if torch.cuda.is_available() else "cpu"
     assert {path.read_text() for path in tmp_path.iterdir()} == {
@@ -668,6 +673,8 @@ def test_two_processes_share_weights_gradients_and_scores(tmp_path):
 
 
 def test_a_process_alone_shares_with_nobody():
+    import torch
+
     model = torch.nn.Linear(1, 1)
     model.weight.grad = torch.ones(1, 1)
     share_weights(model), average_gradients(list(model.parameters()))
