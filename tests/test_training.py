@@ -15,7 +15,8 @@ from reliability import tally
 from safetensors.torch import load_file
 
 from picknet_nb.core.files import locked
-from picknet_nb.core.processes import joined, rank_and_world
+from picknet_nb.core.processes import (
+    agreed, average_gradients, joined, rank_and_world, share_weights)
 from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
@@ -699,3 +700,32 @@ def test_processes_that_find_different_scores_stop_at_the_same_epoch(tmp_path):
     log = [json.loads(line) for line in (tmp_path/"run"/"log.jsonl").read_text().splitlines()]
     # the first process decides: the first epoch was the best
     assert [line["epoch"] for line in log if line["stage"] == "adaptation"] == [0, 1, 2]
+
+
+def meet(folder: Path) -> None:
+    "What two processes have in common after each has begun with something else."
+    with joined("gloo") as device:
+        rank = rank_and_world()[0]
+        model = torch.nn.Linear(1, 1, bias=False)
+        torch.nn.init.constant_(model.weight, rank)
+        share_weights(model)
+        model.weight.grad = torch.full((1, 1), float(rank))
+        average_gradients([*model.parameters(), torch.nn.Parameter(torch.ones(1))])
+        found = [model.weight.item(), model.weight.grad.item(), agreed({"score": rank})]
+        (folder/f"{rank}.txt").write_text(f"{found} {device.type}")
+
+
+def test_two_processes_share_weights_gradients_and_scores(tmp_path):
+    assert (both := Ranks(meet, tmp_path)).wait() == 0, both.output()
+    kind = "cuda" if torch.cuda.is_available() else "cpu"
+    assert {path.read_text() for path in tmp_path.iterdir()} == {
+        f"[0.0, 0.5, {{'score': 0}}] {kind}"
+    }
+
+
+def test_a_process_alone_shares_with_nobody():
+    model = torch.nn.Linear(1, 1)
+    model.weight.grad = torch.ones(1, 1)
+    share_weights(model), average_gradients(list(model.parameters()))
+    with joined() as device: assert device.type in ("cpu", "cuda")
+    assert model.weight.grad.item() == 1 and agreed({"score": 3}) == {"score": 3}

@@ -16,8 +16,7 @@ from reliability import tally
 from picknet_nb.core import processes as workers
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.processes import (
-    Done, Pool, agreed, apart, average_gradients, can_fork, joined, rank_and_world, share_weights,
-    usable_cores)
+    Done, Pool, apart, can_fork, rank_and_world, usable_cores)
 
 STARTS = ["fork"] * (sys.platform == "linux") + ["spawn"]
 START = STARTS[0]
@@ -644,42 +643,6 @@ def test_threads_and_environment_are_as_before(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "5")
     list(Pool(square, 2, start=START).run(range(3)))
     assert os.environ["OMP_NUM_THREADS"] == "5"
-
-
-def meet(folder: Path) -> None:
-    "What two processes have in common after each has begun with something else."
-    import torch
-
-    with joined("gloo") as device:
-        rank = rank_and_world()[0]
-        model = torch.nn.Linear(1, 1, bias=False)
-        torch.nn.init.constant_(model.weight, rank)
-        share_weights(model)
-        model.weight.grad = torch.full((1, 1), float(rank))
-        average_gradients([*model.parameters(), torch.nn.Parameter(torch.ones(1))])
-        found = [model.weight.item(), model.weight.grad.item(), agreed({"score": rank})]
-        (folder/f"{rank}.txt").write_text(f"{found} {device.type}")
-
-
-def test_two_processes_share_weights_gradients_and_scores(tmp_path):
-    import torch
-    from conftest import Ranks
-
-    assert (both := Ranks(meet, tmp_path)).wait() == 0, both.output()
-    kind = "cuda" if torch.cuda.is_available() else "cpu"
-    assert {path.read_text() for path in tmp_path.iterdir()} == {
-        f"[0.0, 0.5, {{'score': 0}}] {kind}"
-    }
-
-
-def test_a_process_alone_shares_with_nobody():
-    import torch
-
-    model = torch.nn.Linear(1, 1)
-    model.weight.grad = torch.ones(1, 1)
-    share_weights(model), average_gradients(list(model.parameters()))
-    with joined() as device: assert device.type in ("cpu", "cuda")
-    assert model.weight.grad.item() == 1 and agreed({"score": 3}) == {"score": 3}
 
 
 def test_everything_public_is_tested_here():
