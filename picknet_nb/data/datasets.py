@@ -73,8 +73,7 @@ DATASETS = Registry("data set")
 
 def dataset_facts(name: str) -> dict[str, object]:
     "What was noted when a data set was registered: clips, bring, backbone, archive."
-    found = DATASETS.find(name)
-    return DATASETS.facts(name) if hasattr(DATASETS, "facts") else vars(found)
+    return DATASETS.facts(name)
 
 # %% ../../nbs/data/11_datasets.ipynb #f7ebc1d8
 def read_captions(

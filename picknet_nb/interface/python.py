@@ -5,9 +5,7 @@
 # %% ../../nbs/interface/01_python.ipynb #648824a8
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -116,8 +114,7 @@ def prepare(
     source = Path("captions") if isinstance(captions, dict) else Path(captions)
     if isinstance(captions, dict):
         check_captions(source, list(texts), texts)
-    with redirect_stdout(io.StringIO()):  # what is said of splits is for the command line
-        splits = checked_splits(splits and Path(splits), source, Path(videos), texts, files, out)
+    splits = checked_splits(splits and Path(splits), source, Path(videos), texts, files, out)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     eye = load_backbone(cnn, device=device) if isinstance(cnn, str) else cnn
     made = prepare_videos(
