@@ -33,7 +33,7 @@ from picknet_nb.training.checkpoints import read_checkpoint
 from picknet_nb.training.loop import Step
 from picknet_nb.training.runs import RunError, change_settings, load_run, open_run, save_weights
 from picknet_nb.training.train import train
-from picknet_nb.measure.experiments import train_first, train_row
+from picknet_nb.measure.reproduction import train_first, train_row
 from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
 
 CONFIG = preset(

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -26,8 +27,9 @@ from picknet_nb.measure import experiments, reproduction
 from picknet_nb.measure.comparison import (
     KINDS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
 from picknet_nb.measure.experiments import (
-    Plan, check_split, circumstances, commit_here, measure_row, train_first, train_row)
-from picknet_nb.measure.reproduction import commands_of, table_folder
+    Job, Workers, check_split, circumstances, commit_here, measure_row, run_jobs)
+from picknet_nb.measure.reproduction import (
+    Table, commands_of, table_folder, train_first, train_row)
 from picknet_nb.measure.scoring import (
     clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
 
@@ -94,7 +96,7 @@ def mine(tmp_path, monkeypatch):
 @pytest.fixture
 def table(corpus, tmp_path, monkeypatch):
     "Make a table of noise in a folder, without scores."
-    monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: corpus)
+    monkeypatch.setattr(experiments, "open_data", lambda *_, **__: corpus)
 
     def make(rows, changes=(), **options):
         return reproduction.reproduce(
@@ -185,7 +187,7 @@ def test_a_call_for_one_row_keeps_the_table_that_is_there(table, tmp_path, monke
         "Random of seed 1: " in (said := capsys.readouterr().err)
         and "was made with hidden 48, and this table needs hidden 64" in said
     )
-    monkeypatch.setattr(reproduction, "frames_alike", lambda *_: 9)
+    monkeypatch.setattr(reproduction, "leader_frames", lambda *_: 9)
     assert [row["row"] for row in table(["Random"], bars=True)["rows"]] == ["Baseline", "Random"]
     assert (
         "seed-0.uniform.json: was made with uniform-6, and this table needs uniform-9"
@@ -422,27 +424,43 @@ def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(
 
 
 def test_jobs_wait_for_what_they_need(mine, corpus, tmp_path):
-    plan = Plan({tmp_path: CONFIG}, corpus, ["Uniform", "mine", "Baseline", LEADER], seeds=2)
-    order = []
-    while plan.jobs:
-        order.append(job := plan.jobs.popleft())
-        if not job.name:
-            assert (job.config.training.seed, job.recipe.architecture) in [
-                (0, ""),
-                (0, "mean"),
-                (1, ""),
-                (1, "mean"),
-            ]
-        plan.note(job)
-    names = [(job.config.training.seed, job.name) for job in order]
-    assert not plan.waiting and [name for _, name in names[:4]] == [""] * 4 and len(names) == 12
+    table = Table(tmp_path, CONFIG, ("Uniform", "mine", "Baseline", LEADER), seeds=2)
+    order, jobs = [], table.jobs(corpus)
+    note = lambda corpus, path, **_: order.append(path.relative_to(tmp_path))
+    run_jobs(
+        [Job(job.path, partial(note, path=job.path), job.after) for job in jobs],
+        Workers(corpus, bars=False),
+    )
+    firsts = [Path(f"seed-{seed}")/name for seed in (0, 1)
+              for name in ("supervision", "supervision-mean")]
+    assert order[:4] == firsts and len(order) == 12
     for seed in (0, 1):
-        own = [name for each, name in names[4:] if each == seed]
-        assert (
-            own.index(LEADER) < own.index("Uniform")
-            and own.index(LEADER) < own.index("Baseline")
-            and "mine" in own
-        )
+        own = [path.name for path in order[4:] if f"seed-{seed}." in path.name]
+        assert own[0] == f"seed-{seed}.picknet-v-l.json" and f"seed-{seed}.mine.json" in own
+        late = next(job for job in jobs if job.path.name == f"seed-{seed}.uniform.json")
+        assert late.after == (
+            tmp_path/f"seed-{seed}"/"supervision", tmp_path/"rows"/f"seed-{seed}.picknet-v-l.json")
+
+
+def test_jobs_that_wait_for_each_other_are_an_error_and_not_a_hang(corpus):
+    work = lambda corpus, **_: None
+    jobs = [Job(Path(name), work, (Path(other),)) for name, other in ("ab", "bc", "cb")]
+    with pytest.raises(PickNetError, match="these jobs wait for each other: a, b, c"):
+        run_jobs([*jobs, Job(Path("d"), work)], Workers(corpus, bars=False))
+
+
+def test_arguments_that_depend_on_another_job_are_asked_for_after_it(corpus):
+    found = []
+    jobs = [
+        Job(Path("late"), lambda corpus, number, **_: number, (Path("early"),),
+            lambda: {"number": len(found)}),
+        Job(Path("early"), lambda corpus, **_: found.append("done")),
+    ]
+    assert run_jobs(jobs, Workers(corpus, bars=False))[Path("late")] == 1
+
+
+def test_a_row_that_is_named_twice_stands_in_the_table_once(table):
+    assert [row["row"] for row in table(["Baseline", "Baseline"])["rows"]] == ["Baseline"]
 
 
 def test_processes_side_by_side_make_the_same_table(mine, tmp_path):
@@ -491,8 +509,8 @@ def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
     data = str(noise_corpus().save(tmp_path/"noise"))
     with pytest.raises(
         PickNetError,
-        match=r"last cannot be trained: its process died \(exit status 9\), twice, perhaps for "
-              r"want of memory; what it had saved",
+        match=r"seed-0.last.json cannot be made: its process died \(exit status 9\), twice, perhaps "
+              r"for want of memory; what was finished is kept",
     ):
         reproduction.reproduce(
             data,
@@ -621,9 +639,9 @@ def test_rows_are_scored_while_others_are_trained(tmp_path, monkeypatch):
         {"row": name, "seed": 0, "captions": {"greedy": {"a": "a dog"}}}
         for name in ("Baseline", "Uniform", "Random")
     ]
-    with scored_meanwhile(tmp_path, references) as give:
+    with scored_meanwhile(references) as give:
         for row in rows:
-            give(row)
+            give(tmp_path, row)
     # after a failure, no more
     assert calls == ["meteor"] * 3 and [bool(row.get("scores")) for row in rows] == [
         True,
@@ -633,8 +651,8 @@ def test_rows_are_scored_while_others_are_trained(tmp_path, monkeypatch):
     score_rows(tmp_path, rows, references, bars=False)
     # those two, by a METEOR of their own
     assert calls[3:] == [None] and all(row["scores"] for row in rows)
-    with pytest.raises(KeyboardInterrupt), scored_meanwhile(tmp_path, references) as give:
-        give({**rows[0], "scores": {}})
+    with pytest.raises(KeyboardInterrupt), scored_meanwhile(references) as give:
+        give(tmp_path, {**rows[0], "scores": {}})
         raise KeyboardInterrupt
 
 
@@ -671,7 +689,7 @@ def test_every_commit_in_a_result_file_is_one_of_this_repository():
 def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_path, monkeypatch):
     from picknet_nb.measure import metrics
 
-    monkeypatch.setattr(reproduction, "open_data", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(experiments, "open_data", lambda *_, **__: pytest.fail("too late"))
     run = lambda: reproduction.reproduce("noise", "smoke", folder=tmp_path/"run")
     with (
         monkeypatch.context() as patch,
@@ -732,7 +750,7 @@ def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(
     # as if the rows had come from another machine
     for name in names:
         shutil.rmtree(tmp_path/"one" / name/"seed-0")
-    monkeypatch.setattr(experiments, "train", lambda *_, **__: pytest.fail("trained again"))
+    monkeypatch.setattr(reproduction, "train", lambda *_, **__: pytest.fail("trained again"))
     assert (
         run("one", 1)["rows"] == one["rows"]
         and json.loads((tmp_path/"one"/"captioners.json").read_text())["rows"] == one["rows"]

@@ -7,36 +7,29 @@ from __future__ import annotations
 
 import json
 import statistics
-import sys
 import time
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import NamedTuple
-
-import torch
-from tqdm.auto import tqdm
 
 from ..core.figures import import_pyplot
 from ..core.files import PickNetError, data_folder, read_json, slug, write_whole
 from ..core.settings import PRESETS, preset
 from ..method.captioner import CAPTIONERS
-from ..training.forecast import forecast, foresee_table
-from ..training.train import LEADER, check_changes, open_data, present_scale
-from .experiments import (
-    check_split, circumstances, shared_gpu, sit_down, train_tables)
-from .reproduction import check_scorers, reproduce
+from ..training.train import LEADER, check_changes, present_scale
+from .experiments import Workers, circumstances
+from .reproduction import (
+    Table, check_scorers, print_forecast, train_tables, write_result)
 from .scoring import Gap, compare_rows, rows_of_clips
 from .tables import load_paper, markdown_table, mean_and_spread
 
 # %% auto #0
-__all__ = ['KINDS', 'own_changes', 'joined_result', 'joined_clips', 'train_captioners', 'compare_captioners', 'unseeing',
+__all__ = ['KINDS', 'own_changes', 'joined_result', 'joined_clips', 'comparison_folder', 'compare_captioners', 'unseeing',
            'Verdict', 'verdicts', 'decoded_by', 'printed_in_paper', 'captioners_table', 'draw_captioners']
 
 # %% ../../nbs/measure/05_comparison.ipynb #e828117c
-# rows, as they are called here
+# rows of the table, and what stands above their columns here
 KINDS = {
     "Baseline, adapted": "all",
     "Uniform": "uniform",
@@ -49,8 +42,8 @@ def own_changes(
     scale: str,
     captioner: str,  # its name
 ) -> dict:  # settings
-    """What makes the settings of a scale those of a captioner: its name; at `improved`, whatever
-    its own preset changes."""
+    """What makes the settings of a preset those of a captioner: its name; at `improved`, all
+    that the captioner's own preset changes."""
     if scale != "improved" or captioner not in PRESETS or captioner == "paper":
         return {"architecture": captioner}
     usual = PRESETS["improved"].flat()
@@ -59,9 +52,8 @@ def own_changes(
     }
 
 # %% ../../nbs/measure/05_comparison.ipynb #cfa12487
-# the result of `reproduce` of each captioner
 def joined_result(results: dict[str, dict], **about) -> dict:
-    "One result of all captioners."
+    "One result of all captioners, from the result of each captioner's table."
     rows = [
         {"captioner": name, **row}
         for name, result in results.items()
@@ -83,8 +75,7 @@ def joined_result(results: dict[str, dict], **about) -> dict:
 
 
 def joined_clips(folder: Path, captioners: Iterable[str]) -> dict:
-    """CIDEr of every clip for every captioner, from the files that `reproduce` left in their
-    folders."""
+    "CIDEr of every clip for every captioner, from the files in the folders of their tables."
     found = {name: read_json(folder / slug(name)/"clips.json") for name in captioners}
     rows = [
         {"captioner": name, **row}
@@ -99,37 +90,12 @@ def joined_clips(folder: Path, captioners: Iterable[str]) -> dict:
         "rows": rows,
     }
 
-# %% ../../nbs/measure/05_comparison.ipynb #67409d6e
-def train_captioners(
-    folder: Path,
-    settings: dict[str, dict],
-    data: str,
-    scale: str,
-    seeds: int,
-    beams: tuple[int, ...],
-    device: str,
-    workers: int,
-    modules: tuple[str, ...],
-    bars: bool,
-) -> None:
-    "Train the rows of every captioner, side by side; `settings` has the changes of each."
-    # workers open it for themselves
-    corpus = open_data(data, scale, device="cpu" if workers > 1 else device, bars=bars)
-    check_split(corpus, "test")
-    tables = {
-        folder / slug(name): replace(check_changes(preset(scale), changes), clip=corpus.settings)
-        for name, changes in settings.items()
-    }
-    if bars and device == "cpu" and not folder.exists():
-        seconds = sum(
-            foresee_table(corpus, config, list(KINDS), seeds, workers) for config in tables.values()
-        )
-        tqdm.write(forecast(seconds, "--scale smoke takes minutes"), file=sys.stderr)
-    setup = partial(sit_down, partial(open_data, data, scale, device=device, bars=False), modules)
-    with shared_gpu() if workers > 1 and device.startswith("cuda") else nullcontext():
-        train_tables(tables, corpus, list(KINDS), seeds, beams, bars, workers, setup)
-
 # %% ../../nbs/measure/05_comparison.ipynb #6b911f18
+def comparison_folder(data: str, scale: str) -> Path:
+    "The default folder of the runs and results of all captioners."
+    return data_folder()/"runs"/f"{Path(data).name}-{present_scale(scale)}-captioners"
+
+
 def compare_captioners(
     data: str = "shapes",  # "shapes", or the folder of a corpus
     scale: str = "small",
@@ -143,57 +109,46 @@ def compare_captioners(
     command: str = "",  # what was typed, for the result file
     bars: bool = True,
     workers: int = 1,  # processes that train side by side: `default_workers()` is best
-    modules: Iterable[str] = (),  # of your own, for the workers to import
+    modules: Iterable[str] = (),  # for the workers to import: they register parts of your own
 ) -> dict:
-    """Four kinds of picks in front of every captioner: train, caption, score, and write one
-    result file; what is done is not done again."""
-    started = time.monotonic()
-    scale = present_scale(scale)
-    names = list(captioners or CAPTIONERS)
-    beams = tuple(beams)
-    folder = Path(folder or data_folder()/"runs"/f"{Path(data).name}-{scale}-captioners")
-    settings = {name: {**own_changes(scale, name), **(changes or {})} for name in names}
-    for each in settings.values():
-        check_changes(preset(scale), each)
+    """Train every captioner with four kinds of picks, caption, score, and write one result file.
+    What is done is not done again."""
+    began = [time.monotonic()]
+    folder, scale = Path(folder or comparison_folder(data, scale)), present_scale(scale)
+    configs = {
+        name: check_changes(preset(scale), own_changes(scale, name) | (changes or {}))
+        for name in captioners or CAPTIONERS
+    }
     if scores:
         check_scorers()
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    train_captioners(
-        folder, settings, data, scale, seeds, beams, device, workers, tuple(modules), bars
-    )
-    done = {
-        name: reproduce(
-            data,
-            scale,
-            list(KINDS),
-            seeds,
-            folder / slug(name),
-            each,
-            beams,
-            scores,
-            device,
-            command,
-            bars,
-        )
-        for name, each in settings.items()
+    crew = Workers.open(data, scale, workers, device, modules, bars)
+    tables = {
+        name: Table(
+            folder/slug(name), replace(config, clip=crew.corpus.settings), tuple(KINDS), seeds,
+            tuple(beams))
+        for name, config in configs.items()
     }
-    result = joined_result(
-        done,
-        command=command,
-        seeds=seeds,
-        minutes_of_call=round((time.monotonic() - started) / 60, 2),
-    )
+    if not folder.exists():
+        print_forecast(tables.values(), crew, scale)
+    began.append(time.monotonic())
+    done = train_tables(list(tables.values()), crew, scores)
+    began.append(time.monotonic())
+    results = {
+        name: write_result(table, rows, crew, scores, command, began, scale=scale)
+        for (name, table), rows in zip(tables.items(), done)
+    }
+    minutes = round((time.monotonic() - began[0]) / 60, 2)
+    result = joined_result(results, command=command, seeds=seeds, minutes_of_call=minutes)
     if scores:
-        write_whole(
-            folder/"captioners.clips.json", json.dumps(joined_clips(folder, names)) + "\n"
-        )
+        clips = joined_clips(folder, tables)
+        write_whole(folder/"captioners.clips.json", json.dumps(clips) + "\n")
     write_whole(folder/"captioners.json", json.dumps(result, indent=1) + "\n")
     return result
 
 # %% ../../nbs/measure/05_comparison.ipynb #961594ff
 def unseeing(result: dict, decoding: str = "greedy") -> list[str]:
-    """Captioners that say, with all frames, one and the same sentence of every clip; of several
-    seeds, in any of them."""
+    """Captioners that generate, with all frames, one and the same caption for every clip; of
+    several seeds, in any of them."""
     said = [
         (row["captioner"], row["signs"][decoding]["distinct"])
         for row in result["rows"]
@@ -203,7 +158,7 @@ def unseeing(result: dict, decoding: str = "greedy") -> list[str]:
 
 
 class Verdict(NamedTuple):
-    "For how many captioners something holds, of those that look at clips."
+    "For how many captioners a claim holds, of those whose captions depend on the clip."
     holds: list[str]       # captioners for which the estimate says so
     surely: list[str]      # those for which the whole interval says so
     surely_not: list[str]  # those for which the whole interval says the opposite
@@ -243,9 +198,8 @@ def verdicts(result: dict, margin: float = 0.02) -> dict[str, Verdict]:
     return {what: Verdict.of(result, row, least) for what, (row, least) in asked.items()}
 
 # %% ../../nbs/measure/05_comparison.ipynb #b0f33ba2
-# a result; `clips` has its scores clip by clip
 def decoded_by(result: dict, clips: dict, decoding: str) -> dict:
-    "The same result with the comparisons of another decoding."
+    "A result with the comparisons of another decoding, from its scores of single clips."
     of = lambda captioner: rows_of_clips(
         {**clips, "rows": [row for row in clips["rows"] if row["captioner"] == captioner]}
     )
@@ -259,7 +213,7 @@ def decoded_by(result: dict, clips: dict, decoding: str) -> dict:
 
 # %% ../../nbs/measure/05_comparison.ipynb #b91a2efe
 def printed_in_paper(captioner: str, paper: dict | None = None) -> str:
-    "The paper's score of a system, on which data and with which features."
+    "The score that the paper prints for a captioner, its data set and its features."
     paper = paper or load_paper()
     name = LEADER.lower() if captioner == "paper" else captioner
     for data in ("msvd", "msrvtt"):
@@ -347,17 +301,17 @@ def draw_captioners(result: dict, decoding: str = "greedy"):
     figure, axis = import_pyplot().subplots(
         figsize=(6, 0.9 + 0.3 * len(order)), dpi=150, layout="constrained"
     )
-    for place, name in enumerate(order):
+    for height, name in enumerate(order):
         axis.plot(
             [min(means[name].values()), max(means[name].values())],
-            [place, place],
+            [height, height],
             color="0.8",
             linewidth=1,
             zorder=0,
         )
     for kind, (mark, colour) in _LOOKS.items():
         points = [
-            (means[name][kind], place) for place, name in enumerate(order) if kind in means[name]
+            (means[name][kind], height) for height, name in enumerate(order) if kind in means[name]
         ]
         axis.scatter(
             *zip(*points), marker=mark, s=42, facecolor=colour, edgecolor="black", label=kind

@@ -6,36 +6,29 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import statistics
-import threading
-from collections import deque
 from collections.abc import Iterable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
-import torch
-from tqdm.auto import tqdm
-
 from ..core.figures import import_pyplot
-from ..core.files import PickNetError, data_folder, read_json, write_whole
-from ..core.processes import Pool
+from ..core.files import data_folder, read_json, write_whole
 from ..core.settings import Config, preset
 from ..data.corpus import Corpus
 from ..method.recipes import Recipe
-from ..training.train import check_changes, open_data, present_scale, train
+from ..training.runs import load_run
+from ..training.train import check_changes, present_scale, train
 from .experiments import (
-    check_split, circumstances, measure_row, minutes_of, shared_gpu, sit_down)
-from .reproduction import check_scorers
+    Job, Workers, circumstances, measure_row, run_jobs)
+from .reproduction import check_scorers, minutes_of
 from .scoring import Gap
 from .tables import markdown_table
 
 # %% auto #0
-__all__ = ['BUDGETS', 'TAUGHT', 'LEARNED', 'with_budget', 'pickers_of', 'measure_point', 'measure_seed', 'all_seeds', 'scored',
-           'frontier_folder', 'measure_frontier', 'seconds_of', 'means_of', 'draw_curves', 'draw_frontier',
-           'learned_gains', 'frontier_table']
+__all__ = ['BUDGETS', 'TAUGHT', 'LEARNED', 'with_budget', 'pickers_of', 'train_captioner', 'measure_point', 'jobs_of_seed',
+           'with_scores', 'frontier_folder', 'measure_frontier', 'seconds_of', 'means_of', 'draw_curves',
+           'draw_frontier', 'learned_gains', 'frontier_table']
 
 # %% ../../nbs/measure/06_frontier.ipynb #f6217a05
 BUDGETS = 1, 2, 3, 4, 6, 8, 12, 30
@@ -46,7 +39,7 @@ def with_budget(
     config: Config,
     budget: int,  # frames
 ) -> Config:
-    "The settings of a policy that may pick so many frames."
+    "The settings of a policy that may pick at most `budget` frames."
     return config.changed(
         min_picks=max(2, 3 * budget // 4),
         first_max_picks=budget,
@@ -59,7 +52,7 @@ def pickers_of(
     frames: int,  # of a clip
     budgets: Iterable[int],
 ) -> list[Recipe]:
-    "Everything that is measured besides learned picks; what picks all frames is said once."
+    "Every fixed picker with every budget; the one that picks all frames stands at the end."
     fixed = [
         Recipe(name, budget, adapted=False)
         for name in ("uniform", "random", "kmeans")
@@ -69,40 +62,37 @@ def pickers_of(
     return [*fixed, Recipe("all", adapted=False)]
 
 # %% ../../nbs/measure/06_frontier.ipynb #bba23940
+def train_captioner(corpus: Corpus, folder: Path, config: Config, bars: bool, place) -> None:
+    "Train the captioner of a seed on a varying number of frames."
+    train(folder, corpus, config, TAUGHT, bars=bars, place=place)
+
+
 def measure_point(
     corpus: Corpus,
-    folder: Path,
+    path: Path,       # the file of the point
+    captioner: Path,  # the run that all pickers of the seed share
     config: Config,
     recipe: Recipe,
     budget: int,
-    bars: bool,
-    place: int | None,
+    bars: bool = True,
+    place: int | None = None,
 ) -> dict:
     "Captions of the test clips with a picker on a budget; a learned one is trained first."
-    home = folder/f"seed-{config.training.seed}"
-    path, start = home/"points"/f"{recipe.picker}-{budget}.json", home/"captioner"
     if path.exists():
         return read_json(path)
     if recipe.learns:
-        config, start = with_budget(config, budget), home/f"learned-{budget}"
-        model = train(
-            start,
-            corpus,
-            config,
-            recipe,
-            start=home/"captioner"/"weights.safetensors",
-            bars=bars,
-            place=place,
-        )
+        config, run = with_budget(config, budget), captioner.parent/f"learned-{budget}"
+        weights = captioner/"weights.safetensors"
+        model = train(run, corpus, config, recipe, start=weights, bars=bars, place=place)
     else:
-        model = train(start, corpus, config, TAUGHT, bars=False)  # it is there, and is only opened
+        model = load_run(captioner, corpus.device)[0]
     found = measure_row(model, corpus, config, recipe)
     point = {
         "picker": recipe.picker,
         "budget": budget,
         "seed": config.training.seed,
         "frames": found["frames_used"],
-        "minutes": minutes_of(start) if recipe.learns else 0.0,
+        "minutes": minutes_of(run) if recipe.learns else 0.0,
         "captions": found["captions"]["greedy"],
     }
     path.parent.mkdir(exist_ok=True)
@@ -110,73 +100,45 @@ def measure_point(
     return point
 
 
-def measure_seed(
-    seed: int,
-    at_hand: tuple[Corpus, int | None],
+def jobs_of_seed(
     folder: Path,
-    config: Config,
-    budgets: Sequence[int],
-    bars: bool,
-) -> list[dict]:
-    "A captioner that is taught on a varying number of frames, and every picker in front of it."
-    corpus, place = at_hand
-    config = replace(config.changed(seed=seed, varied_picks=True), clip=corpus.settings)
-    train(folder/f"seed-{seed}"/"captioner", corpus, config, TAUGHT, bars=bars, place=place)
-    frames = corpus.settings.frames
-    wanted = [(recipe, recipe.picks or frames) for recipe in pickers_of(frames, budgets)]
-    wanted += [(LEARNED, budget) for budget in budgets if 1 < budget < frames]
-    return [
-        measure_point(corpus, folder, config, recipe, budget, bars, place)
-        for recipe, budget in wanted
-    ]
+    config: Config,  # with the seed
+    budgets: Iterable[int],
+) -> list[Job]:
+    "The captioner of a seed, then every picker with every budget in front of it."
+    home, frames = folder/f"seed-{config.training.seed}", config.clip.frames
+    captioner = home/"captioner"
+    jobs = [Job(captioner, partial(train_captioner, folder=captioner, config=config))]
+    points = [(recipe, recipe.picks or frames) for recipe in pickers_of(frames, budgets)]
+    points += [(LEARNED, budget) for budget in budgets if 1 < budget < frames]
+    for recipe, budget in points:
+        path = home/"points"/f"{recipe.picker}-{budget}.json"
+        work = partial(
+            measure_point, path=path, captioner=captioner, config=config, recipe=recipe,
+            budget=budget)
+        jobs.append(Job(path, work, (captioner,)))
+    return jobs
 
 # %% ../../nbs/measure/06_frontier.ipynb #34b080d9
-def all_seeds(seeds: int, corpus: Corpus, load, workers: int, *arguments) -> list[dict]:
-    "The points of every seed, seeds side by side where there are several workers."
-    if workers < 2 or seeds < 2:
-        return [
-            point
-            for seed in range(seeds)
-            for point in measure_seed(seed, (corpus, None), *arguments)
-        ]
-    tqdm.set_lock(lock := multiprocessing.get_context("spawn").RLock())
-    try:
-        pool = Pool(
-            measure_seed,
-            min(workers, seeds),
-            arguments,
-            setup=partial(sit_down, load, (__name__,), lock=lock),
-            start="spawn",
-        )
-        done = list(pool.run(deque(range(seeds))))
-    finally:
-        tqdm.set_lock(threading.RLock())
-    if failed := [each for each in done if each.reason]:
-        raise PickNetError(f"seed {failed[0].job} failed: {failed[0].reason}")
-    return [point for each in sorted(done) for point in each.answer]
-
-
-def scored(points: list[dict], references: dict) -> list[dict]:
-    "The points with CIDEr of every clip, in the order of the references, in the place of captions."
+def with_scores(points: list[dict], references: dict) -> list[dict]:
+    "The points with CIDEr of every clip, in the order of the references, in place of captions."
     from picknet_nb.measure.metrics import score_many
 
-    said, found = {number: point["captions"] for number, point in enumerate(points)}, {}
+    captions = {number: point["captions"] for number, point in enumerate(points)}
+    scored = [{key: point[key] for key in point if key != "captions"} for point in points]
     for number, scores in score_many(
-        said, references, ("CIDEr",), per_video=True, split="test", decoding="greedy"
+        captions, references, ("CIDEr",), per_video=True, split="test", decoding="greedy"
     ):
         each = scores.per_video["CIDEr"]
-        found[number] = {
+        scored[number] |= {
             "CIDEr": scores["CIDEr"],
             "videos": [round(each[video], 4) for video in references],
         }
-    return [
-        {name: value for name, value in {**point, **found[number]}.items() if name != "captions"}
-        for number, point in enumerate(points)
-    ]
+    return scored
 
 # %% ../../nbs/measure/06_frontier.ipynb #cca40987
 def frontier_folder(data: str, scale: str) -> Path:
-    "Where runs and the result go, if nobody says."
+    "The default folder of the runs and the result."
     return data_folder()/"runs"/f"{Path(data).name}-{present_scale(scale)}-frontier"
 
 
@@ -186,38 +148,40 @@ def measure_frontier(
     seeds: int = 1,
     budgets: Sequence[int] = BUDGETS,  # frames
     folder=None,  # where runs and the result go
-    changes: dict | None = None,  # settings that differ from the scale's
+    changes: dict | None = None,  # settings that differ from the preset
     device: str | None = None,
-    workers: int = 1,  # seeds side by side
+    workers: int = 1,  # processes that train side by side
     command: str = "",  # what was typed, for the result file
     scores: bool = True,  # False: only train and caption; a later call scores
     bars: bool = True,
+    modules: Iterable[str] = (),  # for the workers to import: they register parts of your own
 ) -> dict:
-    """CIDEr of every picker on every budget, with one captioner for all; what is done is not
-    done again."""
+    """Measure CIDEr of every picker on every budget, with one captioner for all.
+    What is done is not done again."""
+    config = check_changes(preset(scale), changes or {})
     if scores:
         check_scorers()
-    scale, config = present_scale(scale), check_changes(preset(scale), changes or {})
-    folder = Path(folder or frontier_folder(data, scale))
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    load = partial(open_data, data, scale, device=device, bars=False)
-    corpus = open_data(data, scale, device="cpu" if min(workers, seeds) > 1 else device, bars=bars)
-    check_split(corpus, "test")
-    with shared_gpu() if min(workers, seeds) > 1 and device.startswith("cuda") else nullcontext():
-        points = all_seeds(seeds, corpus, load, workers, folder, config, tuple(budgets), bars)
-    people = corpus.references("test")
-    if scores:
-        points = scored(points, people)
+    folder, scale = Path(folder or frontier_folder(data, scale)), present_scale(scale)
+    crew = Workers.open(data, scale, workers, device, modules, bars)
+    config, references = replace(config, clip=crew.corpus.settings), crew.corpus.references("test")
+    first, budgets = config.training.seed, tuple(dict.fromkeys(budgets))
+    jobs = [
+        job
+        for seed in range(first, first + seeds)
+        for job in jobs_of_seed(folder, config.changed(seed=seed, varied_picks=True), budgets)
+    ]
+    answers = run_jobs(jobs, crew)
+    points = [answers[job.path] for job in jobs if job.after]
     result = {
         "kind": "frontier",
-        "data": corpus.name,
+        "data": crew.corpus.name,
         "scale": scale,
-        "features": corpus.settings.cnn,
+        "features": crew.corpus.settings.cnn,
         "command": command,
         **circumstances(),
-        "config": asdict(replace(config, clip=corpus.settings)),
-        "ids": list(people),
-        "points": points,
+        "config": asdict(config),
+        "ids": list(references),
+        "points": with_scores(points, references) if scores else points,
     }
     write_whole(folder/"frontier.json", json.dumps(result) + "\n")
     return result
@@ -228,7 +192,7 @@ def seconds_of(
     picker: str,
     frames: float,  # that are captioned
 ) -> float:
-    "Seconds of a clip, from file to sentence."
+    "Seconds from the file of a clip to its caption."
     every, picked = cost["all"], cost["picked"]
     each = every["CNN"] / cost["frames"]["all"]
     seen = cost["frames"]["all"] if picker == "kmeans" else frames
@@ -241,10 +205,9 @@ def seconds_of(
     )
 
 
-# picker: (frames, CIDEr x 100, spread)
 def means_of(result: dict) -> dict[str, list[tuple[float, float, float]]]:
-    """The line of every picker, from few frames to many; all frames end every line, and one
-    frame begins that of learned picks."""
+    """The curve of every picker from few frames to many: frames, CIDEr × 100 and its spread over
+    seeds. All frames end every curve, and one frame begins that of learned picks."""
     groups: dict[tuple[str, int], list[dict]] = {}
     for point in result["points"]:
         groups.setdefault((point["picker"], point["budget"]), []).append(point)
@@ -337,10 +300,9 @@ def draw_frontier(
     return figure
 
 # %% ../../nbs/measure/06_frontier.ipynb #cb96686d
-# budget: difference, low, high, p
 def learned_gains(result: dict, other: str = "uniform") -> dict[int, dict]:
-    """CIDEr of learned picks minus another picker's on the same budget, with 95% intervals over
-    seeds and clips."""
+    """CIDEr of learned picks minus another picker's, by budget: difference, 95% interval over
+    seeds and clips, and p."""
     from picknet_nb.measure.metrics import paired_bootstrap
 
     by_seed: dict[tuple[str, int], dict[int, dict]] = {}
@@ -359,8 +321,8 @@ def learned_gains(result: dict, other: str = "uniform") -> dict[int, dict]:
 
 # %% ../../nbs/measure/06_frontier.ipynb #8b37e52d
 def frontier_table(result: dict) -> str:  # Markdown
-    """CIDEr x 100 of every picker on every budget, means over seeds, and what learning to pick
-    gains over equal steps."""
+    """CIDEr × 100 of every picker on every budget, means over seeds, and what learning to pick
+    gains over uniform picks."""
     budgets = sorted({point["budget"] for point in result["points"]})
     found, gains = {}, learned_gains(result)
     for point in result["points"]:

@@ -6,46 +6,322 @@
 from __future__ import annotations
 
 import json
+import math
+import statistics
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 from tqdm.auto import tqdm
 
-from ..core.files import FileError, PickNetError, data_folder, read_json, slug, write_whole
+from ..core.files import (
+    FileError, PickNetError, data_folder, first_few, read_json, slug, write_whole)
 from ..core.printing import printable
-from ..core.settings import Config, preset, settings_from
+from ..core.settings import VERSION, Config, ConfigError, preset, settings_from
 from ..data.corpus import Corpus
-from ..method.recipes import ROWS, recipes
+from ..method.recipes import ROWS, Recipe, recipes
+from ..training.batches import epoch_order
 from ..training.forecast import forecast, foresee_table, something_smaller
+from ..training.runs import (
+    RunError, fingerprint, learned_from, load_run, open_run, read_log)
 from ..training.train import (
-    check_changes, check_rows, open_data, present_scale, takes_a_number)
-from ..training.upgrade import upgraded
+    LEADER, check_changes, check_rows, present_scale, takes_a_number, train)
+from ..training.upgrade import fingerprints, upgraded
 from .experiments import (
-    check_split, circumstances, find_row, frames_alike, shared_gpu, sit_down, train_rows)
-from .scoring import clip_scores, compare_rows, score_rows, scored_meanwhile
+    Job, Workers, circumstances, measure_row, run_jobs)
+from .scoring import (
+    clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile)
 
 # %% auto #0
-__all__ = ['check_scorers', 'earlier_rows', 'result_of', 'commands_of', 'table_folder', 'reproduce']
+__all__ = ['made_from', 'differences', 'minutes_of', 'seconds_per_step', 'stage_one', 'train_first', 'check_former', 'find_row',
+           'train_row', 'leader_frames', 'recipe_of_row', 'Table', 'train_tables', 'earlier_rows', 'result_of',
+           'commands_of', 'check_scorers', 'table_folder', 'print_forecast', 'write_result', 'reproduce']
 
-# %% ../../nbs/measure/04_reproduction.ipynb #f0aa2ac2
-def check_scorers() -> None:
-    "Refuse to train for scores that cannot be computed here."
-    from picknet_nb.measure.metrics import INSTALL, find_java
+# %% ../../nbs/measure/04_reproduction.ipynb #e91e9a24
+def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
+    "Everything that a row's outcome depends on."
+    settings = replace(recipe.settings(config), clip=corpus.settings)
+    return {
+        "recipe": asdict(recipe),
+        "settings": asdict(settings),
+        "corpus": corpus.name,
+        "vocabulary": corpus.vocabulary.fingerprint(),
+        "features": fingerprint(corpus.features),
+        "learned_from": learned_from(corpus),
+    }
 
-    if not find_spec("pycocoevalcap"):
-        raise PickNetError(
-            f"scoring needs pycocoevalcap: {INSTALL}; with --no-scores the rows are trained and "
-            f"captioned, "
-            "and can be scored later"
+
+def differences(before: dict, now: dict) -> str:
+    "What a row was made from and what it should be made from, where the two differ."
+    known = before["learned_from"]
+    # an upgraded row knows its data by fingerprints alone
+    data = now["learned_from"] if "features" in known else fingerprints(now)
+
+    def facts(made: dict, data: dict) -> dict:
+        recipe = Recipe(**made["recipe"])
+        return {
+            "picker": recipe.label,
+            "adapted": recipe.adapted,
+            **settings_from(made["settings"]).flat(),
+            "corpus": made["corpus"],
+            **data,
+        }
+
+    before, now = facts(before, known), facts(now, data)
+    names = [name for name in now if before.get(name) != now[name]]
+    listed = lambda facts: first_few(
+        [facts[name] if name == "picker" else f"{name} {facts.get(name)}" for name in names]
+    )
+    return f"was made with {listed(before)}, and this table needs {listed(now)}" if names else ""
+
+# %% ../../nbs/measure/04_reproduction.ipynb #89687083
+def minutes_of(run: Path) -> float:
+    "How long a run trained and validated, from its log."
+    spent = (
+        [entry.get("seconds") for entry in read_log(log)]
+        if (log := run/"log.jsonl").exists()
+        else []
+    )
+    return sum(each for each in spent if type(each) in (int, float)) / 60
+
+
+def seconds_per_step(run: Path, corpus: Corpus, config: Config) -> float | None:
+    "Seconds of a step of stage one: its median epoch with validation, over the number of steps."
+    log = read_log(run/"log.jsonl") if (run/"log.jsonl").exists() else []
+    spent = [
+        entry["seconds"]
+        for entry in log
+        if entry.get("stage") == "supervision" and "seconds" in entry
+    ]
+    settings = config.training
+    order = epoch_order(
+        corpus.pairs("train"),
+        settings.batch_size,
+        0,
+        owner=corpus.caption_video,
+        together=settings.captions_together,
+    )
+    return statistics.median(spent) / len(order) if spent else None
+
+
+def stage_one(config: Config, recipe: Recipe) -> tuple[str, Recipe]:
+    "The run whose weights a row begins with: the name of its folder, and its recipe."
+    own = "" if recipe.architecture == config.captioner.architecture else recipe.architecture
+    return f"supervision-{slug(own)}" if own else "supervision", Recipe(
+        "all", adapted=False, architecture=own
+    )
+
+
+def train_first(
+    corpus: Corpus,
+    folder: Path,
+    config: Config,
+    recipe: Recipe = Recipe(),
+    bars: bool = True,
+    place: int | None = None,
+) -> Path:
+    "Train stage one of a seed, for a row and all that share it; gives the folder of the run."
+    name, first = stage_one(config, recipe)
+    home = folder/f"seed-{config.training.seed}" / name
+    train(home, corpus, config, first, bars=bars, place=place)
+    return home
+
+# %% ../../nbs/measure/04_reproduction.ipynb #46a83cbe
+def check_former(
+    path: Path, row: dict, folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
+) -> None:
+    """Raise an error for a row that does not say what it was made from, unless the folder of its
+    run shows the same settings."""
+    if (was := row["picker"]) != recipe.label:
+        raise FileError(path, f"was made with {was}, and this table needs {recipe.label}")
+    run, begun = (slug(name), recipe) if recipe.stages else stage_one(config, recipe)
+    home = folder/f"seed-{config.training.seed}" / run
+    if not (home/"run.json").exists():
+        raise FileError(
+            path, f"does not say with which settings it was made, and {home}, which would, is gone"
         )
-    find_java()
+    try:
+        open_run(home, corpus, begun.settings(config), begun)
+    except RunError as reason:
+        other = reason.reason.removeprefix("holds another run: ").partition(". Was it")[0]
+        raise FileError(path, f"was made with other settings: {other}") from reason
+
+
+def find_row(
+    folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
+) -> dict | None:
+    """Read a row that is there already, None if it is not; one that was made from something else
+    is an error, which says what differs."""
+    path = row_path(folder, config.training.seed, name)
+    if not path.exists():
+        return None
+    row = read_json(path)
+    if (
+        not isinstance(row, dict)
+        or "picker" not in row
+        or type(row.get("captions")) is not dict
+        or type(row.get("frames_used")) not in (int, float)
+    ):
+        raise FileError(path, "is not the file of a row")
+    try:
+        row = upgraded("row", row)
+    except PickNetError as reason:
+        raise FileError(path, str(reason)) from reason
+    if "made_from" not in row:
+        check_former(path, row, folder, corpus, config, name, recipe)
+        return row
+    try:
+        other = differences(row["made_from"], made_from(corpus, config, recipe))
+    except (KeyError, TypeError, AttributeError, ConfigError) as reason:
+        raise FileError(path, f"does not say what it was made from: {reason!r}") from reason
+    if other:
+        raise FileError(path, other)
+    return row
+
+# %% ../../nbs/measure/04_reproduction.ipynb #e4647a98
+def train_row(
+    corpus: Corpus,
+    folder: Path,
+    config: Config,
+    name: str,
+    recipe: Recipe,
+    beams: Iterable[int] = (1,),
+    bars: bool = True,
+    place: int | None = None,
+) -> dict:
+    """Train and measure one row for one seed, unless that was done before; decode once more
+    where another beam is asked for."""
+    seed, (start, _) = config.training.seed, stage_one(config, recipe)
+    path = row_path(folder, seed, name)
+    home = folder/f"seed-{seed}" / slug(name)
+    first = folder/f"seed-{seed}" / start
+    try:
+        row = find_row(folder, corpus, config, name, recipe)
+    except FileError as reason:
+        raise FileError(
+            path, f"{reason.reason}: move it and {home} away to train the row again"
+        ) from reason
+    if row:
+        if more := [beam for beam in beams if decoding_name(beam) not in row["captions"]]:
+            model = load_run(home if recipe.stages else first, corpus.device)[0]
+            measured = measure_row(model, corpus, config, recipe, more)
+            row["captions"] |= measured["captions"]
+            row["signs"] = row.get("signs", {}) | measured["signs"]
+            write_whole(path, json.dumps(row))
+        return row
+    if recipe.stages:
+        model = train(
+            home,
+            corpus,
+            config,
+            recipe,
+            start=first/"weights.safetensors",
+            bars=bars,
+            place=place,
+        )
+    else:
+        model = load_run(first, corpus.device)[0]
+    row = {
+        "version": VERSION,
+        "row": name,
+        "seed": seed,
+        "picker": recipe.label,
+        "stage_one": start,
+        "machine": circumstances()["machine"],
+        "minutes": minutes_of(home),
+        "minutes_shared": minutes_of(first),
+        "seconds_per_step": seconds_per_step(first, corpus, config),
+        **measure_row(model, corpus, config, recipe, beams),
+        "made_from": made_from(corpus, config, recipe),
+    }
+    write_whole(path, json.dumps(row))
+    return row
+
+# %% ../../nbs/measure/04_reproduction.ipynb #52994538
+def leader_frames(folder: Path, corpus: Corpus, config: Config) -> int:
+    """How many frames the fixed pickers of a seed get: as many as PickNet (V+L) used, rounded
+    up; six where it has not been trained."""
+    leader = find_row(folder, corpus, config, LEADER, recipes()[LEADER])
+    return math.ceil(leader["frames_used"]) if leader else 6
+
+
+def recipe_of_row(folder: Path, corpus: Corpus, config: Config, name: str) -> Recipe:
+    "How a row is trained, with the number of frames that PickNet (V+L) of its seed picked."
+    frames = leader_frames(folder, corpus, config) if takes_a_number(name) else 6
+    return recipes(frames)[name]
+
+# %% ../../nbs/measure/04_reproduction.ipynb #12518bc3
+@dataclass(frozen=True)
+class Table:
+    "Rows with the same settings, which are compared with each other, in one folder."
+    folder: Path
+    config: Config  # with the first seed
+    rows: tuple[str, ...]
+    seeds: int = 1
+    beams: tuple[int, ...] = (1,)  # to decode with
+
+    def seeded(self) -> list[Config]:
+        "The settings of each seed."
+        first = self.config.training.seed
+        return [self.config.changed(seed=seed) for seed in range(first, first + self.seeds)]
+
+    def paths(self) -> list[Path]:
+        "The files of all rows, seed by seed."
+        seeds = [config.training.seed for config in self.seeded()]
+        return [row_path(self.folder, seed, name) for seed in seeds for name in self.rows]
+
+    def jobs(self, corpus: Corpus) -> list[Job]:
+        "What is to be trained for every seed."
+        return [job for config in self.seeded() for job in self.jobs_of_seed(corpus, config)]
+
+    def jobs_of_seed(self, corpus: Corpus, config: Config) -> list[Job]:
+        """Every row, PickNet (V+L) before the others, and before them each stage one that they
+        begin with, unless all rows that do are there."""
+        seed, known = config.training.seed, recipes()
+        path = partial(row_path, self.folder, seed)
+        begins = {
+            name: self.folder/f"seed-{seed}"/stage_one(config, known[name])[0]
+            for name in sorted(self.rows, key=lambda name: name != LEADER)
+        }
+        jobs = {}
+        for name, start in begins.items():
+            if not path(name).exists():
+                jobs[start] = Job(start, partial(
+                    train_first, folder=self.folder, config=config, recipe=known[name]))
+        for name, start in begins.items():
+            work = partial(
+                train_row, folder=self.folder, config=config, name=name, beams=self.beams)
+            waits = takes_a_number(name) and LEADER in self.rows
+            late = lambda name=name: {
+                "recipe": recipe_of_row(self.folder, corpus, config, name)}
+            after = (start, path(LEADER)) if waits else (start,)
+            jobs[path(name)] = Job(path(name), work, after, late)
+        return list(jobs.values())
+
+# %% ../../nbs/measure/04_reproduction.ipynb #d34df9af
+def train_tables(
+    tables: Sequence[Table], workers: Workers, score: bool = False
+) -> list[list[dict]]:  # the rows of each table, seed by seed
+    """Train and caption the rows of some tables side by side; while several processes train,
+    this one can score the rows that are done."""
+    scorer = (
+        scored_meanwhile(workers.corpus.references("test"))
+        if score and workers.number > 1
+        else nullcontext(lambda folder, row: None)
+    )
+    homes = {path: table.folder for table in tables for path in table.paths()}
+    with scorer as give:
+        rows = run_jobs(
+            [job for table in tables for job in table.jobs(workers.corpus)],
+            workers,
+            lambda path, row: give(homes[path], row) if path in homes else None,
+        )
+    return [[rows[path] for path in table.paths()] for table in tables]
 
 # %% ../../nbs/measure/04_reproduction.ipynb #5d1a6580
 def earlier_rows(
@@ -58,33 +334,30 @@ def earlier_rows(
         seed, name = None, path.stem
         try:
             row = read_json(path)
-            seed, name = (
-                map(row.get, ("seed", "row")) if isinstance(row, dict) else (None, path.stem)
-            )
+            if isinstance(row, dict):
+                seed, name = row.get("seed"), row.get("row")
             if (seed, name) in have:
                 continue
             if name not in ROWS or not isinstance(seed, int):
                 raise FileError(
                     path,
-                    f"is the row {name!r}, which nobody has registered (on the command line: --use "
-                    f"MODULE)",
+                    f"is the row {name!r}, which is not registered (on the command line: --use "
+                    "MODULE)",
                 )
             settings = config.changed(seed=seed)
-            frames = frames_alike(folder, corpus, settings) if takes_a_number(name) else 6
-            found.append(find_row(folder, corpus, settings, name, recipes(frames)[name]))
+            recipe = recipe_of_row(folder, corpus, settings, name)
+            found.append(find_row(folder, corpus, settings, name, recipe))
         except FileError as reason:
             if bars:
-                tqdm.write(
-                    printable(f"left out of the table: {name} of seed {seed}: {reason}"),
-                    file=sys.stderr,
-                )
+                left_out = printable(f"left out of the table: {name} of seed {seed}: {reason}")
+                tqdm.write(left_out, file=sys.stderr)
     return found
 
 # %% ../../nbs/measure/04_reproduction.ipynb #6e6637f1
 def result_of(corpus: Corpus, config: Config, rows: list[dict], **about) -> dict:
     """The content of a result file: circumstances, settings, comparisons, and every row without
     its captions."""
-    # the settings are said once
+    # the settings are the same for all rows and stand above them
     without = ("captions", "signature", "videos", "made_from", "version")
     shared = {
         (row["seed"], row.get("stage_one", "supervision")): row["minutes_shared"] for row in rows
@@ -109,7 +382,7 @@ def commands_of(folder: Path, config: Config, command: str) -> str:
     that were there."""
     before = read_json(path) if (path := folder/"results.json").exists() else {}
     try:
-        # what a clip is, the corpus says
+        # the corpus says what a clip is
         was = settings_from(upgraded("settings", before.get("config", {})))
         same = before.get("command") and replace(was, clip=config.clip) == config
     except PickNetError:
@@ -117,16 +390,73 @@ def commands_of(folder: Path, config: Config, command: str) -> str:
     earlier = before["command"].split(" && ") if same else []
     return " && ".join(dict.fromkeys([*earlier, command]))
 
+# %% ../../nbs/measure/04_reproduction.ipynb #f0aa2ac2
+def check_scorers() -> None:
+    "Raise an error where captions cannot be scored, before anything is trained for it."
+    from picknet_nb.measure.metrics import INSTALL, find_java
+
+    if not find_spec("pycocoevalcap"):
+        raise PickNetError(
+            f"scoring needs pycocoevalcap: {INSTALL}; with --no-scores the rows are trained and "
+            "captioned, and can be scored later"
+        )
+    find_java()
+
 # %% ../../nbs/measure/04_reproduction.ipynb #f4be3162
 def table_folder(data: str, scale: str, changes: dict | None = None) -> Path:
-    """Where the runs and results of a table go, if nobody says: another captioner has a table of
-    its own."""
+    "The default folder of a table's runs and results; each captioner has its own."
     captioner = (changes or {}).get("architecture", "")
-    return (
-        data_folder()
-        / "runs"
-        / "-".join(filter(None, (Path(data).name, present_scale(scale), slug(captioner))))
+    parts = Path(data).name, present_scale(scale), slug(captioner)
+    return data_folder()/"runs"/"-".join(filter(None, parts))
+
+# %% ../../nbs/measure/04_reproduction.ipynb #7236b6d8
+def print_forecast(tables: Iterable[Table], workers: Workers, scale: str) -> None:
+    "Print to standard error how long new tables will take on this CPU."
+    corpus = workers.corpus
+    if workers.bars and workers.device == "cpu":
+        seconds = sum(
+            foresee_table(corpus, table.config, table.rows, table.seeds, workers.number)
+            for table in tables
+        )
+        smaller = something_smaller(scale, corpus.settings.cnn)
+        tqdm.write(forecast(seconds, smaller), file=sys.stderr)
+
+
+def write_result(
+    table: Table,
+    done: list[dict],  # its rows, trained
+    workers: Workers,
+    scores: bool,
+    command: str,
+    began: Sequence[float],  # when the call began to open the data, to train, and to score
+    **about,  # for the result file
+) -> dict:
+    "Score the rows of a table's folder, these and earlier ones, and write its result files."
+    corpus, folder, config = workers.corpus, table.folder, table.config
+    if earlier := earlier_rows(folder, corpus, config, done, workers.bars):
+        done, command = done + earlier, commands_of(folder, config, command)
+    done.sort(key=lambda row: (row["seed"], list(ROWS).index(row["row"])))
+    references = corpus.references("test")
+    signature = score_rows(folder, done, references, workers.bars) if scores else ""
+    ends = *began[1:], time.monotonic()
+    parts = {
+        part: round((end - start) / 60, 2)
+        for part, start, end in zip(("data", "rows", "scores"), began, ends)
+    }
+    result = result_of(
+        corpus,
+        config,
+        done,
+        command=command,
+        metrics=signature,
+        minutes_of_call=round((ends[-1] - began[0]) / 60, 2),  # less where rows were there
+        minutes_of_parts=parts,
+        **about,
     )
+    if scores:
+        write_whole(folder/"clips.json", json.dumps(clip_scores(done)) + "\n")
+    write_whole(folder/"results.json", json.dumps(result, indent=1) + "\n")
+    return result
 
 # %% ../../nbs/measure/04_reproduction.ipynb #279d5763
 def reproduce(
@@ -139,80 +469,26 @@ def reproduce(
     beams: Iterable[int] = (1,),
     scores: bool = True,  # False: only train and caption; score later, perhaps elsewhere
     device: str | None = None,
-    command: str = "",
-    bars: bool = True,  # what was typed, for the result file
+    command: str = "",  # what was typed, for the result file
+    bars: bool = True,
     workers: int = 1,  # processes that train rows side by side: `default_workers()` is best
-    modules: Iterable[
-        str
-    ] = (),  # of your own, for the workers to import: they register captioners and pickers
+    modules: Iterable[str] = (),  # for the workers to import: they register parts of your own
 ) -> dict:
-    """Train, caption and score rows; write the result file of these and of all that are there;
-    what is done is not done again."""
-    folder, started = Path(folder or table_folder(data, scale, changes)), time.monotonic()
+    """Train, caption and score rows; write the result file of these and of all that are there.
+    What is done is not done again."""
+    began = [time.monotonic()]
     config = check_changes(preset(scale), changes or {})
-    scale = present_scale(scale)
-    rows = list(rows or ROWS)
+    rows = tuple(dict.fromkeys(rows or ROWS))
     check_rows(rows)
     if scores:
         check_scorers()
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    # workers open it for themselves
-    corpus = open_data(data, scale, device="cpu" if workers > 1 else device, bars=bars)
-    check_split(corpus, "test")
-    config = replace(config, clip=corpus.settings)
-    load = partial(open_data, data, scale, device=device, bars=False)
-    meanwhile = (
-        scored_meanwhile(folder, corpus.references("test"))
-        if scores and workers > 1
-        else nullcontext(lambda row: None)
-    )
-    if bars and device == "cpu" and not (folder/"rows").exists():
-        tqdm.write(
-            forecast(
-                foresee_table(corpus, config, rows, seeds, workers),
-                something_smaller(scale, corpus.settings.cnn),
-            ),
-            file=sys.stderr,
-        )
-    opened = time.monotonic()
-    with (
-        meanwhile as give,
-        shared_gpu() if workers > 1 and device.startswith("cuda") else nullcontext(),
-    ):
-        done = train_rows(
-            folder,
-            corpus,
-            config,
-            rows,
-            seeds,
-            beams=tuple(beams),
-            bars=bars,
-            workers=workers,
-            setup=partial(sit_down, load, tuple(modules)),
-            give=give,
-        )
-    trained = time.monotonic()
-    if earlier := earlier_rows(folder, corpus, config, done, bars):
-        done, command = done + earlier, commands_of(folder, config, command)
-    done.sort(key=lambda row: (row["seed"], list(ROWS).index(row["row"])))
-    signature = score_rows(folder, done, corpus.references("test"), bars) if scores else ""
-    parts = {
-        "data": opened - started,
-        "rows": trained - opened,
-        "scores": time.monotonic() - trained,
-        "call": time.monotonic() - started,
-    }
-    result = result_of(
-        corpus,
-        config,
-        done,
-        scale=scale,
-        command=command,
-        metrics=signature,
-        minutes_of_call=round(parts.pop("call") / 60, 2),
-        minutes_of_parts={name: round(seconds / 60, 2) for name, seconds in parts.items()},
-    )  # less where rows were there
-    if scores:
-        write_whole(folder/"clips.json", json.dumps(clip_scores(done)) + "\n")
-    write_whole(folder/"results.json", json.dumps(result, indent=1) + "\n")
-    return result
+    folder, scale = Path(folder or table_folder(data, scale, changes)), present_scale(scale)
+    crew = Workers.open(data, scale, workers, device, modules, bars)
+    config = replace(config, clip=crew.corpus.settings)
+    table = Table(folder, config, rows, seeds, tuple(beams))
+    if not (folder/"rows").exists():
+        print_forecast([table], crew, scale)
+    began.append(time.monotonic())
+    (done,) = train_tables([table], crew, scores)
+    began.append(time.monotonic())
+    return write_result(table, done, crew, scores, command, began, scale=scale)

@@ -73,23 +73,22 @@ def score_rows(
 # %% ../../nbs/measure/02_scoring.ipynb #59c8115c
 @contextmanager
 def scored_meanwhile(
-    folder: Path,
     references: dict[str, list[str]],
     patience: float = 600.0,  # seconds to wait, in the end, for rows that are still being scored
-) -> Iterator[Callable[[dict], None]]:
-    """Gives a function that scores a finished row in the background; what fails here is left for
-    `score_rows`."""
+) -> Iterator[Callable[[Path, dict], None]]:
+    """Give the block a function that takes the folder of a table and one of its rows, and scores
+    it in the background; rows that fail here are left for `score_rows`."""
     from picknet_nb.measure.metrics import meteor_process
 
     given, pool = [], ThreadPoolExecutor(1)
 
-    def score_one(row: dict) -> None:
+    def score_one(folder: Path, row: dict) -> None:
         if not any(each.done() and each.exception() for each in given):
             score_rows(folder, [row], references, bars=False, meteor=meteor)
 
     try:
         with meteor_process(threading.TIMEOUT_MAX) as meteor:  # an idle one may wait for days
-            yield lambda row: given.append(pool.submit(score_one, row))
+            yield lambda folder, row: given.append(pool.submit(score_one, folder, row))
             wait(given, patience)
     finally:  # without METEOR, a thread that still waits for it ends with an error
         pool.shutdown(cancel_futures=True)
