@@ -39,7 +39,7 @@ docs: $(READY) ## the web site, into site/
 	$(BIN)/python tools/site.py
 	@echo "the site is there: open site/index.html"
 
-book-stats: $(READY) ## how many words and lines of code stand before equations 1 and 12, and how long the method track is
+book-stats: $(READY) ## how long the method track is; modules, lines, commands, options and settings of the package
 	$(BIN)/python tools/book.py
 
 readme: $(READY) ## README.md from nbs/index.ipynb

@@ -179,7 +179,7 @@ def quick(desk, monkeypatch):
     monkeypatch.setattr(world, "SCALES", dict.fromkeys(world.SCALES, (8, 4, 4)))
     for module in (files, training, models, reproduction, compared, frontier):
         monkeypatch.setattr(module, "data_folder", lambda: Path("data"))
-    kept = {name: recipes.ROWS[name] for name in ("Baseline", "PickNet (V+L)")}
+    kept = {name: recipes.ROWS[name] for name in ("Baseline", *compared.COMPARED_ROWS)}
     for name in set(recipes.ROWS) - set(kept):
         monkeypatch.delitem(recipes.ROWS, name)
     load, frames = cnn.load_backbone, read_clip("film.mp4", 8, 224)

@@ -25,11 +25,11 @@ from picknet_nb.training.runs import RunError
 from picknet_nb.training.train import LEADER, check_changes, open_data, train
 from picknet_nb.measure import experiments, reproduction
 from picknet_nb.measure.comparison import (
-    KINDS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
+    COMPARED_ROWS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
 from picknet_nb.measure.experiments import (
     Job, Workers, check_split, circumstances, commit_here, measure_row, run_jobs)
 from picknet_nb.measure.reproduction import (
-    Table, commands_of, table_folder, train_first, train_row)
+    TablePlan, commands_of, table_folder, train_first, train_row)
 from picknet_nb.measure.scoring import (
     clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
 
@@ -424,7 +424,7 @@ def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(
 
 
 def test_jobs_wait_for_what_they_need(mine, corpus, tmp_path):
-    table = Table(tmp_path, CONFIG, ("Uniform", "mine", "Baseline", LEADER), seeds=2)
+    table = TablePlan(tmp_path, CONFIG, ("Uniform", "mine", "Baseline", LEADER), seeds=2)
     order, jobs = [], table.jobs(corpus)
     note = lambda corpus, path, **_: order.append(path.relative_to(tmp_path))
     run_jobs(
@@ -736,7 +736,7 @@ def test_all_captioners_go_through_one_queue_and_a_second_call_trains_nothing(
     )
     one, two = run("one", 1), run("two", 2)
     assert [(row["captioner"], row["row"]) for row in one["rows"]] == [
-        (name, row) for name in names for row in ROWS if row in KINDS
+        (name, row) for name in names for row in ROWS if row in COMPARED_ROWS
     ]
     assert without_times(one["rows"]) == without_times(two["rows"]) and all(
         row["seconds_per_step"] > 0 for row in one["rows"]
@@ -789,7 +789,7 @@ def compared_result(**differences):
             "signs": {"greedy": {"distinct": 9 - 8 * (name == "blind")}},
         }
         for name in differences
-        for row in KINDS
+        for row in COMPARED_ROWS
         for seed in (0, 1)
     ]
     return {
@@ -801,7 +801,7 @@ def compared_result(**differences):
         "minutes": 1.0,
         "rows": rows,
         "comparisons": {
-            name: {row: each(value) for row in KINDS if row != LEADER}
+            name: {row: each(value) for row in COMPARED_ROWS if row != LEADER}
             for name, value in differences.items()
         },
     }

@@ -1,10 +1,18 @@
-"""How long the way through the book is: `make book-stats` counts words, lines of code and
-figures along the method track."""
+"""How long the way through the book is, and how large the package: `make book-stats` counts
+words, lines of code and figures along the method track, then modules, lines, commands, options
+and settings."""
 import re
 import statistics
+from dataclasses import fields
 from pathlib import Path
 
+import click
 import nbformat
+import typer
+
+import picknet_nb
+from picknet_nb.core.settings import Config
+from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
 METHOD = (
@@ -196,6 +204,36 @@ def counts() -> dict[str, float]:
     }
 
 
+def commands_of(command: click.Command) -> list[click.Command]:
+    "A command, or the commands of a group and of the groups in it."
+    if not hasattr(command, "commands"):
+        return [command]
+    return [each for part in command.commands.values() for each in commands_of(part)]
+
+
+def package_counts() -> dict[str, int]:
+    "How large the package is that is imported here, for its developers and for its users."
+    modules = [
+        path for path in Path(picknet_nb.__file__).parent.rglob("*.py") if path.stem != "_modidx"
+    ]
+    lines = [line for path in modules for line in path.read_text("utf-8").splitlines()]
+    commands = commands_of(typer.main.get_command(app))
+    options = [
+        parameter
+        for command in commands
+        for parameter in command.params
+        if parameter.param_type_name == "option" and not getattr(parameter, "hidden", False)
+    ]
+    return {
+        "modules": len([path for path in modules if path.stem != "__init__"]),
+        "lines": len(lines),
+        "lines that are not empty": sum(bool(line.strip()) for line in lines),
+        "commands": len(commands),
+        "options of all commands": len(options),
+        "settings": sum(len(fields(group)) for group in vars(Config()).values()),
+    }
+
+
 def main() -> None:
     "Print the counts."
     print(f"{'notebook':24}{'words':>7}{'code':>6}{'figures':>9}")
@@ -219,6 +257,9 @@ def main() -> None:
         "\nfigures elsewhere:",
         ", ".join(f"{name} {count}" for name in rest if (count := figures_in(cells_of(name)))),
     )
+    print("\nthe package")
+    for what, value in package_counts().items():
+        print(f"{what:42}{value:8,}")
 
 
 if __name__ == "__main__":

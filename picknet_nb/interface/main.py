@@ -23,7 +23,7 @@ from ..core.registry import use_module
 from ..core.settings import PRESETS
 from .evaluate import evaluate, score
 from .prepare import extract, prepare, settings_table
-from .reproduce import frontier, reproduce
+from .reproduce import compare, frontier, reproduce
 from .train import train
 from .watch import caption, explore, export, models, stream
 
@@ -80,6 +80,7 @@ def offer(command, example: str, end: str = DONE) -> None:
 
 
 offer(reproduce, "reproduce --scale smoke")
+offer(compare, "compare --scale smoke --captioner paper --captioner ta")
 offer(
     train,
     "train runs/mine --data data/corpora/mine --scale laptop; "
@@ -227,7 +228,7 @@ def after_interrupt(arguments: list[str]) -> str:  # what was typed after `pickn
             else "there was no checkpoint yet: add --resume to begin again"
         )
         return f"interrupted; {kept}" if there else "interrupted"
-    if command in ("train", "reproduce", "prepare", "extract"):
+    if command in ("train", "reproduce", "compare", "frontier", "prepare", "extract"):
         return "interrupted; what was finished is kept, and the same command goes on from there"
     return "interrupted"
 

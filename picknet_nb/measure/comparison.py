@@ -20,17 +20,17 @@ from ..method.captioner import CAPTIONERS
 from ..training.train import LEADER, check_changes, present_scale
 from .experiments import Workers, circumstances
 from .reproduction import (
-    Table, check_scorers, print_forecast, train_tables, write_result)
-from .scoring import Gap, compare_rows, rows_of_clips
+    TablePlan, check_scorers, print_forecast, train_tables, write_result)
+from .scoring import Gap
 from .tables import load_paper, markdown_table, mean_and_spread
 
 # %% auto #0
-__all__ = ['KINDS', 'own_changes', 'joined_result', 'joined_clips', 'comparison_folder', 'compare_captioners', 'unseeing',
-           'Verdict', 'verdicts', 'decoded_by', 'printed_in_paper', 'captioners_table', 'draw_captioners']
+__all__ = ['COMPARED_ROWS', 'own_changes', 'joined_result', 'joined_clips', 'comparison_folder', 'compare_captioners', 'unseeing',
+           'Verdict', 'verdicts', 'printed_in_paper', 'captioners_table', 'draw_captioners']
 
 # %% ../../nbs/measure/05_comparison.ipynb #e828117c
 # rows of the table, and what stands above their columns here
-KINDS = {
+COMPARED_ROWS = {
     "Baseline, adapted": "all",
     "Uniform": "uniform",
     "Random, adapted": "random",
@@ -58,10 +58,11 @@ def joined_result(results: dict[str, dict], **about) -> dict:
         {"captioner": name, **row}
         for name, result in results.items()
         for row in result["rows"]
-        if row["row"] in KINDS
+        if row["row"] in COMPARED_ROWS
     ]
     shared = next(iter(results.values()))
-    of_picks = lambda comparisons: {row: each for row, each in comparisons.items() if row in KINDS}
+    of_picks = lambda comparisons: {
+        row: each for row, each in comparisons.items() if row in COMPARED_ROWS}
     return {
         "kind": "captioners",
         **{name: shared[name] for name in ("data", "split", "scale", "metrics", "features")},
@@ -81,7 +82,7 @@ def joined_clips(folder: Path, captioners: Iterable[str]) -> dict:
         {"captioner": name, **row}
         for name, content in found.items()
         for row in content["rows"]
-        if row["row"] in KINDS
+        if row["row"] in COMPARED_ROWS
     ]
     return {
         "kind": "clip scores",
@@ -123,9 +124,13 @@ def compare_captioners(
         check_scorers()
     crew = Workers.open(data, scale, workers, device, modules, bars)
     tables = {
-        name: Table(
-            folder/slug(name), replace(config, clip=crew.corpus.settings), tuple(KINDS), seeds,
-            tuple(beams))
+        name: TablePlan(
+            folder/slug(name),
+            replace(config, clip=crew.corpus.settings),
+            tuple(COMPARED_ROWS),
+            seeds,
+            tuple(beams),
+        )
         for name, config in configs.items()
     }
     if not folder.exists():
@@ -152,7 +157,7 @@ def unseeing(result: dict, decoding: str = "greedy") -> list[str]:
     said = [
         (row["captioner"], row["signs"][decoding]["distinct"])
         for row in result["rows"]
-        if KINDS[row["row"]] == "all"
+        if COMPARED_ROWS[row["row"]] == "all"
     ]
     return sorted({name for name, distinct in said if distinct < 2})
 
@@ -197,20 +202,6 @@ def verdicts(result: dict, margin: float = 0.02) -> dict[str, Verdict]:
     }
     return {what: Verdict.of(result, row, least) for what, (row, least) in asked.items()}
 
-# %% ../../nbs/measure/05_comparison.ipynb #b0f33ba2
-def decoded_by(result: dict, clips: dict, decoding: str) -> dict:
-    "A result with the comparisons of another decoding, from its scores of single clips."
-    of = lambda captioner: rows_of_clips(
-        {**clips, "rows": [row for row in clips["rows"] if row["captioner"] == captioner]}
-    )
-    return {
-        **result,
-        "comparisons": {
-            captioner: compare_rows(of(captioner), decoding=decoding)
-            for captioner in result["comparisons"]
-        },
-    }
-
 # %% ../../nbs/measure/05_comparison.ipynb #b91a2efe
 def printed_in_paper(captioner: str, paper: dict | None = None) -> str:
     "The score that the paper prints for a captioner, its data set and its features."
@@ -234,7 +225,7 @@ def captioners_table(result: dict, decoding: str = "greedy") -> str:  # Markdown
     what it costs, and what the paper prints."""
     header = [
         "captioner",
-        *KINDS.values(),
+        *COMPARED_ROWS.values(),
         "PickNet's frames",
         "PickNet − all",
         "PickNet − uniform",
@@ -255,7 +246,7 @@ def captioners_table(result: dict, decoding: str = "greedy") -> str:  # Markdown
         lines.append(
             [
                 name,
-                *map(cider, KINDS),
+                *map(cider, COMPARED_ROWS),
                 mean_and_spread([row["frames_used"] for row in own if row["row"] == LEADER]),
                 *(
                     str(Gap.of(compared[other])) if other in compared else ""
@@ -290,7 +281,7 @@ def draw_captioners(result: dict, decoding: str = "greedy"):
     "CIDEr of every captioner with each kind of picks, the best captioner on top."
     scores: dict[str, dict[str, list[float]]] = {}
     for row in result["rows"]:
-        scores.setdefault(row["captioner"], {}).setdefault(KINDS[row["row"]], []).append(
+        scores.setdefault(row["captioner"], {}).setdefault(COMPARED_ROWS[row["row"]], []).append(
             100 * row["scores"][decoding]["CIDEr"]
         )
     means = {

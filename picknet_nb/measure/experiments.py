@@ -35,6 +35,7 @@ from ..method.recipes import ROWS, Recipe
 from ..method.stages import Model, caption_videos, frame_choice
 from ..training.diagnostics import signs_of
 from ..training.train import open_data
+from .figures import pick_counts, pick_positions
 from .scoring import decoding_name
 
 # %% auto #0
@@ -56,7 +57,7 @@ def measure_row(
     recipe: Recipe,
     beams: Iterable[int] = (1,),
     split: str = "test",
-    no_repeats: bool = False,  # never say two words in a row for the second time
+    no_repeats: bool = False,  # never generate the same two words in a row again
 ) -> dict:
     "Captions of a split by greedy and beam search, with what was picked and how long a clip took."
     check_split(corpus, split)
@@ -71,18 +72,17 @@ def measure_row(
         if words.is_cuda:
             torch.cuda.synchronize()
         found.setdefault("seconds_per_clip", (time.perf_counter() - started) / len(videos))
-        said = corpus.vocabulary.decode(words.cpu())
+        captions = corpus.vocabulary.decode(words.cpu())
         found["captions"][decoding_name(beam)] = dict(
-            zip([corpus.ids[video] for video in videos.tolist()], said)
+            zip([corpus.ids[video] for video in videos.tolist()], captions)
         )
         found.setdefault("signs", {})[decoding_name(beam)] = signs_of(
-            said, corpus.settings.max_words
+            captions, corpus.settings.max_words
         ).to_dict()
-    counts = picks.sum(1)
     return found | {
-        "frames_used": counts.float().mean().item(),
-        "pick_positions": picks.float().mean(0).tolist(),
-        "pick_counts": torch.bincount(counts, minlength=picks.shape[1] + 1).tolist(),
+        "frames_used": picks.sum(1).float().mean().item(),
+        "pick_positions": pick_positions(picks).tolist(),
+        "pick_counts": pick_counts(picks).tolist(),
     }
 
 # %% ../../nbs/measure/03_experiments.ipynb #5afa625b

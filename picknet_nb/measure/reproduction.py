@@ -39,7 +39,7 @@ from .scoring import (
 
 # %% auto #0
 __all__ = ['made_from', 'differences', 'minutes_of', 'seconds_per_step', 'stage_one', 'train_first', 'check_former', 'find_row',
-           'train_row', 'leader_frames', 'recipe_of_row', 'Table', 'train_tables', 'earlier_rows', 'result_of',
+           'train_row', 'leader_frames', 'recipe_of_row', 'TablePlan', 'train_tables', 'earlier_rows', 'result_of',
            'commands_of', 'check_scorers', 'table_folder', 'print_forecast', 'write_result', 'reproduce']
 
 # %% ../../nbs/measure/04_reproduction.ipynb #e91e9a24
@@ -257,7 +257,7 @@ def recipe_of_row(folder: Path, corpus: Corpus, config: Config, name: str) -> Re
 
 # %% ../../nbs/measure/04_reproduction.ipynb #12518bc3
 @dataclass(frozen=True)
-class Table:
+class TablePlan:
     "Rows with the same settings, which are compared with each other, in one folder."
     folder: Path
     config: Config  # with the first seed
@@ -305,7 +305,7 @@ class Table:
 
 # %% ../../nbs/measure/04_reproduction.ipynb #d34df9af
 def train_tables(
-    tables: Sequence[Table], workers: Workers, score: bool = False
+    tables: Sequence[TablePlan], workers: Workers, score: bool = False
 ) -> list[list[dict]]:  # the rows of each table, seed by seed
     """Train and caption the rows of some tables side by side; while several processes train,
     this one can score the rows that are done."""
@@ -410,7 +410,7 @@ def table_folder(data: str, scale: str, changes: dict | None = None) -> Path:
     return data_folder()/"runs"/"-".join(filter(None, parts))
 
 # %% ../../nbs/measure/04_reproduction.ipynb #7236b6d8
-def print_forecast(tables: Iterable[Table], workers: Workers, scale: str) -> None:
+def print_forecast(tables: Iterable[TablePlan], workers: Workers, scale: str) -> None:
     "Print to standard error how long new tables will take on this CPU."
     corpus = workers.corpus
     if workers.bars and workers.device == "cpu":
@@ -423,7 +423,7 @@ def print_forecast(tables: Iterable[Table], workers: Workers, scale: str) -> Non
 
 
 def write_result(
-    table: Table,
+    table: TablePlan,
     done: list[dict],  # its rows, trained
     workers: Workers,
     scores: bool,
@@ -485,7 +485,7 @@ def reproduce(
     folder, scale = Path(folder or table_folder(data, scale, changes)), present_scale(scale)
     crew = Workers.open(data, scale, workers, device, modules, bars)
     config = replace(config, clip=crew.corpus.settings)
-    table = Table(folder, config, rows, seeds, tuple(beams))
+    table = TablePlan(folder, config, rows, seeds, tuple(beams))
     if not (folder/"rows").exists():
         print_forecast([table], crew, scale)
     began.append(time.monotonic())

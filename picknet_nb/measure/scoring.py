@@ -30,15 +30,18 @@ def row_path(folder: Path, seed: int, name: str) -> Path:
 
 
 def decoding_name(beam: int) -> str:
-    "What result files call a way of decoding."
+    "The name of a way of decoding in result files."
     return "greedy" if beam == 1 else f"beam{beam}"
 
 # %% ../../nbs/measure/02_scoring.ipynb #07e756aa
-# of `score_many`
 def score_rows(
-    folder: Path, rows: list[dict], references: dict[str, list[str]], bars: bool = True, **options
-) -> str:
-    "Add scores to rows that have none; what comes back is the metrics' signature."
+    folder: Path,
+    rows: list[dict],
+    references: dict[str, list[str]],
+    bars: bool = True,
+    **options,  # of `score_many`
+) -> str:  # the signature of the metrics
+    "Add scores to rows that have none, and write them to the rows' files."
     from picknet_nb.measure.metrics import score_many
 
     for row in rows:
@@ -95,7 +98,7 @@ def scored_meanwhile(
 
 # %% ../../nbs/measure/02_scoring.ipynb #371ce63f
 def compare_rows(rows: list[dict], name: str = LEADER, decoding: str = "greedy") -> dict[str, dict]:
-    """How far one row is from every other in CIDEr, with its 95% interval and p, by a paired
+    """CIDEr of one row minus that of every other row, with its 95% interval and p, by a paired
     bootstrap over seeds and videos."""
     from picknet_nb.measure.metrics import paired_bootstrap
 
@@ -130,7 +133,7 @@ def clip_scores(rows: list[dict], file: str = "results.json") -> dict:
 
 
 def rows_of_clips(content: dict) -> list[dict]:
-    "What `compare_rows` needs, from what `clip_scores` kept."
+    "Rows as `compare_rows` takes them, from what `clip_scores` kept."
     videos = lambda row: {
         decoding: dict(zip(content["ids"], values)) for decoding, values in row["CIDEr"].items()
     }
@@ -142,7 +145,7 @@ def rows_of_clips(content: dict) -> list[dict]:
 CLAIMS = {
     "a few frames do as well as thirty, or better": "Baseline",
     "more training alone does not explain it": "Baseline, adapted",
-    "learned picks beat evenly spaced ones": "Uniform",
+    "learned picks beat uniform ones": "Uniform",
     "learned picks beat random ones": "Random, adapted",
 }
 
@@ -170,7 +173,7 @@ def gaps_of(
     name: str = LEADER,
     decoding: str = "greedy",
 ) -> dict[str, Gap]:
-    "How far a row is from each of the others."
+    "CIDEr of a row minus that of each other row, from stored scores of clips."
     compared = compare_rows(rows_of_clips(clips), name, decoding)
     return {other: Gap.of(each) for other, each in compared.items()}
 
@@ -195,15 +198,15 @@ def claims_table(
 
 
 def draw_gaps(found: dict[str, dict[str, Gap]], printed: dict[str, dict]):
-    "The same as a figure, with every row that was compared."
+    "Draw how far PickNet (V+L) is from every row it was compared with, ours and the paper's."
     plt, rows = import_pyplot(), list(dict.fromkeys(row for gaps in found.values() for row in gaps))
     figure, axis = plt.subplots(figsize=(6.5, 1 + 0.45 * len(rows)), dpi=150, layout="constrained")
     for number, (name, gaps) in enumerate(found.items()):
-        places = [rows.index(row) + 0.22 * (number - (len(found) - 1) / 2) for row in gaps]
+        heights = [rows.index(row) + 0.22 * (number - (len(found) - 1) / 2) for row in gaps]
         middle, low, high = zip(*gaps.values())
         axis.errorbar(
             middle,
-            places,
+            heights,
             xerr=([m - l for m, l in zip(middle, low)], [h - m for m, h in zip(middle, high)]),
             fmt="o",
             markersize=4,

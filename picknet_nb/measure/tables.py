@@ -16,7 +16,7 @@ from ..core.files import FileError, data_folder, read_json
 from ..core.settings import FORMER_NAMES
 
 # %% auto #0
-__all__ = ['METRICS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
+__all__ = ['COLUMNS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
            'mean_and_spread', 'rows_by_name', 'markdown_table', 'show_table', 'results_table']
 
 # %% ../../nbs/measure/08_tables.ipynb #0b20d670
@@ -102,7 +102,7 @@ def stored_results(
     return sorted(found, key=lambda result: size(result.get("scale")))
 
 # %% ../../nbs/measure/08_tables.ipynb #09d429ff
-METRICS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
+COLUMNS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
 
 
 def load_paper(path=None) -> dict:  # default: `paper.json`, which comes with the package
@@ -119,8 +119,7 @@ def paper_scores(data: str, paper: dict | None = None) -> dict[str, dict]:
 
 # %% ../../nbs/measure/08_tables.ipynb #48aed567
 def mean_and_spread(values: Sequence[float], digits: int = 1) -> str:
-    """Mean ± sample standard deviation; the spread is left out where there is one value, all is
-    where there is none."""
+    "Mean ± sample standard deviation; of a single value only the mean, of no value a dash."
     if not values:
         return "–"
     mean = f"{statistics.fmean(values):.{digits}f}"
@@ -181,7 +180,7 @@ def _table_line(
         line = [name, frames.removesuffix(" ± 0.0"), str(len(seeds))]
     else:
         line = [name, "", ""]
-    for metric in METRICS:
+    for metric in COLUMNS:
         found = [row["scores"].get(decoding, {}).get(metric) for row in seeds]
         line.append(
             mean_and_spread([100 * value for value in found if value is not None]) if seeds else ""
@@ -224,11 +223,11 @@ def results_table(
     previous: bool = False,  # also the previous work that the paper compares with
     paper: dict | None = None,  # default: `load_paper()`
 ) -> str:  # Markdown
-    "Ours beside the paper's: frames used, seeds, mean ± spread of every metric, and the command."
+    "A Markdown table of ours beside the paper's: frames used, seeds, mean ± spread of every metric, and the command."
     results = [results] if isinstance(results, dict) else list(results)
     printed = paper_scores(results[0]["data"], paper)
     header = ["model", "frames", "seeds"]
-    for metric in METRICS:
+    for metric in COLUMNS:
         header += [metric, "paper"] if printed else [metric]
     lines = [
         _table_line(name, [], decoding, row, True)
