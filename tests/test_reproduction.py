@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from typer.testing import CliRunner
 
 import picknet_nb
 from conftest import noise_corpus
@@ -23,11 +24,13 @@ from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.recipes import ROWS, Recipe, recipes
 from picknet_nb.training.runs import RunError
 from picknet_nb.training.train import LEADER, check_changes, open_data, train
-from picknet_nb.measure import experiments, reproduction
+from picknet_nb.interface.main import after_interrupt, app
+from picknet_nb.measure import comparison, experiments, frontier, reproduction
 from picknet_nb.measure.comparison import (
     COMPARED_ROWS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
 from picknet_nb.measure.experiments import (
     Job, Workers, check_split, circumstances, commit_here, measure_row, run_jobs)
+from picknet_nb.measure.frontier import measure_frontier
 from picknet_nb.measure.reproduction import (
     TablePlan, commands_of, table_folder, train_first, train_row)
 from picknet_nb.measure.scoring import (
@@ -509,8 +512,8 @@ def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
     data = str(noise_corpus().save(tmp_path/"noise"))
     with pytest.raises(
         PickNetError,
-        match=r"seed-0.last.json cannot be made: its process died \(exit status 9\), twice, perhaps "
-              r"for want of memory; what was finished is kept",
+        match=r"seed-0.last.json cannot be made: its process died \(exit status 9\), twice, "
+              r"perhaps for want of memory; what was finished is kept",
     ):
         reproduction.reproduce(
             data,
@@ -839,3 +842,91 @@ def test_the_table_of_captioners_names_seeds_features_and_the_paper():
         draw_captioners(compared_result(ta=0.03, s2vt=-0.05)).axes[0].get_xlabel()
         == "CIDEr × 100, greedy"
     )
+
+
+# the frontier, and the commands
+# ------------------------------------------------------------------------------------------
+
+
+def test_the_frontier_goes_on_where_it_was_stopped_and_is_the_same_in_two_processes(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setattr(experiments, "Pool", fork)
+    data = str(noise_corpus().save(tmp_path/"noise"))
+    run = lambda folder, workers: measure_frontier(
+        data,
+        "smoke",
+        2,
+        (2, 2, 30),
+        tmp_path/folder,
+        {**QUICK, "seed": 3},
+        device="cpu",
+        workers=workers,
+        scores=False,
+        bars=False,
+    )
+    points = lambda result: [
+        {name: value for name, value in point.items() if name != "minutes"}
+        for point in result["points"]
+    ]
+    with monkeypatch.context() as stopped, pytest.raises(KeyboardInterrupt):
+        def stop(*_): raise KeyboardInterrupt
+        stopped.setattr(frontier, "with_budget", stop)  # when the first policy is to be trained
+        run("one", 1)
+    kept = sorted(path.name for path in (tmp_path/"one"/"seed-3"/"points").iterdir())
+    assert kept == ["all-30.json", "kmeans-2.json", "random-2.json", "uniform-2.json"]
+    log = tmp_path/"one"/"seed-3"/"captioner"/"log.jsonl"
+    before = log.read_text()
+    one, two = run("one", 1), run("two", 2)
+    assert log.read_text() == before  # the captioner was not trained again
+    # as many as are asked for, from the seed in the settings on, and no budget twice
+    assert [(point["seed"], point["picker"], point["budget"]) for point in one["points"]] == [
+        (seed, picker, budget)
+        for seed in (3, 4)
+        for picker, budget in (
+            ("uniform", 2), ("random", 2), ("kmeans", 2), ("all", 30), ("learned", 2))
+    ]
+    assert points(one) == points(two)
+
+
+@pytest.fixture
+def called(monkeypatch):
+    "What the commands hand over, without any training."
+    found = {}
+
+    def compare_captioners(*arguments, **options):
+        found["compare"] = arguments[:3], options["modules"]
+        return {"kind": "captioners"}
+
+    def measure(*arguments, **options):
+        found["frontier"] = options["modules"]
+        return {"kind": "frontier"}
+
+    monkeypatch.setattr(comparison, "compare_captioners", compare_captioners)
+    monkeypatch.setattr(frontier, "measure_frontier", measure)
+    return found
+
+
+def test_compare_is_a_command_and_its_former_spelling_says_so(called, tmp_path):
+    ask = lambda *words: CliRunner().invoke(
+        app, [*words, "--scale", "smoke", "--no-scores", "--folder", str(tmp_path)])
+    new = ask("compare", "--captioner", "ta", "--captioner", "paper")
+    assert new.exit_code == 0 and called.pop("compare")[0] == ("shapes", "smoke", ["ta", "paper"])
+    assert "reproduce" not in new.output and f"Everything is in {tmp_path}" in new.output
+    former = ask("reproduce", "--captioner", "all")
+    assert former.exit_code == 0 and called.pop("compare")[0] == ("shapes", "smoke", None)
+    assert former.stderr.strip() == "picknet: `reproduce --captioner all` is now `picknet compare`"
+    refused = ask("reproduce", "--captioner", "all", "--row", "Uniform")
+    assert refused.exit_code == 1 and "leave out --row" in str(refused.exception)
+    assert not called
+
+
+def test_the_workers_of_a_frontier_import_modules_of_one_s_own(called, mine, tmp_path, monkeypatch):
+    monkeypatch.setattr("picknet_nb.interface.reproduce.USED", ["my_own"])
+    ask = CliRunner().invoke(app, ["frontier", "--no-scores", "--folder", str(tmp_path)])
+    assert ask.exit_code == 0 and called["frontier"] == ["my_own"]
+
+
+@pytest.mark.parametrize("command", ["reproduce", "compare", "frontier"])
+def test_after_ctrl_c_every_experiment_says_that_it_can_go_on(command):
+    assert "the same command goes on from there" in after_interrupt([command, "--scale", "small"])

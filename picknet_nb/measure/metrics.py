@@ -336,8 +336,8 @@ def _as_scores(found: dict, videos: list[str], signature: str, per_video: bool) 
 
 # %% ../../nbs/measure/01_metrics.ipynb #2f70d765
 def _check_words(known: dict[str, list[str]], said: Mapping[object, dict[str, list[str]]]) -> None:
-    """Raise an error for tokenised captions that scorers fail on: references without a word, and captions
-    whose alignment would not end."""
+    """Raise an error for tokenised captions that scorers fail on: references without a word, and
+    captions whose alignment would not end."""
     if silent := [video for video, captions in known.items() if not any(captions)]:
         raise ScoreError(f"not one word in the references of {first_few(silent)}")
     most = limit("PICKNET_CAPTION_WORDS")

@@ -223,7 +223,8 @@ def results_table(
     previous: bool = False,  # also the previous work that the paper compares with
     paper: dict | None = None,  # default: `load_paper()`
 ) -> str:  # Markdown
-    "A Markdown table of ours beside the paper's: frames used, seeds, mean ± spread of every metric, and the command."
+    """A Markdown table of our results beside the paper's: frames used, seeds, mean ± spread of
+    every metric, and the command."""
     results = [results] if isinstance(results, dict) else list(results)
     printed = paper_scores(results[0]["data"], paper)
     header = ["model", "frames", "seeds"]
