@@ -167,7 +167,7 @@ def compare(
     workers: WORKERS = None,
     as_json: JSON = False,
 ) -> None:
-    "Compare captioners, each with four kinds of frames: all, uniform, random and PickNet's."
+    "Compare captioners, each with four kinds of frames."
     from picknet_nb.measure.comparison import (
         captioners_table, compare_captioners, comparison_folder, draw_captioners)
     from picknet_nb.measure.experiments import default_workers
