@@ -158,6 +158,24 @@ def test_words_before_an_equation_are_counted(tmp_path, monkeypatch):
         book.before_equation(8)
 
 
+def test_the_size_of_the_package_is_counted(tmp_path, monkeypatch):
+    import click
+    import picknet_nb
+
+    inner = click.Group(commands=[click.Command("a", params=[click.Option(["--x"])])])
+    inner.name = "inner"
+    outer = click.Group(commands=[inner, click.Command("b")])
+    assert [command.name for command in book.commands_of(outer)] == ["a", "b"]
+    (tmp_path/"data").mkdir()
+    for file, text in (("__init__.py", ""), ("_modidx.py", "d = {}\n"), ("data/text.py", "a\n\nb")):
+        (tmp_path/file).write_text(text)
+    monkeypatch.setattr(picknet_nb, "__file__", str(tmp_path/"__init__.py"))
+    found = book.package_counts()
+    assert (found["modules"], found["lines"], found["lines that are not empty"]) == (1, 3, 2)
+    assert found["settings"] == len(book.Config().flat())
+    assert found["commands"] > 10 and found["options of all commands"] > found["commands"]
+
+
 def test_what_is_hard_to_read_is_counted():
     code = lambda source, text="", kind="execute_result": nbformat.v4.new_code_cell(
         source,

@@ -452,6 +452,14 @@ def test_jobs_that_wait_for_each_other_are_an_error_and_not_a_hang(corpus):
         run_jobs([*jobs, Job(Path("d"), work)], Workers(corpus, bars=False))
 
 
+def test_two_rows_whose_files_have_one_name_are_an_error(table, tmp_path, monkeypatch):
+    monkeypatch.setitem(ROWS, "mine!", lambda picks: Recipe("uniform", 3))
+    monkeypatch.setitem(ROWS, "Mine", lambda picks: Recipe("uniform", 4))
+    with pytest.raises(PickNetError, match="two jobs would make .*seed-0.mine.json"):
+        table(["mine!", "Mine"])
+    assert not (tmp_path/"table").exists()
+
+
 def test_arguments_that_depend_on_another_job_are_asked_for_after_it(corpus):
     found = []
     jobs = [

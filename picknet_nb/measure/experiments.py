@@ -244,8 +244,11 @@ def run_jobs(
     finished: Callable[[Path, Any], object] = lambda path, answer: None,
 ) -> dict[Path, Any]:  # the answer of every job
     "Do every job after those that it waits for, as many at a time as there are workers."
-    waiting = {job.path: job for job in jobs}
-    undone, tasks, answers = set(waiting), deque(), {}
+    waiting, tasks, answers = {}, deque(), {}
+    for job in jobs:
+        if waiting.setdefault(job.path, job) is not job:
+            raise PickNetError(f"two jobs would make {job.path}")
+    undone = set(waiting)
 
     def queue_ready() -> None:
         for job in [job for job in waiting.values() if undone.isdisjoint(job.after)]:

@@ -258,7 +258,7 @@ def recipe_of_row(folder: Path, corpus: Corpus, config: Config, name: str) -> Re
 # %% ../../nbs/measure/04_reproduction.ipynb #12518bc3
 @dataclass(frozen=True)
 class TablePlan:
-    "Rows with the same settings, which are compared with each other, in one folder."
+    "Which rows to train with the same settings, for which seeds, into which folder."
     folder: Path
     config: Config  # with the first seed
     rows: tuple[str, ...]
@@ -288,20 +288,18 @@ class TablePlan:
             name: self.folder/f"seed-{seed}"/stage_one(config, known[name])[0]
             for name in sorted(self.rows, key=lambda name: name != LEADER)
         }
-        jobs = {}
+        work = partial(train_row, folder=self.folder, config=config, beams=self.beams)
+        first = partial(train_first, folder=self.folder, config=config)
+        starts, rows = {}, []
         for name, start in begins.items():
             if not path(name).exists():
-                jobs[start] = Job(start, partial(
-                    train_first, folder=self.folder, config=config, recipe=known[name]))
-        for name, start in begins.items():
-            work = partial(
-                train_row, folder=self.folder, config=config, name=name, beams=self.beams)
+                starts[start] = Job(start, partial(first, recipe=known[name]))
             waits = takes_a_number(name) and LEADER in self.rows
+            after = (start, path(LEADER)) if waits else (start,)
             late = lambda name=name: {
                 "recipe": recipe_of_row(self.folder, corpus, config, name)}
-            after = (start, path(LEADER)) if waits else (start,)
-            jobs[path(name)] = Job(path(name), work, after, late)
-        return list(jobs.values())
+            rows.append(Job(path(name), partial(work, name=name), after, late))
+        return [*starts.values(), *rows]
 
 # %% ../../nbs/measure/04_reproduction.ipynb #d34df9af
 def train_tables(
