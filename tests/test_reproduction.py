@@ -22,6 +22,7 @@ from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.recipes import ROWS, Recipe, recipes
+from picknet_nb.method.stages import Model
 from picknet_nb.training.runs import RunError
 from picknet_nb.training.train import LEADER, check_changes, open_data, train
 from picknet_nb.interface.main import after_interrupt, app
@@ -165,6 +166,15 @@ def test_a_split_without_clips_is_refused_before_anything_is_captioned(corpus):
             replace(corpus, splits={**corpus.splits, "test": torch.zeros(0, dtype=torch.int64)}),
             "test",
         )
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_the_split_that_is_asked_for_is_captioned(corpus, split):
+    torch.manual_seed(0)
+    model = Model.for_corpus(CONFIG, corpus).eval()
+    found = measure_row(model, corpus, CONFIG, recipes()["Uniform"], split=split)
+    clips = [corpus.ids[clip] for clip in corpus.splits[split].tolist()]
+    assert list(found["captions"]["greedy"]) == clips and sum(found["pick_counts"]) == len(clips)
 
 
 def test_a_call_for_one_row_keeps_the_table_that_is_there(table, tmp_path, monkeypatch, capsys):
