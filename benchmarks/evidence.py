@@ -42,10 +42,10 @@ PICKNET = Recipe(language=1.0, diversity=1.0, adapted=False)
 STAGE_ONE = Recipe("all", adapted=False)
 BUDGETS, FILM_BUDGETS = (1, 2, 3, 6), (4, 6, 8)
 SIZES = {  # epochs, sets of a pool, steps of a scorer, films of each split
-    "full": dict(whole=12, words=3, half=18, picking=120, sets=64, steps=200, film_picking=80,
-                 films={"train": 1024, "validation": 64, "test": 400}),
+    "full": dict(whole=12, words=3, half=18, picking=120, sets=64, steps=200, film_picking=100,
+                 films={"train": 1024, "validation": 200, "test": 400}),
     "tiny": dict(whole=1, words=0, half=1, picking=1, sets=4, steps=20, film_picking=1,
-                 films={"train": 24, "validation": 4, "test": 20}),
+                 films={"train": 24, "validation": 10, "test": 20}),
 }
 
 
@@ -178,8 +178,8 @@ def picknets(judge: Judge, corpus: Corpus, config: Config, home: Path, budget: i
 
 
 def film_pickers(films: Films, policies: dict[int, Model], budget: int) -> dict:
-    "Picks of the test films on a budget by every picker, and seconds; thresholds as training has."
-    training, tests = films.splits["train"][:400], films.splits["test"]
+    "Picks of the test films on a budget, and seconds; thresholds are set on validation films."
+    validation, tests = films.splits["validation"], films.splits["test"]
     clips = Clips(films.features[tests], films.glances[tests])
     count, frames = clips.features.shape[:2]
     device, picks = films.device, {}
@@ -191,13 +191,13 @@ def film_pickers(films: Films, policies: dict[int, Model], budget: int) -> dict:
         if device.type == "cuda": torch.cuda.synchronize()
         picks[name] = (made, (time.perf_counter() - begun) / count)
 
-    before, now = (grey_distances(films.glances[some]) for some in (training, tests))
+    before, now = (grey_distances(films.glances[some]) for some in (validation, tests))
     for name, rule in (("change threshold", picks_by_change), ("content detector", picks_at_cuts)):
         level = threshold_for(lambda each: rule(before, each), budget)
         timed(name, lambda: rule(grey_distances(clips.glances), level))
         picks[f"{name}, level"] = level
     policy = policies[budget].policy
-    level = threshold_for(learned_picks(policy, films.glances[training]), budget)
+    level = threshold_for(learned_picks(policy, films.glances[validation]), budget)
     timed("learned", lambda: learned_picks(policy, clips.glances)(level))
     timed("learned, p > 0.5", lambda: policy.rollout(clips.glances))
     timed("uniform", lambda: make_picker("uniform", budget)(clips))
@@ -209,7 +209,28 @@ def film_pickers(films: Films, policies: dict[int, Model], budget: int) -> dict:
     return picks
 
 
-def measure_films(films: Films, model: Model, policies: dict[int, Model]) -> dict:
+def named_cuts(films: Films) -> list[list[list]]:
+    "The scenes of the test films, clips by their names."
+    return [[[films.clips.ids[scene.clip], scene.first, scene.length] for scene in films.cuts[film]]
+            for film in films.splits["test"].tolist()]
+
+
+def given_picks(films: Films, path: Path | None) -> dict[str, torch.Tensor]:
+    "Picks of the same test films that were made elsewhere, from the pictures themselves."
+    if path is None: return {}
+    given = json.loads(path.read_text())
+    if given["cuts"] != named_cuts(films):
+        print(f"{path} is about other films", flush=True)
+        return {}
+    size, made = (len(given["cuts"]), films.scenes.shape[1]), {}
+    for name, rows in given["picks"].items():
+        made[name] = torch.zeros(size, dtype=torch.bool)
+        for film, frames in enumerate(rows): made[name][film, frames] = True
+    return {name: picks.to(films.device) for name, picks in made.items()}
+
+
+def measure_films(films: Films, model: Model, policies: dict[int, Model],
+                  given: dict[str, torch.Tensor]) -> dict:
     "Scenes noticed and CIDEr of each scene, for every picker on every budget."
     tests, found = films.splits["test"], {}
     clips, tokens = films.clips, films.clips.tokens
@@ -226,7 +247,7 @@ def measure_films(films: Films, model: Model, policies: dict[int, Model]) -> dic
 
     def note(name: str, picks: torch.Tensor, seconds: float | None = None) -> None:
         said = [caption_scenes(model.captioner, films, some, chosen)
-                for some, chosen in zip(tests.split(128), picks.split(128))]
+                for some, chosen in zip(tests.split(200), picks.split(200))]
         words, seen = (torch.cat(each) for each in zip(*said))
         scores = 100 * score_scenes(words, seen, own, cider)
         scenes = (sources >= 0).sum(1)
@@ -241,6 +262,8 @@ def measure_films(films: Films, model: Model, policies: dict[int, Model]) -> dic
     everything = torch.ones_like(films.scenes[tests], dtype=torch.bool)
     note("all", everything)
     note("oracle", middle_picks(films, tests))
+    for name, picks in given.items():
+        note(name, picks)
     levels = {}
     for budget in policies:
         made = film_pickers(films, policies, budget)
@@ -248,16 +271,16 @@ def measure_films(films: Films, model: Model, policies: dict[int, Model]) -> dic
             if name.endswith("level"): levels[f"{name}-{budget}"] = value
             else: note(f"{name}-{budget}", *value)
     return {"found": found, "levels": levels,
-            "scenes": (sources >= 0).sum(1).tolist(), "short": short.sum(1).tolist()}
+            "cuts": named_cuts(films), "scenes": (sources >= 0).sum(1).tolist(),
+            "short": short.sum(1).tolist()}
 
 
 def measure_streams(films: Films, policy, seconds) -> dict:
     "Frames looked at each minute against scenes noticed, for pickers that look back only."
-    training, tests = (make_streams(films, films.splits[split], seconds=seconds)
-                       for split in ("train", "test"))
+    before, tests = (make_streams(films, films.splits[split], seconds=seconds)
+                     for split in ("validation", "test"))
     frames, found = tests.scenes.shape[1], {}
-    few = training._replace(glances=training.glances[:20])
-    some = {"train": few.glances, "test": tests.glances}
+    some = {"validation": before.glances, "test": tests.glances}
     distances = {split: grey_distances(glances) for split, glances in some.items()}
     ways = {
         "learned": {split: learned_picks(policy, glances) for split, glances in some.items()},
@@ -273,7 +296,7 @@ def measure_streams(films: Films, policy, seconds) -> dict:
 
     for share in (0.03, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3):
         for name, way in ways.items():
-            note(name, way["test"](threshold_for(way["train"], share * frames)))
+            note(name, way["test"](threshold_for(way["validation"], share * frames)))
         even = (torch.arange(frames, device=films.device) * share % 1) < share - 1e-9
         note("uniform", even.expand_as(tests.scenes))
         torch.manual_seed(0)
@@ -289,16 +312,22 @@ def train_on_films(corpus: Corpus, config: Config, home: Path, size: dict, tiny:
     films = replace(films, details={**films.details, "captioner": str(home/"whole")})
     policies = {}
     for budget in FILM_BUDGETS:
-        changed = limited(config, budget, reward="scenes", baseline="others", rollouts=4,
-                          batch_size=16 if tiny else 256, captions_together=1, word_epochs=0,
-                          reinforcement_epochs=size["film_picking"], reinforcement_rate=3e-4)
+        # no clock: scenes come when they come; two picks more than the budget cost nothing, and
+        # the threshold is set to the budget afterwards
+        changed = config.changed(
+            clock=False, min_picks=2, first_max_picks=budget + 2, final_max_picks=budget + 2,
+            shrink_epochs=0, reward="scenes", baseline="others", rollouts=4,
+            policy_hidden=32 if tiny else 256, batch_size=16 if tiny else 256,
+            captions_together=1, word_epochs=0, reinforcement_epochs=size["film_picking"],
+            reinforcement_rate=1e-3)
         policies[budget] = train(home/f"films-{budget}", films, changed,
                                  Recipe(language=1.0, adapted=False), bars=False,
                                  start=home/"whole"/"weights.safetensors", save_seconds=1e9)
     return films, policies
 
 
-def one_seed(data: str, seed: int, out: Path, tiny: bool, parts: list[str]) -> None:
+def one_seed(data: str, seed: int, out: Path, tiny: bool, parts: list[str],
+             given: Path | None = None) -> None:
     "Everything of one seed: a file for each part, and what is there is not made again."
     torch.set_num_threads(1)
     size, eye = SIZES["tiny" if tiny else "full"], Path(data).name
@@ -336,7 +365,7 @@ def one_seed(data: str, seed: int, out: Path, tiny: bool, parts: list[str]) -> N
         else:
             films, policies = train_on_films(corpus, config, home, size, tiny)
             spent["film policies"] = round(time.perf_counter() - at, 1)
-            found = measure_films(films, model, policies)
+            found = measure_films(films, model, policies, given_picks(films, given))
             usual = (lambda name: 10.0) if tiny else None
             found["streams"] = measure_streams(
                 films, policies[6].policy, usual or seconds_of_msvd)
@@ -369,6 +398,7 @@ def run_all(options) -> None:
             parts = [part for part in options.parts
                      if part != "films" or seed < options.film_seeds]
             command += [word for part in parts for word in ("--part", part)]
+            if options.given: command += ["--given", str(options.given)]
             log = open(options.out/f"seed-{seed}.log", "ab")
             running[seed] = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT,
                                              env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -435,7 +465,7 @@ def collect(options) -> None:
                      for row, each in first.items()}}) + "\n")
     if films := collected(options.out, eye, "films"):
         content = {**shared_facts(films, "films"),
-                   **{key: films[0][key] for key in ("scenes", "short")},
+                   **{key: films[0][key] for key in ("cuts", "scenes", "short")},
                    "levels": {each["seed"]: each["levels"] for each in films},
                    "rows": {name: {each["seed"]: each["found"][name] for each in films}
                             for name in films[0]["found"]},
@@ -456,6 +486,7 @@ def main() -> None:
     parser.add_argument("--results", type=Path, default=ROOT/"data"/"results")
     parser.add_argument("--part", dest="parts", action="append",
                         help="top, picknet2, picknet3, picknet6, films; may be repeated")
+    parser.add_argument("--given", type=Path, help="JSON of picks made by benchmarks/cuts.py")
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--film-seeds", type=int, default=5)
     parser.add_argument("--workers", type=int, default=5)
@@ -467,7 +498,8 @@ def main() -> None:
     if options.what == "all": run_all(options)
     elif options.what == "collect": collect(options)
     else:
-        one_seed(options.data, options.number, options.out, options.tiny, options.parts)
+        one_seed(options.data, options.number, options.out, options.tiny, options.parts,
+                 options.given)
 
 
 if __name__ == "__main__":

@@ -66,6 +66,7 @@ class Films(Corpus):
     scenes: Tensor | None = None   # int64 (films, frames): the scene of each frame, from 0
     sources: Tensor | None = None  # int64 (films, scenes): the clip of each; -1: no such scene
     clips: Corpus | None = None    # the corpus that they were cut from
+    cuts: list[list[Scene]] | None = None  # of each film
 
 
 def gathered(texts: list[list[str]], films: list[list[Scene]]) -> list[list[str]]:
@@ -80,9 +81,11 @@ def make_films(
     short: int = 10,         # frames of all short scenes of a film
 ) -> Films:
     "Films of the clips of each split; the seed says which."
-    draw, long, films, splits = random.Random(seed), corpus.features.shape[1], [], {}
+    long, films, splits = corpus.features.shape[1], [], {}
     for split in SPLITS:
-        clips, first = corpus.splits[split].tolist(), len(films)
+        # the films of a split depend on the names of its clips and on nothing else
+        draw, first = random.Random(f"{seed}, {split}"), len(films)
+        clips = sorted(corpus.splits[split].tolist(), key=corpus.ids.__getitem__)
         films += [cut_film(draw, clips, long, short) for _ in range(counts.get(split, 0))]
         splits[split] = torch.arange(first, len(films), device=corpus.device)
     number = lambda rows: torch.tensor(rows, device=corpus.device)
@@ -106,7 +109,7 @@ def make_films(
         torch.arange(len(films), device=corpus.device).repeat_interleave(
             number([len(each) for each in captions])),
         replace(corpus.settings, frames=long + short), {**corpus.details, "films": seed},
-        gathered(corpus.sentences, films), scenes, sources, corpus)
+        gathered(corpus.sentences, films), scenes, sources, corpus, films)
 
 # %% ../../nbs/measure/10_films.ipynb #3ad765ae
 def picks_by_scene(

@@ -196,11 +196,13 @@ def value_sets(
     frames, device = environment.corpus.features.shape[1], videos.device
     picks = draw_sets(len(videos), frames, k, sets, seed).to(device)
     rows, owner = picks.flatten(0, 1), videos.repeat_interleave(picks.shape[1])
-    environment.most, earned = k, []
+    environment.most, count, earned = k, len(rows), []
+    # a last batch that is full, too: one compiled form serves all of them
+    again = torch.arange(-(-count // batch) * batch, device=device) % count
     with torch.autocast("cuda", torch.bfloat16, enabled=rows.is_cuda):
-        for some, whose in zip(rows.split(batch), owner.split(batch)):
-            earned.append(environment.plain(some, whose, frames).language.float())
-    return Pool(videos, picks, torch.cat(earned).view(picks.shape[:2]))
+        for some in again.split(batch) if rows.is_cuda else torch.arange(count).split(batch):
+            earned.append(environment.plain(rows[some], owner[some], frames).language.float())
+    return Pool(videos, picks, torch.cat(earned)[:count].view(picks.shape[:2]))
 
 # %% ../../nbs/training/11_honest.ipynb #ed28d02c
 def expected_value(scores: Tensor, pool: Pool) -> Tensor:  # scalar
