@@ -30,7 +30,7 @@ from picknet_nb.method.captioner import caption
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.recipes import Recipe
-from picknet_nb.method.rewards import paper_reward
+from picknet_nb.method.rewards import Reward, paper_reward
 from picknet_nb.method.stages import Environment, Model
 from picknet_nb.training.honest import (
     FrameScorer, HonestReward, fit_scorer, halves_of, train_halves, train_honestly, value_sets)
@@ -42,7 +42,7 @@ PICKNET = Recipe(language=1.0, diversity=1.0, adapted=False)
 STAGE_ONE = Recipe("all", adapted=False)
 BUDGETS, FILM_BUDGETS = (1, 2, 3, 6), (4, 6, 8)
 SIZES = {  # epochs, sets of a pool, steps of a scorer, films of each split
-    "full": dict(whole=12, words=3, half=18, picking=120, sets=64, steps=200, film_picking=100,
+    "full": dict(whole=12, words=3, half=18, picking=120, sets=64, steps=200, film_picking=50,
                  films={"train": 1024, "validation": 200, "test": 400}),
     "tiny": dict(whole=1, words=0, half=1, picking=1, sets=4, steps=20, film_picking=1,
                  films={"train": 24, "validation": 10, "test": 20}),
@@ -125,20 +125,22 @@ def plain_pickers(judge: Judge, seed: int) -> None:
 def whole_clip_pickers(judge: Judge, corpus: Corpus, config: Config, halves: Path, size: dict,
                        budgets=BUDGETS) -> dict:
     "Pickers that see all glances, or all features, with ordinary and with honest rewards."
-    policy = config.policy.__class__(**{**vars(config.policy), "first_max_picks": 30})
-    paper = paper_reward(policy, corpus)
+    paper = paper_reward(config.policy, corpus)
     captioners = [load_run(halves/f"half-{half}", corpus.device)[0].captioner for half in (0, 1)]
     number = halves_of(corpus, config.training.seed)
-    most = corpus.settings.max_words
-    rewards = {"ordinary": paper,
-               "honest": HonestReward(paper, captioners, number, most),
-               # the same two captioners, each on the clips that it knows
-               "own half": HonestReward(paper, captioners[::-1], number, most)}
+
+    def rewards_of(k: int) -> dict:
+        limits = replace(config.policy, min_picks=1, first_max_picks=k, final_max_picks=k)
+        reward = Reward(limits, paper.cider, paper.diversity_scale)
+        crossed = lambda pair: HonestReward(reward, pair, number, corpus.settings.max_words)
+        # "own half": the same two captioners, each on the clips that it knows
+        return {"ordinary": reward, "honest": crossed(captioners),
+                "own half": crossed(captioners[::-1])}
     training, validation = corpus.splits["train"], corpus.splits["validation"]
     seed, found = config.training.seed, {}
     for k in budgets:
         world = {name: Environment(judge.model.captioner, corpus, config, reward)
-                 for name, reward in rewards.items()}
+                 for name, reward in rewards_of(k).items()}
         held_out = value_sets(world["ordinary"], validation, k, size["sets"], seed)
         for name, environment in world.items():
             pool = value_sets(environment, training, k, size["sets"], seed)
@@ -168,6 +170,7 @@ def picknets(judge: Judge, corpus: Corpus, config: Config, home: Path, budget: i
         "ordinary": lambda: train(home/f"ordinary-{budget}", corpus, config, PICKNET, **start),
         "honest": lambda: train_honestly(home/f"honest-{budget}", corpus, config, PICKNET,
                                          halves=home, **start)}
+    if budget != 6: del ways["start"]  # one histogram of how it begins is enough
     for name, make in ways.items():
         begun = time.perf_counter()
         policy = make().policy

@@ -69,9 +69,9 @@ class Films(Corpus):
     cuts: list[list[Scene]] | None = None  # of each film
 
 
-def gathered(texts: list[list[str]], films: list[list[Scene]]) -> list[list[str]]:
-    "All texts of a film's clips, scene after scene."
-    return [[text for scene in film for text in texts[scene.clip]] for film in films]
+def gathered(texts: list[list[str]], films: list[list[Scene]], most: int) -> list[list[str]]:
+    "The first texts of each of a film's clips, scene after scene."
+    return [[text for scene in film for text in texts[scene.clip][:most]] for film in films]
 
 
 def make_films(
@@ -79,6 +79,7 @@ def make_films(
     counts: dict[str, int],  # films of each split
     seed: int = 0,
     short: int = 10,         # frames of all short scenes of a film
+    most: int = 5,           # captions of each clip that a film takes along
 ) -> Films:
     "Films of the clips of each split; the seed says which."
     long, films, splits = corpus.features.shape[1], [], {}
@@ -94,22 +95,22 @@ def make_films(
                     for film in films])
     scenes = number([[n for n, scene in enumerate(film) for _ in range(scene.length)]
                      for film in films])
-    most = max(map(len, films))
-    sources = number([[scene.clip for scene in film] + [-1] * (most - len(film))
+    longest = max(map(len, films))
+    sources = number([[scene.clip for scene in film] + [-1] * (longest - len(film))
                       for film in films])
     own = [(corpus.caption_video == video).nonzero()[:, 0] for video in range(len(corpus.ids))]
-    captions = [torch.cat([own[scene.clip] for scene in film]) for film in films]
+    captions = [torch.cat([own[scene.clip][:most] for scene in film]) for film in films]
     features = corpus.features[clip, frame]
     grey = corpus.glances is not corpus.features
     return Films(
         f"films of {corpus.name}", [f"film-{n}" for n in range(len(films))], features,
         corpus.glances[clip, frame] if grey else features,
-        gathered(corpus.captions, films), splits, corpus.vocabulary,
+        gathered(corpus.captions, films, most), splits, corpus.vocabulary,
         corpus.words[torch.cat(captions)],
         torch.arange(len(films), device=corpus.device).repeat_interleave(
             number([len(each) for each in captions])),
         replace(corpus.settings, frames=long + short), {**corpus.details, "films": seed},
-        gathered(corpus.sentences, films), scenes, sources, corpus, films)
+        gathered(corpus.sentences, films, most), scenes, sources, corpus, films)
 
 # %% ../../nbs/measure/10_films.ipynb #3ad765ae
 def picks_by_scene(
@@ -229,9 +230,10 @@ def threshold_for(
     picks_at: Callable[[float], Tensor],  # threshold to picks; the higher, the fewer
     wanted: float,                        # picks a film
     high: float = 255.0,
+    steps: int = 14,                      # of the bisection: to within a sixtieth
 ) -> float:
     "The threshold at which films get as many picks as wanted, on average."
-    return -search(lambda value: picks_at(-value), wanted, -high, 0.0)
+    return -search(lambda value: picks_at(-value), wanted, -high, 0.0, steps)
 
 
 def learned_picks(policy: Policy, glances: Tensor) -> Callable[[float], Tensor]:

@@ -221,7 +221,9 @@ def fit_scorer(
     decay: float = 1e-2,
 ) -> list[tuple[float, float]]:  # expected value of both pools, every ten steps
     "Climb the expected reward of the pool; leave the scorer as it was best on held-out clips."
-    adam = torch.optim.AdamW(scorer.parameters(), rate, weight_decay=decay)
+    network = [weight for weight in scorer.parameters() if weight is not scorer.bias]
+    adam = torch.optim.AdamW([  # one number for each place must move as far as a whole network
+        {"params": network}, {"params": [scorer.bias], "lr": 30 * rate}], rate, weight_decay=decay)
     at = lambda some: Clips(corpus.features[some.videos], corpus.glances[some.videos])
     clips, others = at(pool), at(held_out)
     best, kept, curve = -torch.inf, None, []
