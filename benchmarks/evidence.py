@@ -362,7 +362,8 @@ def one_seed(data: str, seed: int, out: Path, tiny: bool, parts: list[str],
             write(part, {"found": judge.found, "learning": more})
         elif part.startswith("picknet"):
             budget = int(part.removeprefix("picknet"))
-            judge.measure(f"uniform-{budget}", make_picker("uniform", budget)(judge.clips))
+            judge.measure(f"uniform-{budget}", make_picker("uniform", budget)(judge.clips),
+                          words=budget == 6)
             spent |= picknets(judge, corpus, config, home, budget)
             write(part, {"found": judge.found})
         else:
