@@ -978,8 +978,8 @@ def test_every_function_is_named_here():
         "policy": "glance_differences PickNet project walk_by_scan pair_logits walk path_logits "
                   "path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform "
-                   "random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct top "
-                   "kmeans",
+                   "random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct "
+                   "kmeans top",
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams "
                  "Tables ngram_weights reference_norms build_tables find look_up "
         "running_number clipped_dot similarity",
