@@ -979,7 +979,7 @@ def test_every_function_is_named_here():
                   "path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform "
                    "random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct "
-                   "kmeans",
+                   "kmeans top",
         "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams "
                  "Tables ngram_weights reference_norms build_tables find look_up "
         "running_number clipped_dot similarity",

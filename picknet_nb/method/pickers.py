@@ -18,7 +18,7 @@ from .policy import Policy
 # %% auto #0
 __all__ = ['Choice', 'PICKERS', 'Clips', 'PickerError', 'picks_at', 'all_frames', 'uniform', 'random_k', 'random_p',
            'frame_distances', 'centre_distances', 'greedy_start', 'kmeans_shares', 'nearest_distinct', 'kmeans',
-           'picker_of', 'learned', 'Picker', 'make_picker', 'parse_label']
+           'picker_of', 'learned', 'top', 'Picker', 'make_picker', 'parse_label']
 
 # %% ../../nbs/method/04_pickers.ipynb #a0f05722
 class Clips(NamedTuple):
@@ -194,13 +194,32 @@ def picker_of(pick: Choice) -> Callable[[], Choice]:
 PICKERS.plain = picker_of
 
 # %% ../../nbs/method/04_pickers.ipynb #bcd9bd45
-@PICKERS.add("learned", number=None, looks_at="glances", random=False, causal=True)
+@PICKERS.add("learned", number=None, looks_at="glances", random=False, causal=True,
+             policy=True)
 def learned(
     policy: Policy,
     threshold: float = 0.5,
 ) -> Choice:
     "PickNet's own picks: the argmax, or another threshold."
     return lambda clips: policy.rollout(clips.glances, "greedy", threshold)
+
+# %% ../../nbs/method/04_pickers.ipynb #7a1e0c02
+@PICKERS.add("top_features", number=int, looks_at="features", random=False, exact=True,
+             policy=True, forced=False)
+@PICKERS.add("top", number=int, looks_at="glances", random=False, exact=True, policy=True,
+             forced=False)
+def top(
+    scorer: Callable[[Clips], Tensor],  # gives every frame a score: (batch, frames)
+    k: int,                             # frames to pick
+) -> Choice:
+    "The k frames with the highest scores of a network that sees the whole clip."
+    k = _count(k)
+
+    def pick(clips: Clips) -> Tensor:
+        scores = scorer(clips)
+        chosen = scores.topk(min(k, scores.shape[1]), 1).indices
+        return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, chosen, True)
+    return pick
 
 # %% ../../nbs/method/04_pickers.ipynb #3f303998
 class Picker:
@@ -210,27 +229,31 @@ class Picker:
         self,
         name: str,                    # a registered one
         number: int | float | None = None,
-        policy: Policy | None = None, threshold: float = 0.5,  # of "learned"
+        policy=None, threshold: float = 0.5,  # of a picker that was trained
     ):
         self.name, self.number, self.policy, self.kind = name, number, policy, PICKERS.find(name)
         self.label = name if number is None else f"{name}-{number}"  # in result files
         facts = PICKERS.facts(name)  # what is not noted is taken to be what costs most
         self.looks_at, self.random = facts.get("looks_at", "features"), facts.get("random", True)
         self.causal, self.exact = facts.get("causal", False), facts.get("exact", False)
-        options = [policy, threshold] if name == "learned" else [number] * (number is not None)
+        self.forced = facts.get("forced", True)  # whether the first frame is always picked
+        given = [number] * (number is not None)
+        options = [policy, *(given or [threshold])] if facts.get("policy") else given
         self.choose = self.kind(*options)
 
     def __call__(self, clips: Clips) -> Tensor:  # bool (batch, frames)
-        "The picks of every clip; the first frame always is one."
+        "The picks of every clip; the first frame is one, unless the picker is free to skip it."
         picks, wanted = self.choose(clips), f"{torch.bool} {tuple(clips.glances.shape[:2])}"
         tensor = isinstance(picks, Tensor)
         given = f"{picks.dtype} {tuple(picks.shape)}" if tensor else type(picks).__name__
         if given != wanted: raise PickerError(f"{self.label} must give {wanted}, not {given}")
-        return picks | (torch.arange(picks.shape[1], device=picks.device) == 0)
+        first = torch.arange(picks.shape[1], device=picks.device) == 0
+        return picks | first if self.forced else picks
 
     def step(self, seen, look: Tensor, threshold: float = 0.5) -> tuple[object, bool, float]:
         "One frame of a stream: what was seen and a look (dims,) give what is seen, pick, p(pick)."
-        if self.policy is not None: return self.policy.step(seen, look, threshold)
+        if self.policy is not None and self.causal:
+            return self.policy.step(seen, look, threshold)
         if not self.causal:
             raise PickerError(f"a stream has no end, so {self.label} cannot choose among its "
                               "frames: use a run that learned to")
@@ -240,7 +263,7 @@ class Picker:
 
     def probabilities(self, clips: Clips, picks: Tensor) -> Tensor:  # (batch, frames)
         "p(pick) of every frame; a picker that does not learn is certain of what it does."
-        if self.policy is None: return picks.float()
+        if not hasattr(self.policy, "probabilities"): return picks.float()
         return self.policy.probabilities(clips.glances, picks)
 
     @property
@@ -254,7 +277,7 @@ class Picker:
 def make_picker(
     name: str,                          # all, uniform, random, chance, kmeans, learned, or your own
     number: int | float | None = None,  # how many frames, or the chance of each
-    policy: Policy | None = None,       # of "learned"
+    policy=None,                        # of "learned" and "top": what was trained to pick
     threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
 ) -> Picker:
     "The picker of that name; too few arguments are refused, and so are too many."
@@ -265,8 +288,8 @@ def make_picker(
         form = {None: "takes no number", int: "needs a whole number of frames",
                 float: "needs the chance of a frame"}[wants]
         raise PickerError(f"the picker {name} {form}, not {number!r}")
-    if name == "learned" and policy is None:
-        raise PickerError("the picker learned needs a trained policy")
+    if PICKERS.facts(name).get("policy") and policy is None:
+        raise PickerError(f"the picker {name} needs a trained policy")
     return Picker(name, number, policy, threshold)
 
 

@@ -197,7 +197,8 @@ def picks_of(viewing: Viewing, picker: Picker, threshold: float = 0.5) -> tuple[
 def other_pickers(picks: int, frames: int, own: Picker | None = None) -> list[Picker]:
     """One of every registered picker that needs no policy; those that take a number pick `picks`
     frames, or about as many."""
-    needs = {name: PICKERS.facts(name).get("number") for name in PICKERS if name != "learned"}
+    needs = {name: PICKERS.facts(name).get("number") for name in PICKERS
+             if not PICKERS.facts(name).get("policy")}
     numbers = {None: None, int: picks, float: round(picks / frames, 2)}
     others = [make_picker(name, numbers[kind]) for name, kind in needs.items()]
     return [each for each in others if own is None or each.label != own.label]
