@@ -73,8 +73,8 @@ def measure(captioner: str, corpus, count: int) -> dict:
     for frames in FRAMES:
         step = step_of(captioner, frames, corpus)
         found[frames] = milliseconds(step, batches_of(captioner, corpus), count)
-        found["captured"] = bool(step.recordings) and all(
-            each.graph is not None for each in step.recordings.values()
+        found["captured"] = bool(step.graphs) and all(
+            each.graph is not None for each in step.graphs.values()
         )
     return found | {"weights": sum(weight.numel() for weight in step.stage.captioner.parameters())}
 

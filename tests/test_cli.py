@@ -208,20 +208,21 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
 
 def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
     "Two epochs of twenty are done when somebody has seen enough."
-    run, epoch = tmp_path/"run", loop.run_epoch
+    run, epoch = tmp_path/"run", loop.Loop.one_epoch
 
-    def until_seen(trainer, *others):
-        if trainer.progress.epoch == 2:
+    def until_seen(self):
+        if self.progress.epoch == 2:
             raise KeyboardInterrupt
-        epoch(trainer, *others)
-        save_checkpoint(trainer, others[0])
+        epoch(self)
+        saving = next(each for each in self.callbacks if isinstance(each, loop.SaveRun))
+        save_checkpoint(saving.trainer, self.step)
 
-    monkeypatch.setattr(loop, "run_epoch", until_seen)
+    monkeypatch.setattr(loop.Loop, "one_epoch", until_seen)
     words = [run, "--data", noise, "--scale", "smoke", *QUICK, "--set", "supervision_epochs=20"]
     assert picknet("train", *words)[0] == 130 and "supervision, 2 epochs done" in str(
         cli.unfinished_runs([tmp_path])
     )
-    monkeypatch.setattr(loop, "run_epoch", epoch)
+    monkeypatch.setattr(loop.Loop, "one_epoch", epoch)
     assert "supervision has gone on for 2 epochs" in refused(
         "train", run, "--resume", "--set", "supervision_epochs=1"
     )

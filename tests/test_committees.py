@@ -261,7 +261,7 @@ def test_its_preset_trains_with_rewarded_words(name):
         corpus,
         config,
         frame_choice(make_picker("uniform", 6), corpus),
-        cider=cider_for(config.policy, corpus),
+        cider=cider_for(corpus),
     )
     loss, measures = stage(corpus.pairs("train")[:20])
     loss.backward()

@@ -252,7 +252,7 @@ def test_rewarded_words_have_the_share_that_the_settings_say(corpus):
             corpus,
             config,
             frame_choice(make_picker("all"), corpus),
-            cider=cider_for(config.policy, corpus),
+            cider=cider_for(corpus),
         )
         losses[share] = seeded(stage, corpus.pairs("train")[:20])[0]
     assert losses[0.0] != losses[1.0]
@@ -527,7 +527,7 @@ def test_gradients_are_exchanged_inside_the_captured_step(tmp_path, monkeypatch)
             torch.manual_seed(0)
             for _ in range(5):
                 step(corpus.pairs("train")[:20])
-            assert [recording.graph is not None for recording in step.recordings.values()] == [True]
+            assert [each.graph is not None for each in step.graphs.values()] == [True]
             weights[world] = model.captioner.decoder.output.weight.detach().clone()
         assert exchanged
         torch.testing.assert_close(weights[1], weights[2], rtol=1e-4, atol=1e-5)

@@ -315,8 +315,8 @@ def test_its_step_can_be_captured(name, corpus):
             step(corpus.pairs("train")[:20]) if captured else step.update(
                 corpus.pairs("train")[:20]
             )
-        assert bool(step.recordings) == captured and all(
-            each.graph is not None for each in step.recordings.values()
+        assert bool(step.graphs) == captured and all(
+            each.graph is not None for each in step.graphs.values()
         )
         losses.append(step.sums.means()["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

@@ -145,7 +145,6 @@ class PolicySettings:
     final_max_picks: int = setting(7, "4.5: tau, the limit after shrink_epochs")
     shrink_epochs: int = setting(
         30, "ours: epochs in which the upper limit goes from first to final", low=0)
-    reward_eos: bool = setting(True, "ours: <eos> counts as a word in the reward")
     baseline: str = setting(
         "greedy",
         '3.3: "greedy" (self-critical) or "others" (mean of the other samples)',
@@ -181,7 +180,6 @@ class TrainingSettings:
     reinforcement_epochs: int = setting(100, "4.5: ... stage two over the training clips", low=0)
     adaptation_epochs: int = setting(100, "4.5: ... stage three over the training captions", low=0)
     weight_decay: float = setting(0.0, "ours: of the captioner", low=0)
-    gradient_clip: float = setting(5.0, "ours: largest gradient norm", above=0)
     label_smoothing: float = setting(
         0.0, "ours: share of each word's target that goes to all other words", low=0, high=1)
     feedback_step: float = setting(
@@ -206,8 +204,6 @@ class TrainingSettings:
         "best",
         '3.3: a stage leaves the weights of its "best" validation score, or its "last" '
         'ones', choices=("best", "last"))
-    patience: int = setting(
-        0, "ours: stop a stage after this many epochs without a better score; 0: never", low=0)
     average_weights: float = setting(
         0.0,
         "ours: decay of a running average of the weights used for scoring; 0: none", low=0, high=1)
@@ -503,7 +499,7 @@ def explanations() -> dict[str, str]:
             for kind in _GROUPS.values() for declared in fields(kind)}
 
 # %% ../../nbs/core/02_settings.ipynb #5ab0cb16
-VERSION = 3  # of the files that hold settings; `training.upgrade` reads earlier ones
+VERSION = 4  # of the files that hold settings; `training.upgrade` reads earlier ones
 
 
 def save_config(config: Config, path) -> Path:

@@ -32,7 +32,7 @@ def caption_weights(
     corpus: Corpus, config: Config
 ) -> Tensor:  # (captions,): 1 on average over the captions of each training clip
     "How much each caption counts: the more, the better it agrees with the others of its clip."
-    cider = cider_for(config.policy, corpus)
+    cider = cider_for(corpus)
     captions = corpus.pairs("train")
     owner = corpus.caption_video
     agreement = torch.cat([cider(corpus.words[some], owner[some]) for some in captions.split(4096)])

@@ -26,8 +26,8 @@ from .reinforce import others_baseline, policy_loss
 from .rewards import Earned, Reward, limits_at, within_limits
 
 # %% auto #0
-__all__ = ['Model', 'frame_choice', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation', 'caption_videos',
-           'Validation']
+__all__ = ['Model', 'frame_choice', 'Stage', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation',
+           'caption_videos', 'Validation']
 
 # %% ../../nbs/method/09_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -64,6 +64,20 @@ def frame_choice(
     table = torch.cat([ask(videos) for videos in everything.split(batch_size)])
     return lambda videos: table[videos]
 
+# %% ../../nbs/method/09_stages.ipynb #e1c72f3a
+class Stage(nn.Module):
+    "A stage of training: `forward(indices)` gives a loss, or several, and measures for the log."
+    form = None  # what the computation looks like: each form needs a CUDA graph of its own
+
+    def start_epoch(self, epoch: int) -> None:
+        "Prepare for an epoch, counted from 0."
+
+    def expect(self, longest: int) -> None:
+        "Prepare for a batch whose captions have at most `longest` words."
+
+    def join(self) -> None:
+        "Wait, after the backward pass, for what is computed beside it."
+
 # %% ../../nbs/method/09_stages.ipynb #7ffb23a4
 def feedback_at(epoch: int, config: Config) -> float:
     "Probability that the decoder is fed its own last word, in this epoch (counted from 0)."
@@ -71,7 +85,7 @@ def feedback_at(epoch: int, config: Config) -> float:
     return min(training.feedback_most, training.feedback_step * (epoch // training.feedback_every))
 
 # %% ../../nbs/method/09_stages.ipynb #da960ef3
-class Supervision(nn.Module):
+class Supervision(Stage):
     "Cross-entropy of captions, given frames that do not depend on the policy."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config,
@@ -81,8 +95,8 @@ class Supervision(nn.Module):
         self.captioner, self.corpus, self.config = model.captioner, corpus, config
         self.choose, self.most = choose, most
         self.first_epoch = first_epoch  # feedback goes on from there
-        # for words of the next batch; whether words of the model's own are fed
-        self.places, self.fed = corpus.words.shape[1], False
+        self.longest = corpus.words.shape[1]  # caption of the next batch, in words
+        self.fed = False  # whether the model's own words are fed
         self.register_buffer("feedback", torch.zeros((), device=corpus.device), persistent=False)
 
     def start_epoch(self, epoch: int) -> None:
@@ -94,14 +108,12 @@ class Supervision(nn.Module):
         self.feedback.fill_(chance)
         self.fed = chance > 0
 
-    def expect(self, places: int) -> None:
-        "The captions of the next batch have no more words than this."
-        self.places = places
+    def expect(self, longest: int) -> None:
+        self.longest = longest
 
     @property
     def form(self) -> tuple[int, bool]:
-        "What the computation looks like: a recording of one form does not serve another."
-        return self.places, self.fed
+        return self.longest, self.fed
 
     def forward(
         self,
@@ -112,7 +124,7 @@ class Supervision(nn.Module):
         # each clip once
         videos = self.corpus.caption_video[captions][::self.config.training.captions_together]
         # a CPU may look how long the longest is
-        words = words[:, : self.places if words.is_cuda else int((words != PAD).sum(1).max())]
+        words = words[:, : self.longest if words.is_cuda else int((words != PAD).sum(1).max())]
         memory = self.captioner.encode(pick_frames(self.corpus.features[videos],
                                                    self.choose(videos), self.most))
         return self.learn(captions, words, videos, memory,
@@ -182,7 +194,7 @@ _FEWEST = 64
 _MOST_KNOWN = 500_000  # picks that are remembered, at about 300 bytes each
 
 # %% ../../nbs/method/09_stages.ipynb #3a9ac278
-class Reinforcement(nn.Module):
+class Reinforcement(Stage):
     "REINFORCE on the policy, with the captioner as a fixed environment."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward):
@@ -196,9 +208,6 @@ class Reinforcement(nn.Module):
     def start_epoch(self, epoch: int) -> None:
         "Let the upper limit on picks shrink."
         self.max_picks.fill_(limits_at(epoch, self.config.policy))
-
-    def expect(self, places: int) -> None:
-        "The next batch: videos have no words to make room for."
 
     def explore(self, videos: Tensor) -> Rollouts:
         "Picks to try for these clips."
@@ -243,7 +252,7 @@ class Reinforcement(nn.Module):
         return loss, measures
 
 # %% ../../nbs/method/09_stages.ipynb #57ba58a6
-class Adaptation(nn.Module):
+class Adaptation(Stage):
     "Captioner and policy together: picks are sampled once and serve both."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward,
@@ -263,13 +272,11 @@ class Adaptation(nn.Module):
         self.reinforcement.start_epoch(self.config.policy.shrink_epochs + epoch)
         self.supervision.start_epoch(epoch)
 
-    def expect(self, places: int) -> None:
-        "The captions of the next batch have no more words than this."
-        self.supervision.expect(places)
+    def expect(self, longest: int) -> None:
+        self.supervision.expect(longest)
 
     @property
     def form(self) -> tuple[int, bool]:
-        "What the computation looks like."
         return self.supervision.form
 
     def forward(
@@ -288,7 +295,6 @@ class Adaptation(nn.Module):
         return (caption_part, policy_part), measures | more
 
     def join(self) -> None:
-        "Wait for what went on beside the captioner."
         self.beside.join()
 
 # %% ../../nbs/method/09_stages.ipynb #59075ee5

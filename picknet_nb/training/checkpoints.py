@@ -97,7 +97,7 @@ class Trainer:
     def check_finished(self, stage: str, epochs: int) -> None:
         "Refuse a checkpoint that calls a stage finished before its time."
         done = sum(line["stage"] == stage for line in self.log)
-        if done > epochs or done < epochs and not self.config.training.patience:
+        if done != epochs:
             raise RunError(
                 self.folder/"checkpoint.pt",
                 f"calls {stage} finished after {done} of {epochs} epochs; {_AGAIN}",

@@ -128,7 +128,7 @@ def train_stage(trainer: Trainer, plan: StagePlan, reward: Reward | None = None)
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
     if plan.name == "reinforcement":
         start_policy(trainer)
-    cider = cider_for(config.policy, corpus) if plan.name == "words" else None
+    cider = cider_for(corpus) if plan.name == "words" else None
     stage, validate = build_stage(plan, model, corpus, config, reward, cider)
     run_stage(trainer, plan.name, stage, plan.parts(model), plan.rate, plan.epochs, validate)
 
