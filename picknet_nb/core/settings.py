@@ -18,8 +18,8 @@ from .files import FileError, PickNetError, read_json, write_whole
 
 # %% auto #0
 __all__ = ['PRESETS', 'FORMER_NAMES', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'present_name',
-           'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
+           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'captioner_settings',
+           'present_name', 'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -301,9 +301,7 @@ def find_setting(
     "A setting by its name, also one that only some registered captioner declares."
     if name in _GROUP_OF:
         return _GROUP_OF[name], Config().flat()[name]
-    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
-    import_module("picknet_nb.systems")
-    own = {each: declared for kind in captioners for each, declared in own_settings(kind).items()}
+    own = {each: field for some in captioner_settings().values() for each, field in some.items()}
     if name not in own:
         raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
     return "captioner", own[name].default
@@ -357,6 +355,13 @@ def own_settings(
         import_module("picknet_nb.systems")  # which registers the compared captioners
     own = getattr(captioners.find(architecture), "settings", {})
     return own if isinstance(own, dict) else {}
+
+
+def captioner_settings() -> dict[str, dict[str, Field]]:
+    "The settings that registered captioners declare themselves: captioner -> name -> declaration."
+    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
+    import_module("picknet_nb.systems")  # which registers the compared captioners
+    return {name: own for name in captioners if (own := own_settings(name))}
 
 
 def _captioner_settings(values: dict) -> CaptionerSettings:

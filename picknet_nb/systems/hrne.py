@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..core.settings import PRESETS, CaptionerSettings, preset
+from ..core.settings import PRESETS, CaptionerSettings, preset, setting
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Encoder, Picked
 from .common import PAPER_SIZES, Frames
@@ -57,10 +57,12 @@ class WindowEncoder(nn.Module):
 class HierarchicalCaptioner(TemporalAttention):
     """HRNE: windows of frames, an LSTM over them, and the decoder of TA, itself a captioner, which
     attends to windows."""
+    settings = {"window": setting(4, "HRNE: frames in a window of the first LSTM")}
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, settings.hidden, vocabulary_size)  # TA's frames are our windows
-        self.encoder, self.input_dropout = WindowEncoder(settings, feature_dims), settings.dropout
+        self.encoder = WindowEncoder(settings, feature_dims, settings.window)
+        self.input_dropout = settings.dropout
 
     def encode(self, picked: Picked) -> Frames:
         return super().encode(self.encoder(picked))

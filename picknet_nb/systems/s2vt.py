@@ -15,7 +15,7 @@ from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
 from ..method.recurrence import LSTMScan, first_state, lstm_cell
-from .common import PAPER_SIZES, Speaker, product
+from .common import PAPER_SIZES, ComparedCaptioner, product
 
 # %% auto #0
 __all__ = ['SHUT', 'moved_to_the_end', 'Stack', 'OneStack']
@@ -42,7 +42,7 @@ class Stack(NamedTuple):
 
 
 @CAPTIONERS.add("s2vt")
-class OneStack(Speaker):
+class OneStack(ComparedCaptioner):
     "S2VT: one stack of two LSTM layers that reads frames and then writes words."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):

@@ -331,7 +331,7 @@ class SaveRun(Callback):
 
 # %% ../../nbs/training/04_loop.ipynb #13c5017a
 class WriteLog(Callback):
-    "Add a line to the log after each epoch, with the seconds it took, those before a kill included."
+    "Add a line to the log after each epoch, with its seconds, those before a kill included."
 
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
