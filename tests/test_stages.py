@@ -548,9 +548,9 @@ def test_rewards_from_the_table_are_those_of_captions_to_the_last_bit(corpus, ro
         videos = torch.randint(len(corpus.ids), (200,), generator=chance)
         picks = torch.rand(200, 30, generator=chance) < torch.rand(200, 1, generator=chance) / 2
         picks[:, 0], picks[:, 12:] = True, False  # few places: many come again
-        expected = environment.plain(picks, videos, torch.tensor(limit))
+        expected = environment.earned(picks, videos, torch.tensor(limit))
         for some in (slice(0, 3), slice(None), slice(7, 190)):
-            found = environment.quick(picks[some], videos[some], torch.tensor(limit))
+            found = environment.earned_from_memory(picks[some], videos[some], torch.tensor(limit))
             inside = expected.inside[some]
             assert (
                 torch.equal(found.total, expected.total[some])
@@ -567,7 +567,7 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
     environment = Environment(
         fresh(config, corpus).captioner, corpus, config, reward_for(config.policy, corpus)
     )
-    plain = environment.plain
+    plain = environment.earned
     monkeypatch.setattr(
         environment,
         "plain",
@@ -580,12 +580,12 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
         picks[row, :count] = True
     low, high = config.policy.min_picks, torch.tensor(7)
     for _ in range(2):
-        total = environment.quick(picks, videos, high).total
+        total = environment.earned_from_memory(picks, videos, high).total
         assert len(asked) == 1 and set(asked[0]) == {
             count for count in (1, 2, 3, 5, 7, 8) if low <= count <= 7
         }
     assert (total[[0, 5]] == config.policy.penalty).all()
-    environment.quick(picks, videos, torch.tensor(8))  # the limit has moved: one more
+    environment.earned_from_memory(picks, videos, torch.tensor(8))  # the limit has moved: one more
     assert set(asked[1]) == {8}
 
 

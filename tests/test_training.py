@@ -569,7 +569,8 @@ def test_a_gradient_that_is_no_number_stops_the_run_though_the_loss_is_one(
 
     monkeypatch.setattr(torch.nn.utils, "clip_grad_norm_", spoil)
     with pytest.raises(
-        TrainingError, match=r"supervision, epoch 0, step 3: .* or it or its gradient is not a number",
+        TrainingError,
+        match=r"supervision, epoch 0, step 3: .* or it or its gradient is not a number",
     ):
         train(
             tmp_path/"run", corpus, CONFIG.changed(keep="last"), recipes()["Baseline"], bars=False

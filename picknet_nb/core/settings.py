@@ -365,7 +365,7 @@ def captioner_settings() -> dict[str, dict[str, Field]]:
 
 
 def _captioner_settings(values: dict) -> CaptionerSettings:
-    "Settings of a captioner from a process in which it is registered, too."
+    "Settings of a captioner that come from another process, where it is registered as well."
     shared = {name: value for name, value in values.items() if name in _GROUP_OF}
     if shared.keys() == values.keys():
         return CaptionerSettings(**shared)

@@ -37,7 +37,7 @@ from ..data.corpus import Corpus
 from ..method.recipes import ROWS, Recipe, recipes
 from ..method.stages import Model, caption_videos, frame_choice
 from ..training.batches import epoch_order
-from ..training.diagnostics import signs_of
+from ..training.diagnostics import diagnose
 from ..training.runs import (
     RunError, fingerprint, learned_from, load_run, open_run, read_log)
 from ..training.train import LEADER, takes_a_number, train
@@ -84,7 +84,7 @@ def measure_row(
         found["captions"][decoding_name(beam)] = dict(
             zip([corpus.ids[video] for video in videos.tolist()], said)
         )
-        found.setdefault("signs", {})[decoding_name(beam)] = signs_of(
+        found.setdefault("signs", {})[decoding_name(beam)] = diagnose(
             said, corpus.settings.max_words
         ).to_dict()
     counts = picks.sum(1)

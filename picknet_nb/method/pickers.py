@@ -171,7 +171,7 @@ def kmeans(
     k: int,                # clusters, and frames to pick
     iterations: int = 20,
 ) -> Choice:
-    "The frame nearest to each of k centres of features; the first stands for its own cluster."
+    "The frame nearest to each of k centres of features; the first frame is always one of them."
     k = _count(k)
 
     def pick(clips: Clips) -> Tensor:
@@ -257,7 +257,7 @@ def make_picker(
     policy: Policy | None = None,       # of "learned"
     threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
 ) -> Picker:
-    "The picker of that name; too few arguments are refused, and so are too many."
+    "The picker of that name; too few or too many arguments raise an error."
     wants = PICKERS.facts(name).get("number")
     number = float(number) if wants is float and isinstance(number, int) else number
     wrong = wants and (isinstance(number, bool) or not isinstance(number, wants))

@@ -144,7 +144,7 @@ def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
 
 # %% ../../nbs/method/07_rewards.ipynb #248ed92f
 class FunctionReward(Reward):
-    "Within the limits, what a function says; outside of them, the penalty."
+    "A reward from a function of the user's: its value within the limits, the penalty outside."
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class FunctionReward(Reward):
     @torch.no_grad()
     def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor,
                  max_picks: int | Tensor) -> Earned:
-        "What the function says of these picks, or the penalty."
+        "The function's value for these picks, or the penalty."
         found = super().__call__(words, videos, features, picks, max_picks)
         own = self.earned(words, videos, features, picks).to(found.total)
         return found._replace(total=own.where(found.inside, self.settings.penalty))

@@ -119,7 +119,7 @@ class Supervision(Stage):
         self,
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        "The loss and what the log should say."
+        "The loss of a batch, and measures for the log."
         words = self.corpus.words[captions]
         # each clip once
         videos = self.corpus.caption_video[captions][::self.config.training.captions_together]
@@ -143,7 +143,7 @@ class Supervision(Stage):
         return loss, measures
 
     def weights_of(self, captions: Tensor) -> Tensor | None:
-        "How much each caption counts; None: all alike, as in the paper."
+        "How much each caption counts; None: all count the same, as in the paper."
         return None
 
 # %% ../../nbs/method/09_stages.ipynb #04f9c8b1
@@ -155,7 +155,7 @@ class Environment:
         self.known, self.weights, self.most = {}, None, config.policy.first_max_picks
 
     @torch.no_grad()
-    def plain(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
+    def earned(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
         "Caption the picked frames if the reward needs words, and reward caption and frames."
         features, words = self.corpus.features[videos], None
         if self.reward.needs_words:
@@ -163,8 +163,8 @@ class Environment:
                             most=self.most)
         return self.reward(words, videos, features, picks, max_picks)
 
-    def quick(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
-        "What `plain` gives, on a CPU: only new picks within the limits are captioned."
+    def earned_from_memory(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
+        "What `earned` gives, on a CPU: only new picks within the limits are captioned."
         self.forget_if_trained()
         settings = self.config.policy
         inside, penalty = within_limits(picks, settings.min_picks, max_picks), settings.penalty
@@ -173,7 +173,7 @@ class Environment:
         names = [(video, some.tobytes()) for video, some in zip(videos[inside].tolist(), packed)]
         if new := {name: row for name, row in zip(names, rows) if name not in self.known}:
             some = torch.tensor([*new.values()] + [*new.values()][:1] * (_FEWEST - len(new)))
-            earned = self.plain(picks[some], videos[some], max_picks)
+            earned = self.earned(picks[some], videos[some], max_picks)
             parts = earned.total, earned.language, earned.diversity
             self.known |= zip(new, zip(*(part.tolist() for part in parts)))
         # total, language, diversity
@@ -182,7 +182,8 @@ class Environment:
         return Earned(*earned, inside)
 
     def forget_if_trained(self) -> None:
-        "What was earned holds while nobody writes to a weight of the captioner, and there is room."
+        """Forget what was earned once a weight of the captioner has changed, or too much is
+        remembered."""
         weights = [(id(weight), weight._version)
                    for weight in (*self.captioner.parameters(), *self.captioner.buffers())]
         if weights != self.weights or len(self.known) > _MOST_KNOWN: self.known.clear()
@@ -214,8 +215,8 @@ class Reinforcement(Stage):
         return self.policy.explore(self.corpus.glances[videos], self.config.policy.rollouts)
 
     def rewards_of(self, picks: Tensor, videos: Tensor) -> Earned:
-        "What picks earn, in the form that suits the device: a recorded graph looks at no values."
-        ask = self.environment.plain if picks.is_cuda else self.environment.quick
+        "What picks earn; on a GPU without looking at values, which a CUDA graph cannot do."
+        ask = self.environment.earned if picks.is_cuda else self.environment.earned_from_memory
         return ask(picks, videos, self.max_picks)
 
     def reward_all(self, tried: Rollouts, videos: Tensor) -> Earned:
@@ -229,7 +230,7 @@ class Reinforcement(Stage):
         self,
         videos: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        "The surrogate loss whose gradient is eq. 24, and what the log should say."
+        "The surrogate loss whose gradient is eq. 24, and measures for the log."
         tried = self.explore(videos)
         return self.compare(tried, self.reward_all(tried, videos))
 
@@ -283,7 +284,7 @@ class Adaptation(Stage):
         self,
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-        "Both losses, and what the log should say."
+        "Both losses of a batch, and measures for the log."
         together = self.config.training.captions_together
         videos = self.supervision.corpus.caption_video[captions][::together]
         tried = self.reinforcement.explore(videos)
@@ -342,7 +343,7 @@ class Validation:
     def __call__(self, model: Model) -> dict[str, float]:
         "Scores of the model as it is now; `score` is the one that decides."
         words, picks = caption_videos(model, self.corpus, self.videos, self.choose)
-        self.said = words  # for those who want to read it
+        self.words = words  # the captions, for those who want to read them
         cider = self.cider(words, torch.arange(len(words), device=words.device)).float()
         count = picks.sum(1)
         inside = (count >= self.settings.min_picks) & (count <= self.settings.final_max_picks)

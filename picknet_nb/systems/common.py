@@ -86,7 +86,7 @@ class Frames(NamedTuple):
     "What a captioner with attention remembers: every picked frame."
     values: Tensor                # (batch, most, embedding) v_i
     keys: Tensor                  # (batch, most, attention) U_a v_i + b_a
-    mask: Tensor                  # bool (batch, most): which places are taken
+    mask: Tensor                  # bool (batch, most): which slots are taken
     begin: Tensor | None = None   # (batch, hidden) of a paragraph: the state to start from
 
 

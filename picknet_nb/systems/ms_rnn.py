@@ -45,9 +45,9 @@ def divergence(q: Gaussian, p: Gaussian) -> Tensor:  # (...)
 def from_the_end(
     words: Tensor,  # int64 (time, batch), padded with 0
 ) -> Tensor:        # int64 (time, batch)
-    "The places of each caption from <eos> back to the first word; padding stays where it is."
-    place, length = torch.arange(len(words), device=words.device)[:, None], (words != PAD).sum(0)
-    return torch.where(place < length, length - 1 - place, place)
+    "The positions of each caption from <eos> back to the first word; padding stays where it is."
+    position, length = torch.arange(len(words), device=words.device)[:, None], (words != PAD).sum(0)
+    return torch.where(position < length, length - 1 - position, position)
 
 # %% ../../nbs/systems/08_ms_rnn.ipynb #7ea68ae5
 class Latents(NamedTuple):

@@ -30,7 +30,7 @@ __all__ = ['duration', 'foresee_extraction', 'seconds_of', 'foresee_training', '
 
 # %% ../../nbs/training/09_forecast.ipynb #cfc58657
 def duration(seconds: float) -> str:
-    "A time as one would say it."
+    "A number of seconds in words: seconds, minutes or hours."
     if seconds < 90:
         return f"{max(1, round(seconds))} second{'s' * (round(seconds) > 1)}"
     return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"

@@ -83,7 +83,7 @@ def fingerprints(noted: dict) -> dict:
 
 
 def run_to_2(about: dict) -> dict:
-    "A `run.json` with what its corpus says of clips under `clip`, and present names."
+    "A `run.json` with the clip settings of its corpus under `clip`, and present names."
     details, known = about.get("details", {}), {field.name for field in fields(ClipSettings)}
     opened = details.get("opened", {})
     if isinstance(opened, dict) and opened.get("scale") in FORMER_NAMES:

@@ -26,7 +26,7 @@ from ..data.extraction import find_videos
 from ..data.text import tokenize
 from ..data.video import Clip, VideoError
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
-from ..method.policy import Policy, glance_differences, last_picks, project, walk
+from ..method.policy import Policy, glance_differences, last_picks, project, roll_out
 from ..method.rewards import Earned, measure_diversity, reward_for
 from .captioning import Eye, VideoCaptioner, check_threshold
 
@@ -160,7 +160,7 @@ def threshold_sweep(
 ) -> Tensor:             # picks, bool (n, frames)
     "The picks of one clip for many thresholds."
     noise = thresholds.to(glances.device)[:, None, None].expand(-1, 1, len(glances))
-    return walk(policy, project(policy, glances[None]), noise)[:, 0]
+    return roll_out(policy, project(policy, glances[None]), noise)[:, 0]
 
 # %% ../../nbs/use/05_exploration.ipynb #ef38d4ba
 def limited_threshold(
