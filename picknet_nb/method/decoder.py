@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import fused, working_type
+from ..core.gpu import full_precision, fused, working_type
 from ..data.text import BOS, PAD, UNK
 from .recurrence import CaptionLoss, GRUScan, GRUTrace, move_state, open_gates
 
@@ -255,12 +255,18 @@ def caption_loss(
     logits: Tensor,                 # (batch, time, vocabulary)
     words: Tensor,                  # int64 (batch, time), padded with 0
     label_smoothing: float = 0.0,
-    weights: Tensor | None = None,  # (batch,): how much each caption counts; None: all alike
+    weights: Tensor | None = None,  # (batch,): how much each caption counts; None: all the same
 ) -> Tensor:                        # scalar
     "The loss of the supervision stage: summed over the words of a caption, averaged over captions."
     # they lie in memory word by word, as a fast pass leaves them
     across = logits.stride(0) < logits.stride(1)
     if across: logits, words = logits.transpose(0, 1), words.T
-    losses = CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing)
+    rows, truth = logits.flatten(0, 1), words.flatten()
+    if rows.is_cuda:
+        losses = CaptionLoss.apply(rows, truth, label_smoothing)
+    else:
+        rows = rows.to(full_precision(rows.dtype))
+        losses = F.cross_entropy(rows, truth, ignore_index=PAD, label_smoothing=label_smoothing,
+                                 reduction="none")
     losses = losses.view(words.shape).sum(0 if across else 1)
     return (losses if weights is None else weights*losses).mean()
