@@ -570,7 +570,7 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
     plain = environment.earned
     monkeypatch.setattr(
         environment,
-        "plain",
+        "earned",
         lambda picks, videos, limit: (
             asked.append(picks.sum(1).tolist()) or plain(picks, videos, limit)
         ),
