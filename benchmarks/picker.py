@@ -15,9 +15,9 @@ from common import ROOT, device_name, median_ms, origin, write_result
 from picknet_nb.method.pickers import (
     Clips, centre_distances, frame_distances, greedy_start, kmeans, kmeans_shares)
 from picknet_nb.method.policy import (
-    Policy, glance_differences, last_picks, pair_logits, path_logits, project, walk, walk_by_frame,
-    walk_by_scan)
-from picknet_nb.method.recurrence import walk_by_table
+    Policy, glance_differences, last_picks, pair_logits, path_logits, project, roll_out,
+    roll_out_by_frame, roll_out_by_scan)
+from picknet_nb.method.recurrence import roll_out_by_table
 
 
 def captured(step):
@@ -57,7 +57,7 @@ def plain_step(policy: Policy, glances: torch.Tensor, noise: torch.Tensor) -> No
     "Sampled rollout with gradient, then the greedy one."
     policy.zero_grad(set_to_none=True)
     frame_by_frame(policy, glances, noise).sum().backward()
-    walk_by_frame(policy, glances, torch.full_like(noise, 0.5))
+    roll_out_by_frame(policy, glances, torch.full_like(noise, 0.5))
 
 
 def fast_step(policy: Policy, glances: torch.Tensor, rollouts: int = 1) -> None:
@@ -85,12 +85,12 @@ def check_equal(policy: Policy, glances: torch.Tensor) -> dict:
     projected = project(policy, glances).detach()
     half = torch.full_like(noise, 0.5)
     ways = {
-        "sampled": (noise, fast.sampled[0], walk_by_frame(policy, glances, noise)),
-        "greedy": (half, fast.greedy, walk_by_frame(policy, glances, half)),
-        "scan": (noise, walk_by_scan(policy, projected, noise[None])[0], fast.sampled[0]),
+        "sampled": (noise, fast.sampled[0], roll_out_by_frame(policy, glances, noise)),
+        "greedy": (half, fast.greedy, roll_out_by_frame(policy, glances, half)),
+        "scan": (noise, roll_out_by_scan(policy, projected, noise[None])[0], fast.sampled[0]),
         "table": (
             noise,
-            walk_by_table(pair_logits(policy, projected), noise[None])[0],
+            roll_out_by_table(pair_logits(policy, projected), noise[None])[0],
             fast.sampled[0],
         ),
     }
@@ -232,12 +232,12 @@ def time_parts(policy: Policy, glances: torch.Tensor) -> dict:
     noise = torch.rand(2, *glances.shape[:2], device=device)
     projected = project(policy, glances).detach()
     logits = pair_logits(policy, projected)
-    picks = walk(policy, projected, noise)
+    picks = roll_out(policy, projected, noise)
     parts = {
         "projection": lambda: project(policy, glances),
-        "scan": lambda: walk_by_scan(policy, projected, noise),
+        "scan": lambda: roll_out_by_scan(policy, projected, noise),
         "pair table": lambda: pair_logits(policy, projected),
-        "composition of maps": lambda: walk_by_table(logits, noise),
+        "composition of maps": lambda: roll_out_by_table(logits, noise),
         "logits along the path": lambda: path_logits(policy, projected, picks),
     }
     rows = {}

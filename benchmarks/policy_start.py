@@ -21,7 +21,7 @@ from tqdm import tqdm
 from picknet_nb.core.settings import Config, preset
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.method.recipes import recipes
-from picknet_nb.method.recurrence import walk_by_table
+from picknet_nb.method.recurrence import roll_out_by_table
 from picknet_nb.method.rewards import Reward, measure_diversity, within_limits
 from picknet_nb.method.stages import Model, Reinforcement
 from picknet_nb.training.batches import epoch_order
@@ -79,7 +79,7 @@ def best_threshold(corpus: Corpus, config: Config, tries: int = 60) -> dict:
 
     def at(cut, split):  # a threshold is a policy whose margin is the distance minus it
         halves = torch.full((1, *pairs[split].shape[:2]), 0.5, device=corpus.device)
-        return share_inside(walk_by_table(pairs[split] - cut, halves)[0], config)
+        return share_inside(roll_out_by_table(pairs[split] - cut, halves)[0], config)
 
     best = max(cuts, key=lambda cut: at(cut, "train")["inside"])
     return {split: at(best, split) for split in pairs}

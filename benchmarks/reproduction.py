@@ -59,12 +59,12 @@ def reinforced(corpus: Corpus, config, quick: bool, epochs: int) -> tuple[float,
         start=config.policy.policy_start,
     )
     stage, made = Reinforcement(model, corpus, config, reward_for(config.policy, corpus)), []
-    plain = stage.environment.plain
-    stage.environment.plain = lambda picks, videos, limit: (
+    plain = stage.environment.earned
+    stage.environment.earned = lambda picks, videos, limit: (
         made.append(len(picks)) or plain(picks, videos, limit)
     )
     if not quick:
-        stage.environment.quick = stage.environment.plain
+        stage.environment.earned_from_memory = stage.environment.earned
     step = Step(stage, [model.policy], config.training.reinforcement_rate, config)
     started = time.perf_counter()
     for epoch in range(epochs):

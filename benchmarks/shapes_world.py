@@ -27,6 +27,7 @@ from picknet_nb.method.cider import Cider
 from picknet_nb.method.decoder import caption_loss
 from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.pickers import Clips, make_picker
+from picknet_nb.training.loop import LARGEST_GRADIENT
 
 PICKERS = {
     picker.label: picker
@@ -90,7 +91,7 @@ def train(
         adam.param_groups[0]["lr"] = rate * (1 if step < 0.7 * steps else 0.3)
         adam.zero_grad()
         caption_loss(teach(captioner, memory, words), words).backward()
-        torch.nn.utils.clip_grad_norm_(captioner.parameters(), config.training.gradient_clip)
+        torch.nn.utils.clip_grad_norm_(captioner.parameters(), LARGEST_GRADIENT)
         adam.step()
         if step % 100 == 99:
             current = score(captioner, corpus, picks, "validation")

@@ -26,7 +26,7 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
 from picknet_nb.method.stages import Adaptation, Model, Reinforcement, frame_choice
-from picknet_nb.training.batches import epoch_order, places_of
+from picknet_nb.training.batches import epoch_order, longest_of
 from picknet_nb.training.loop import Step
 from picknet_nb.measure.experiments import shared_gpu
 
@@ -77,7 +77,7 @@ def batches_for(stage: str, corpus, sort: bool) -> list[tuple[torch.Tensor, int]
     return list(
         zip(
             order,
-            places_of(order, lengths, corpus.words.shape[1])
+            longest_of(order, lengths, corpus.words.shape[1])
             if sort
             else [corpus.words.shape[1]] * len(order),
         )

@@ -24,7 +24,7 @@ from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model, frame_choice
-from picknet_nb.training.batches import epoch_order, places_of
+from picknet_nb.training.batches import epoch_order, longest_of
 from picknet_nb.training.loop import Step
 from picknet_nb.training.train import check_changes
 from picknet_nb.measure.comparison import own_changes
@@ -63,7 +63,7 @@ def batches_of(captioner: str, corpus) -> list[tuple[torch.Tensor, int]]:
         together=settings.captions_together,
         lengths=lengths,
     )
-    return list(zip(order, places_of(order, lengths, corpus.words.shape[1])))
+    return list(zip(order, longest_of(order, lengths, corpus.words.shape[1])))
 
 
 def measure(captioner: str, corpus, count: int) -> dict:
@@ -73,8 +73,8 @@ def measure(captioner: str, corpus, count: int) -> dict:
     for frames in FRAMES:
         step = step_of(captioner, frames, corpus)
         found[frames] = milliseconds(step, batches_of(captioner, corpus), count)
-        found["captured"] = bool(step.recordings) and all(
-            each.graph is not None for each in step.recordings.values()
+        found["captured"] = bool(step.graphs) and all(
+            each.graph is not None for each in step.graphs.values()
         )
     return found | {"weights": sum(weight.numel() for weight in step.stage.captioner.parameters())}
 

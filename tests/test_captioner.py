@@ -170,7 +170,9 @@ def test_words_say_the_same_from_the_table_as_through_the_matrix():
     with torch.no_grad():
         weights = decoder.weights()
         context = weights.context(torch.randn(40, 7))
-        assert_close(weights.spoken().inputs(words, context), weights.inputs(words, context))
+        assert_close(
+            weights.with_word_table().inputs(words, context), weights.inputs(words, context)
+        )
 
 
 @pytest.mark.parametrize("words", [1023, 1024])

@@ -19,21 +19,28 @@ from conftest import noise_corpus
 from toys import film, invoked
 
 from picknet_nb.core import printing as terminal
-from picknet_nb.core.files import PickNetError, write_whole
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import write_whole
 from picknet_nb.core.registry import USED
 from picknet_nb.core.settings import explanations
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.world import world
+from picknet_nb.interface import main as cli
+from picknet_nb.interface import python
+from picknet_nb.interface.prepare import settings_of
+from picknet_nb.measure import reproduction
+from picknet_nb.measure import tables as analysis
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.recipes import ROWS
-from picknet_nb.training import loop, models, train as training
+from picknet_nb.training import loop
+from picknet_nb.training import models
+from picknet_nb.training import train as training
 from picknet_nb.training.checkpoints import save_checkpoint
-from picknet_nb.training.models import example_run, find_run
-from picknet_nb.use import captioning, drawing
-from picknet_nb.measure import reproduction, tables as analysis
-from picknet_nb.interface import main as cli, python
-from picknet_nb.interface.prepare import settings_of
+from picknet_nb.training.models import example_run
+from picknet_nb.training.models import find_run
+from picknet_nb.use import captioning
+from picknet_nb.use import drawing
+from picknet_nb.world import world
 
 QUICK = [
     each
@@ -208,20 +215,21 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
 
 def test_a_run_that_goes_on_may_be_shortened(noise, tmp_path, monkeypatch):
     "Two epochs of twenty are done when somebody has seen enough."
-    run, epoch = tmp_path/"run", loop.run_epoch
+    run, epoch = tmp_path/"run", loop.Loop.one_epoch
 
-    def until_seen(trainer, *others):
-        if trainer.progress.epoch == 2:
+    def until_seen(self):
+        if self.progress.epoch == 2:
             raise KeyboardInterrupt
-        epoch(trainer, *others)
-        save_checkpoint(trainer, others[0])
+        epoch(self)
+        saving = next(each for each in self.callbacks if isinstance(each, loop.SaveRun))
+        save_checkpoint(saving.trainer, self.step)
 
-    monkeypatch.setattr(loop, "run_epoch", until_seen)
+    monkeypatch.setattr(loop.Loop, "one_epoch", until_seen)
     words = [run, "--data", noise, "--scale", "smoke", *QUICK, "--set", "supervision_epochs=20"]
     assert picknet("train", *words)[0] == 130 and "supervision, 2 epochs done" in str(
         cli.unfinished_runs([tmp_path])
     )
-    monkeypatch.setattr(loop, "run_epoch", epoch)
+    monkeypatch.setattr(loop.Loop, "one_epoch", epoch)
     assert "supervision has gone on for 2 epochs" in refused(
         "train", run, "--resume", "--set", "supervision_epochs=1"
     )

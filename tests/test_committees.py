@@ -23,9 +23,9 @@ from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.rewards import cider_for
 from picknet_nb.method.stages import Model, frame_choice
-from picknet_nb.systems.aalto import agreed
+from picknet_nb.systems.aalto import combined
 from picknet_nb.systems.ba import BoundaryEncoder, segment_ends
-from picknet_nb.systems.densecap import none_shows, word_loss
+from picknet_nb.systems.densecap import none_shows, detection_loss
 from picknet_nb.systems.hrne import WindowEncoder
 from picknet_nb.systems.ms_rnn import Gaussian, divergence, from_the_end
 
@@ -261,7 +261,7 @@ def test_its_preset_trains_with_rewarded_words(name):
         corpus,
         config,
         frame_choice(make_picker("uniform", 6), corpus),
-        cider=cider_for(config.policy, corpus),
+        cider=cider_for(corpus),
     )
     loss, measures = stage(corpus.pairs("train")[:20])
     loss.backward()
@@ -392,7 +392,9 @@ def test_ms_rnn_pays_for_the_divergence_of_the_posterior_from_the_prior():
     """KL(posterior || prior) of the latents that training draws, over words and not padding; by the
     library, and never the other way round."""
     captioner, memory, words = stochastic()
-    _, latents = captioner.told(memory, words, captioner.draws(*words.shape), knowing=True)
+    _, latents = captioner.logits_and_latents(
+        memory, words, captioner.draws(*words.shape), knowing=True
+    )
     prior, posterior = Normal(*latents.prior), Normal(*latents.posterior)
     said = lambda each: torch.where(words.T != PAD, each.sum(-1), 0).sum(0)  # (batch,)
     paid = captioner.paid(latents, words)
@@ -403,7 +405,9 @@ def test_ms_rnn_pays_for_the_divergence_of_the_posterior_from_the_prior():
     captioner.teach(memory, words)
     loss = captioner.extra_loss(memory, words)
     torch.manual_seed(5)
-    _, latents = captioner.told(memory, words, captioner.draws(*words.shape), knowing=True)
+    _, latents = captioner.logits_and_latents(
+        memory, words, captioner.draws(*words.shape), knowing=True
+    )
     each = kl_divergence(Normal(*latents.posterior), Normal(*latents.prior))
     assert_close(loss, said(each).mean())
 
@@ -425,7 +429,7 @@ def stochastic():
 def bound_of(captioner, memory, words, samples=400):
     "The bound of each caption, by its two halves: loss of the words and divergence."
     said = words.repeat_interleave(samples, 0)
-    logits, latents = captioner.told(
+    logits, latents = captioner.logits_and_latents(
         repeated(memory, samples), said, captioner.draws(*said.shape), knowing=True
     )
     spoken = (
@@ -440,7 +444,7 @@ def bound_of(captioner, memory, words, samples=400):
 def log_likelihood(captioner, memory, words, samples):
     "log p(caption | video) from below, (batch,): importance sampling from the posterior."
     said = words.repeat_interleave(samples, 0)
-    logits, (values, *both) = captioner.told(
+    logits, (values, *both) = captioner.logits_and_latents(
         repeated(memory, samples), said, captioner.draws(*said.shape), knowing=True
     )
     spoken = logits.log_softmax(-1).gather(-1, said[..., None])[..., 0].T  # (time, rows)
@@ -456,7 +460,7 @@ def test_the_bound_is_a_bound():
     weighted = log_likelihood(captioner, memory, words, 3000)
     said = words.repeat_interleave(20_000 // 5, 0)
     with torch.no_grad():
-        logits = captioner.told(
+        logits = captioner.logits_and_latents(
             repeated(memory, 4000), said, captioner.draws(*said.shape), knowing=False
         )[0]
     total = (
@@ -487,7 +491,9 @@ def test_the_cost_of_a_lesson_is_that_of_its_own_latents():
     logits = captioner.teach(memory, words)
     cost = captioner.extra_loss(memory, words)
     torch.manual_seed(5)
-    again, latents = captioner.told(memory, words, captioner.draws(*words.shape), knowing=True)
+    again, latents = captioner.logits_and_latents(
+        memory, words, captioner.draws(*words.shape), knowing=True
+    )
     assert (
         torch.equal(logits, again)
         and torch.equal(cost, captioner.paid(latents, words).mean())
@@ -505,7 +511,9 @@ def test_the_bound_has_the_right_gradient():
     words, draws = torch.tensor([[5, 6, 3], [7, 3, 0]]), captioner.eval().draws(2, 3)
 
     def bound(video):
-        logits, latents = captioner.told(type(memory)(video), words, draws, knowing=True)
+        logits, latents = captioner.logits_and_latents(
+            type(memory)(video), words, draws, knowing=True
+        )
         return caption_loss(logits, words) + captioner.paid(latents, words).mean()
 
     memory = captioner.encode(
@@ -527,8 +535,8 @@ def test_chance_can_be_repeated_and_means_are_no_chance():
 def test_a_committee_is_taught_as_its_members_are():
     logits = [torch.randn(3, 5, 12, dtype=torch.float64, requires_grad=True) for _ in range(3)]
     words = torch.tensor([[5, 6, 7, 8, EOS], [4, EOS, PAD, PAD, PAD], [9, 9, 9, EOS, PAD]])
-    assert_close(agreed(logits).exp().sum(-1), torch.ones(3, 5, dtype=torch.float64))
-    together = caption_loss(agreed(logits), words)
+    assert_close(combined(logits).exp().sum(-1), torch.ones(3, 5, dtype=torch.float64))
+    together = caption_loss(combined(logits), words)
     apart = sum(caption_loss(each, words) for each in logits) / 3
     assert_close(together, apart)
     for one, other in zip(
@@ -539,7 +547,7 @@ def test_a_committee_is_taught_as_its_members_are():
 
 def test_members_who_agree_say_what_each_of_them_would():
     logits = torch.randn(4, 12)
-    assert_close(agreed([logits, logits]).softmax(-1), logits.softmax(-1), atol=1e-5, rtol=1e-4)
+    assert_close(combined([logits, logits]).softmax(-1), logits.softmax(-1), atol=1e-5, rtol=1e-4)
 
 
 def test_the_evaluator_changes_which_sentence_is_chosen(sixteen):
@@ -583,7 +591,7 @@ def test_captions_of_one_clip_are_no_counter_examples():
     evaluator, memory = captioner.evaluator, captioner.encode(pick_frames(features, picks))
     rows, said = repeated(memory, 2), words.repeat_interleave(2, 0)
     said[1::2, 0] = 4
-    scores = 10 * evaluator.see(rows) @ evaluator.hear(said).T
+    scores = 10 * evaluator.embed_video(rows) @ evaluator.embed_sentence(said).T
     losses = [
         -scores[row, row]
         + scores[row, [row, *(other for other in range(10) if other // 2 != row // 2)]].logsumexp(0)
@@ -605,12 +613,12 @@ def test_the_loss_of_words_is_a_cross_entropy_for_each_word():
     truth = torch.zeros(2, 9)
     truth[0, [5, 6]], truth[1, [7, 8]] = 1, 1
     assert_close(
-        word_loss(absent, words),
+        detection_loss(absent, words),
         F.binary_cross_entropy(1 - absent.exp(), truth, reduction="none").sum(1).mean(),
     )
     assert (
-        word_loss(torch.full((2, 9), -1e-9), words).isfinite()
-        and word_loss(torch.full((2, 9), -300.0), words).isfinite()
+        detection_loss(torch.full((2, 9), -1e-9), words).isfinite()
+        and detection_loss(torch.full((2, 9), -300.0), words).isfinite()
     )
 
 

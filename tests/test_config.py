@@ -17,7 +17,6 @@ from picknet_nb.method.pickers import PICKERS, make_picker
 
 @pytest.mark.parametrize("changes, said", [
     ({"supervision_rate": -1.0}, "supervision_rate must be more than 0"),
-    ({"gradient_clip": 0.0}, "gradient_clip must be more than 0"),
     ({"weight_decay": -1e-4}, "weight_decay must be 0 or more"),
     ({"consensus": -1.0}, "consensus must be 0 or more"),
     ({"mention_weight": -1.0}, "mention_weight must be 0 or more"),

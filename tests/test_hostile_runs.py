@@ -21,20 +21,28 @@ from safetensors.torch import load_file
 from test_hostile_data import zip_bomb
 from toys import invoked
 
-from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.core.files import FileError
+from picknet_nb.core.files import PickNetError
 from picknet_nb.core.printing import SOME_LEFT_OUT
 from picknet_nb.core.settings import preset
-from picknet_nb.world import world
+from picknet_nb.interface import main as cli
+from picknet_nb.interface import prepare as preparing
+from picknet_nb.interface import watch as watching
+from picknet_nb.measure.reproduction import train_first
+from picknet_nb.measure.reproduction import train_row
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.stages import Model
 from picknet_nb.training import runs
 from picknet_nb.training.batches import TrainingError
 from picknet_nb.training.checkpoints import read_checkpoint
 from picknet_nb.training.loop import Step
-from picknet_nb.training.runs import RunError, change_settings, load_run, open_run, save_weights
+from picknet_nb.training.runs import RunError
+from picknet_nb.training.runs import change_settings
+from picknet_nb.training.runs import load_run
+from picknet_nb.training.runs import open_run
+from picknet_nb.training.runs import save_weights
 from picknet_nb.training.train import train
-from picknet_nb.measure.reproduction import train_first, train_row
-from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
+from picknet_nb.world import world
 
 CONFIG = preset(
     "smoke", supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1, average_weights=0.5
@@ -675,7 +683,7 @@ EDITS = [
     changed("learned_from", to=[]),
     changed("learned_from", "glances", to="others"),
     changed("learned_from", "glances", to=FLAT),
-    changed("settings", "gradient_clip", to=FLAT),
+    changed("settings", "weight_decay", to=FLAT),
     changed("settings", "frames", to=[]),
     changed("optimiser", "param_groups", 0, "amsgrad", to=True),
     changed("optimiser", "param_groups", 0, "maximize", to="x"),

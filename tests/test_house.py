@@ -298,3 +298,22 @@ def test_the_method_needs_no_machinery(notebook):
     imports = re.findall(r"^[ ]*(?:from|import) [^(\n]+(?:\([^)]*\))?", code, re.M)
     machinery = r"\b(multiprocessing|signal|ctypes|filelock|fcntl|threading|locked|\w*Lock|Pool)\b"
     assert not [each for each in imports if re.search(machinery, each)]
+
+
+def test_the_walk_in_contributing_names_what_there_is():
+    "Each name on the left of the walk is defined somewhere in the package."
+    text = (ROOT/"CONTRIBUTING.md").read_text(encoding="utf-8")
+    walk = re.search(r"## A walk through.*?```\n(.*?)```", text, re.S).group(1)
+    defined = {
+        node.name
+        for module in (ROOT/"picknet_nb").rglob("*.py")
+        for node in ast.walk(ast.parse(module.read_text(encoding="utf-8")))
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef))
+    }
+    calls = [re.split(r"\s{2,}", line.strip())[0] for line in walk.splitlines()]
+    names = [
+        name
+        for call in calls if not call.startswith("picknet ")
+        for name in re.findall(r"\b(?:[a-z]+_\w+|[A-Z]\w+|(?<=\.)\w+)\b", call)
+    ]
+    assert len(names) > 40 and not [name for name in names if name not in defined]

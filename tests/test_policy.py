@@ -7,8 +7,9 @@ from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
 from picknet_nb.method.policy import (
-    Policy, last_picks, pair_logits, path_scores, project, walk, walk_by_frame, walk_by_scan)
-from picknet_nb.method.recurrence import walk_by_table
+    Policy, last_picks, pair_logits, path_scores, project, roll_out, roll_out_by_frame,
+    roll_out_by_scan)
+from picknet_nb.method.recurrence import roll_out_by_table
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -33,9 +34,9 @@ def test_every_walk_is_the_same_walk(clips, frames, rollouts, seed, clock, start
     glances = glances[:clips]
     noise = torch.rand(rollouts, clips, frames)
     projected = project(policy, glances).detach()
-    reference = torch.stack([walk_by_frame(policy, glances, each) for each in noise])
-    assert torch.equal(walk_by_scan(policy, projected, noise), reference)
-    assert torch.equal(walk_by_table(pair_logits(policy, projected), noise), reference)
+    reference = torch.stack([roll_out_by_frame(policy, glances, each) for each in noise])
+    assert torch.equal(roll_out_by_scan(policy, projected, noise), reference)
+    assert torch.equal(roll_out_by_table(pair_logits(policy, projected), noise), reference)
     assert torch.equal(policy.explore(glances, noise=noise).sampled, reference)
 
 
@@ -51,13 +52,13 @@ def test_large_batches_are_cut(monkeypatch):
 
     monkeypatch.setattr(module, "_TABLE_BYTES", 4 * 9 * 9 * 8 * 2)  # two clips at a time
     # as they are written: to compile them takes half a minute, and is tested on a GPU
-    for name in ("pair_sums", "walk_by_table"):
+    for name in ("pair_sums", "roll_out_by_table"):
         monkeypatch.setattr(
             module, name, getattr(getattr(module, name), "__wrapped__", getattr(module, name))
         )
-    picks = walk(policy, projected.as_subclass(Pretended), noise)
+    picks = roll_out(policy, projected.as_subclass(Pretended), noise)
     assert torch.equal(
-        torch.as_tensor(picks).as_subclass(torch.Tensor), walk_by_scan(policy, projected, noise)
+        torch.as_tensor(picks).as_subclass(torch.Tensor), roll_out_by_scan(policy, projected, noise)
     )
 
 

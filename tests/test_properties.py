@@ -16,14 +16,36 @@ from torch.testing import assert_close
 from picknet_nb.core import gpu
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
-from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
-from picknet_nb.method import (
-    captioner as speaking, cider, decoder, encoder, pickers, policy, recurrence, reinforce, rewards)
-from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
+from picknet_nb.data.text import BOS
+from picknet_nb.data.text import EOS
+from picknet_nb.data.text import PAD
+from picknet_nb.data.text import UNK
+from picknet_nb.data.text import Vocabulary
+from picknet_nb.method import captioner as speaking
+from picknet_nb.method import cider
+from picknet_nb.method import decoder
+from picknet_nb.method import encoder
+from picknet_nb.method import pickers
+from picknet_nb.method import policy
+from picknet_nb.method import recurrence
+from picknet_nb.method import reinforce
+from picknet_nb.method import rewards
+from picknet_nb.method.captioner import Seen
+from picknet_nb.method.captioner import beam
+from picknet_nb.method.captioner import caption
+from picknet_nb.method.captioner import greedy
+from picknet_nb.method.captioner import make_captioner
+from picknet_nb.method.captioner import sample
 from picknet_nb.method.cider import Cider
-from picknet_nb.method.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
-from picknet_nb.method.encoder import Encoder, pick_frames
-from picknet_nb.method.pickers import Clips, make_picker
+from picknet_nb.method.decoder import Decoder
+from picknet_nb.method.decoder import caption_loss
+from picknet_nb.method.decoder import draw_chances
+from picknet_nb.method.decoder import dropout_scale
+from picknet_nb.method.decoder import gumbel
+from picknet_nb.method.encoder import Encoder
+from picknet_nb.method.encoder import pick_frames
+from picknet_nb.method.pickers import Clips
+from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.policy import Policy
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()
@@ -280,7 +302,7 @@ def test_the_scan_of_words_is_the_loop_in_value_and_gradient():
 
 @few
 @given(seeds, st.floats(0, 0.9))
-def test_the_loss_is_torchs(seed, smoothing):
+def test_the_loss_is_equation_18_on_a_cpu_and_on_a_gpu(seed, smoothing):
     words = clips(seed)[3]
     logits = torch.randn(
         *words.shape,
@@ -289,16 +311,18 @@ def test_the_loss_is_torchs(seed, smoothing):
         generator=torch.Generator().manual_seed(seed),
         requires_grad=True,
     )
-    ours = caption_loss(logits, words, smoothing)
-    theirs = torch.nn.functional.cross_entropy(
-        logits.flatten(0, 1),
-        words.flatten(),
-        ignore_index=PAD,
-        label_smoothing=smoothing,
-        reduction="sum",
-    ) / len(words)
-    assert_close(ours, theirs)
-    assert_close(torch.autograd.grad(ours, logits), torch.autograd.grad(theirs, logits))
+    # equation 18, word by word: the true word's share of the target, and every word's
+    said = logits.log_softmax(-1)
+    true = said.gather(2, words[..., None])[..., 0]
+    each = torch.where(words == PAD, 0, (1 - smoothing) * true + smoothing * said.mean(-1))
+    plain = -each.sum() / len(words)
+    rows, truth = logits.flatten(0, 1), words.flatten()
+    by_hand = recurrence.CaptionLoss.apply(rows, truth, smoothing).sum() / len(words)
+    for ours in (caption_loss(logits, words, smoothing), by_hand):  # a CPU's, and a GPU's
+        assert_close(ours, plain)
+        assert_close(
+            torch.autograd.grad(ours, logits), torch.autograd.grad(plain, logits, retain_graph=True)
+        )
 
 
 # any captioner
@@ -369,7 +393,7 @@ def test_any_captioner(anyone, seed):
     )
     drawn, total = sample(anyone, memory, 7)
     log_p = (
-        (speaking.teach(anyone, memory, drawn) + speaking.never_said(logits))
+        (speaking.teach(anyone, memory, drawn) + speaking.forbidden_words(logits))
         .log_softmax(-1)
         .gather(-1, drawn.clamp(min=EOS)[..., None])[..., 0]
     )
@@ -537,7 +561,7 @@ def test_tables_of_comparisons(device):
                     atol=1e-5,
                 )
         noise = torch.rand(2, 2, 5, generator=rng).to(device)
-        for rollout, picks in zip(noise, recurrence.walk_by_table(table, noise)):
+        for rollout, picks in zip(noise, recurrence.roll_out_by_table(table, noise)):
             for clip in range(2):
                 last, walked = 0, [True]
                 for t in range(1, 5):
@@ -611,7 +635,7 @@ def test_policy(net, device):
         assert ((tried.entropy >= -1e-6) & (tried.entropy <= 0.6932)).all()
         for row in noise:
             assert torch.equal(
-                policy.walk_by_frame(model, glances, row),
+                policy.roll_out_by_frame(model, glances, row),
                 model.explore(glances, noise=row[None]).sampled[0],
             )
         if glances.shape[1] > 1:
@@ -968,30 +992,42 @@ def test_every_function_is_named_here():
     through = {  # private parts of what is tested above, by the function that runs them
         "gpu": "working_type Beside Undrawn",
         "recurrence": "lstm_cell lstm_cell_gradient first_state open_gates move_state "
-                      "move_state_gradient open_gates_gradient word_losses word_losses_gradient "
-                      "CaptionLoss GRUTrace",
-        "encoder": "lstm_step FrameModel EncoderState check_shapes refuse_infinite Picked",
-        "decoder": "gru_step embedded heard thin_out Weights NEVER Draws gumbel draw_chances "
-                   "choose feed",
+        "move_state_gradient open_gates_gradient word_losses word_losses_gradient "
+        "CaptionLoss GRUTrace",
+        "encoder": "lstm_step FrameModel EncoderState check_shapes check_finite_frames Picked",
+        "decoder": "gru_step embedded looked_up thin_out Weights NEVER Draws gumbel draw_chances "
+        "choose feed",
         "captioner": "CAPTIONERS Beams extend beam_search generate next_word likeliest_word "
-                     "check_sizes Ready Captioner",
-        "policy": "glance_differences PickNet project walk_by_scan pair_logits walk path_logits "
-                  "path_scores Rollouts standardise search set_bias set_direction",
+        "check_sizes Ready Captioner",
+        "policy": "glance_differences PickNet project roll_out_by_scan pair_logits roll_out "
+                  "path_logits "
+        "path_scores Rollouts standardise search set_bias set_direction",
         "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform "
-                   "random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct "
-                   "kmeans top",
-        "cider": "ORDERS ngrams spoken ngram_keys Numbered number_references Counted count_ngrams "
-                 "Tables ngram_weights reference_norms build_tables find look_up "
+        "random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct "
+        "kmeans top",
+        "cider": "ORDERS ngrams word_positions ngram_keys Numbered number_references Counted "
+                 "count_ngrams "
+        "Tables ngram_weights reference_norms build_tables find look_up "
         "running_number clipped_dot similarity",
         "rewards": "FunctionReward REWARD_WEIGHTS REWARDS Earned cider_for paper_reward "
-                   "reward_for reward_from",
+        "reward_for reward_from",
         "reinforce": "",
     }
     source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here)).split(
         "through = {"
     )[0]
-    for module in (gpu, recurrence, encoder, decoder, speaking, policy, pickers, cider, rewards,
-                   reinforce):
+    for module in (
+        gpu,
+        recurrence,
+        encoder,
+        decoder,
+        speaking,
+        policy,
+        pickers,
+        cider,
+        rewards,
+        reinforce,
+    ):
         name = module.__name__.rpartition(".")[2]
         missing = [
             each

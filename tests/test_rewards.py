@@ -239,7 +239,7 @@ def test_a_reward_of_your_own_gets_words_whatever_counts_and_the_corpus_if_it_as
         config = preset("smoke", reward="own", language_weight=language)
         captioner = Model.for_corpus(config, corpus).captioner
         reward = reward_for(config.policy, corpus)
-        found = Environment(captioner, corpus, config, reward).plain(picks, videos, 7)
+        found = Environment(captioner, corpus, config, reward).earned(picks, videos, 7)
         assert found.inside.all()
         if earned is silent:
             assert seen == [None] and found.total.tolist() == [4] * 4

@@ -144,7 +144,7 @@ def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():
         "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0},
         "validation": {"CIDEr": 0.2, "inside": 0.41},
     }
-    with pytest.warns(UserWarning, match="by chance 93% .* greedy choice 41%"):
+    with pytest.warns(UserWarning, match="sampled picks .* 93% of the clips, greedy picks for 41%"):
         warn_if_due([line], "reinforcement", 1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

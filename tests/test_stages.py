@@ -252,7 +252,7 @@ def test_rewarded_words_have_the_share_that_the_settings_say(corpus):
             corpus,
             config,
             frame_choice(make_picker("all"), corpus),
-            cider=cider_for(config.policy, corpus),
+            cider=cider_for(corpus),
         )
         losses[share] = seeded(stage, corpus.pairs("train")[:20])[0]
     assert losses[0.0] != losses[1.0]
@@ -527,7 +527,7 @@ def test_gradients_are_exchanged_inside_the_captured_step(tmp_path, monkeypatch)
             torch.manual_seed(0)
             for _ in range(5):
                 step(corpus.pairs("train")[:20])
-            assert [recording.graph is not None for recording in step.recordings.values()] == [True]
+            assert [each.graph is not None for each in step.graphs.values()] == [True]
             weights[world] = model.captioner.decoder.output.weight.detach().clone()
         assert exchanged
         torch.testing.assert_close(weights[1], weights[2], rtol=1e-4, atol=1e-5)
@@ -548,9 +548,9 @@ def test_rewards_from_the_table_are_those_of_captions_to_the_last_bit(corpus, ro
         videos = torch.randint(len(corpus.ids), (200,), generator=chance)
         picks = torch.rand(200, 30, generator=chance) < torch.rand(200, 1, generator=chance) / 2
         picks[:, 0], picks[:, 12:] = True, False  # few places: many come again
-        expected = environment.plain(picks, videos, torch.tensor(limit))
+        expected = environment.earned(picks, videos, torch.tensor(limit))
         for some in (slice(0, 3), slice(None), slice(7, 190)):
-            found = environment.quick(picks[some], videos[some], torch.tensor(limit))
+            found = environment.earned_from_memory(picks[some], videos[some], torch.tensor(limit))
             inside = expected.inside[some]
             assert (
                 torch.equal(found.total, expected.total[some])
@@ -567,10 +567,10 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
     environment = Environment(
         fresh(config, corpus).captioner, corpus, config, reward_for(config.policy, corpus)
     )
-    plain = environment.plain
+    plain = environment.earned
     monkeypatch.setattr(
         environment,
-        "plain",
+        "earned",
         lambda picks, videos, limit: (
             asked.append(picks.sum(1).tolist()) or plain(picks, videos, limit)
         ),
@@ -580,12 +580,12 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
         picks[row, :count] = True
     low, high = config.policy.min_picks, torch.tensor(7)
     for _ in range(2):
-        total = environment.quick(picks, videos, high).total
+        total = environment.earned_from_memory(picks, videos, high).total
         assert len(asked) == 1 and set(asked[0]) == {
             count for count in (1, 2, 3, 5, 7, 8) if low <= count <= 7
         }
     assert (total[[0, 5]] == config.policy.penalty).all()
-    environment.quick(picks, videos, torch.tensor(8))  # the limit has moved: one more
+    environment.earned_from_memory(picks, videos, torch.tensor(8))  # the limit has moved: one more
     assert set(asked[1]) == {8}
 
 

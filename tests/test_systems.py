@@ -13,7 +13,8 @@ from toys import store_run
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.gpu import make_adam
-from picknet_nb.core.settings import PRESETS, ConfigError, preset
+from picknet_nb.core.settings import (
+    PRESETS, ConfigError, captioner_settings, load_config, preset, save_config, settings_from)
 from picknet_nb.data.text import EOS, PAD, Vocabulary
 from picknet_nb.world.shapes import example_corpus
 from picknet_nb.world.world import write_examples
@@ -35,6 +36,7 @@ from picknet_nb.training.train import check_changes, train
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.exploration import Exploration, Library
 from picknet_nb.use.streams import Memory
+from picknet_nb.interface.prepare import settings_table
 
 SYSTEMS = ["ta", "p-rnn", "s2vt", "lstm-e", "ruc-uva"]
 ALL = [*SYSTEMS, "hrne", "ba", "ms-rnn", "aalto", "densecap"]
@@ -269,6 +271,48 @@ def test_it_is_trained_in_all_stages(name, corpus, tmp_path):
         )
 
 
+OWN = {  # captioner: a setting of its own, a value, and what shows that value
+    "hrne": ("window", 2, lambda own, memory, words: own.encoder.window),
+    "ms-rnn": ("latent", 5, lambda own, memory, words: own.prior.out_features / 2),
+    "lstm-e": (  # (1 - 0.5) / 0.5 of the relevance
+        "coherence", 0.5,
+        lambda own, memory, words: own.extra_loss(memory, words)
+        / own.relevance(memory, words).mean() / 2,
+    ),
+    "ruc-uva": (
+        "trust", 0.25,
+        lambda own, memory, words: own.rescore(memory, words[:, None], torch.zeros(len(words), 1))
+        .div(own.relevance(memory, words)[:, None]).mean(),
+    ),
+    "densecap": (
+        "detection_weight", 2.0,
+        lambda own, memory, words: own.extra_loss(memory, words)
+        / made("densecap", detection_weight=1.0).extra_loss(memory, words),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_a_setting_of_its_own_is_declared_stored_and_has_an_effect(name, tmp_path):
+    setting, value, seen = OWN[name]
+    features, picks, words = some_clips()
+    config = preset("smoke", architecture=name, **{setting: value})
+    with torch.no_grad():
+        captioner = made(name, **{setting: value}).eval()
+        memory = captioner.encode(pick_frames(features, picks))
+        assert float(seen(captioner, memory, words)) == pytest.approx(value, rel=1e-4)
+    save_config(config, tmp_path/"config.json")
+    assert load_config(tmp_path/"config.json") == config and config.flat()[setting] == value
+    usual = captioner_settings()[name][setting].default
+    # a file from before the setting was declared
+    stored = {each: kept for each, kept in config.flat().items() if each != setting}
+    assert settings_from(stored).flat()[setting] == usual != value
+    with pytest.raises(ConfigError, match=f"no such setting: '{setting}'"):
+        preset("smoke", **{setting: value})
+    listed = next(line for line in settings_table().splitlines() if line.startswith(setting))
+    assert listed.split()[1] == str(usual)
+
+
 @every_system
 def test_its_preset_can_be_trained(name, corpus):
     config = preset(name).changed(
@@ -315,8 +359,8 @@ def test_its_step_can_be_captured(name, corpus):
             step(corpus.pairs("train")[:20]) if captured else step.update(
                 corpus.pairs("train")[:20]
             )
-        assert bool(step.recordings) == captured and all(
-            each.graph is not None for each in step.recordings.values()
+        assert bool(step.graphs) == captured and all(
+            each.graph is not None for each in step.graphs.values()
         )
         losses.append(step.sums.means()["loss"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-2)

@@ -144,7 +144,7 @@ def test_a_corpus_of_a_later_version_is_refused(tmp_path):
     corpus = shutil.copytree(RUNS/"second"/"corpus", tmp_path/"corpus")
     about = json.loads((corpus/"corpus.json").read_text()) | {"version": VERSION + 1}
     (corpus/"corpus.json").write_text(json.dumps(about))
-    with pytest.raises(CorpusError, match="corpus.json: is of version 4"):
+    with pytest.raises(CorpusError, match=f"corpus.json: is of version {VERSION + 1}"):
         Corpus.load(corpus)
 
 
@@ -152,7 +152,7 @@ def test_a_row_of_a_later_version_is_refused(tmp_path):
     folder = shutil.copytree(RUNS/"second"/"table", tmp_path/"table")
     path = folder/"rows"/"seed-0.baseline.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"version": VERSION + 1}))
-    with pytest.raises(FileError, match="seed-0.baseline.json: is of version 4"):
+    with pytest.raises(FileError, match=f"seed-0.baseline.json: is of version {VERSION + 1}"):
         reproduce(RUNS/"second"/"corpus", "smoke", ["Baseline"], folder=folder, scores=False,
                   bars=False)
 
@@ -163,6 +163,61 @@ def test_retired_settings_are_passed_over_where_they_had_no_effect():
     assert read({"captioner": {"hidden": 7, "output_gate": "sigmoid"}}) == preset("paper", hidden=7)
     with pytest.raises(ConfigError, match="output_gate is no longer a setting"):
         read({"output_gate": "tanh"})
+
+
+RETIRED = {"patience": 3, "gradient_clip": 1.0, "reward_eos": False}
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_settings_that_were_retired_since_are_passed_over(tmp_path, version):
+    "The files that an edition wrote with every setting at its default, some of which are gone."
+    neutral = {"patience": 0, "gradient_clip": 5.0, "reward_eos": True}
+    run = shutil.copytree(RUNS/"second"/"interrupted", tmp_path/"run")
+    for name in ("config.json", "run.json"):
+        content = json.loads((run/name).read_text())
+        (content["settings"] if name == "run.json" else content["training"]).update(neutral)
+        (run/name).write_text(json.dumps(content | {"version": version}))
+    stored = torch.load(run/"checkpoint.pt", weights_only=True)
+    stored["settings"] |= neutral
+    if version == 3:
+        stored["average"] = stored.pop("shadow")
+    torch.save(stored | {"version": version}, run/"checkpoint.pt")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert not neutral.keys() & read_settings(run).flat().keys()
+    result = invoked("train", run, "--resume", "--data", RUNS/"second"/"corpus")
+    assert result.exit_code == 0 and (run/"weights.safetensors").exists(), result.output
+    assert not neutral.keys() & read_checkpoint(run)["settings"].keys()
+
+
+@pytest.mark.parametrize("name", RETIRED)
+def test_a_model_trained_with_a_retired_setting_is_used_and_not_trained_on(tmp_path, name):
+    said = f"trained with {name}={RETIRED[name]!r}, which is no longer a setting: now "
+    finished = shutil.copytree(RUNS/"second"/"finished", tmp_path/"finished")
+    content = json.loads((finished/"config.json").read_text())
+    group = "policy" if name == "reward_eos" else "training"
+    content[group][name] = RETIRED[name]
+    (finished/"config.json").write_text(json.dumps(content))
+    with pytest.warns(UserWarning, match=said):
+        found = load_captioner(finished, device="cpu").caption(VIDEO)
+    assert found.text == EXPECTED["second", "finished"]["caption"]
+    run = shutil.copytree(RUNS/"second"/"interrupted", tmp_path/"run")
+    stored = torch.load(run/"checkpoint.pt", weights_only=True)
+    stored["settings"][name] = RETIRED[name]
+    torch.save(stored, run/"checkpoint.pt")
+    with pytest.raises(RunError, match=f"checkpoint.pt: was {said}.*start this run again"):
+        read_checkpoint(run)
+
+
+def test_a_row_made_with_a_retired_setting_is_named(tmp_path):
+    folder = shutil.copytree(RUNS/"second"/"table", tmp_path/"table")
+    path = folder/"rows"/"seed-0.baseline.json"
+    row = json.loads(path.read_text())
+    row["made_from"]["settings"]["training"]["patience"] = 3
+    path.write_text(json.dumps(row))
+    with pytest.raises(FileError, match="baseline.json: was trained with patience=3"):
+        reproduce(RUNS/"second"/"corpus", "smoke", ["Baseline"], folder=folder, scores=False,
+                  bars=False)
 
 
 @pytest.mark.parametrize("kind", UPGRADES)

@@ -18,8 +18,8 @@ from .files import FileError, PickNetError, read_json, write_whole
 
 # %% auto #0
 __all__ = ['PRESETS', 'FORMER_NAMES', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'present_name',
-           'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
+           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'captioner_settings',
+           'present_name', 'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -145,7 +145,6 @@ class PolicySettings:
     final_max_picks: int = setting(7, "4.5: tau, the limit after shrink_epochs")
     shrink_epochs: int = setting(
         30, "ours: epochs in which the upper limit goes from first to final", low=0)
-    reward_eos: bool = setting(True, "ours: <eos> counts as a word in the reward")
     baseline: str = setting(
         "greedy",
         '3.3: "greedy" (self-critical) or "others" (mean of the other samples)',
@@ -181,7 +180,6 @@ class TrainingSettings:
     reinforcement_epochs: int = setting(100, "4.5: ... stage two over the training clips", low=0)
     adaptation_epochs: int = setting(100, "4.5: ... stage three over the training captions", low=0)
     weight_decay: float = setting(0.0, "ours: of the captioner", low=0)
-    gradient_clip: float = setting(5.0, "ours: largest gradient norm", above=0)
     label_smoothing: float = setting(
         0.0, "ours: share of each word's target that goes to all other words", low=0, high=1)
     feedback_step: float = setting(
@@ -206,8 +204,6 @@ class TrainingSettings:
         "best",
         '3.3: a stage leaves the weights of its "best" validation score, or its "last" '
         'ones', choices=("best", "last"))
-    patience: int = setting(
-        0, "ours: stop a stage after this many epochs without a better score; 0: never", low=0)
     average_weights: float = setting(
         0.0,
         "ours: decay of a running average of the weights used for scoring; 0: none", low=0, high=1)
@@ -305,9 +301,7 @@ def find_setting(
     "A setting by its name, also one that only some registered captioner declares."
     if name in _GROUP_OF:
         return _GROUP_OF[name], Config().flat()[name]
-    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
-    import_module("picknet_nb.systems")
-    own = {each: declared for kind in captioners for each, declared in own_settings(kind).items()}
+    own = {each: field for some in captioner_settings().values() for each, field in some.items()}
     if name not in own:
         raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
     return "captioner", own[name].default
@@ -363,8 +357,15 @@ def own_settings(
     return own if isinstance(own, dict) else {}
 
 
+def captioner_settings() -> dict[str, dict[str, Field]]:
+    "The settings that registered captioners declare themselves: captioner -> name -> declaration."
+    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
+    import_module("picknet_nb.systems")  # which registers the compared captioners
+    return {name: own for name in captioners if (own := own_settings(name))}
+
+
 def _captioner_settings(values: dict) -> CaptionerSettings:
-    "Settings of a captioner from a process in which it is registered, too."
+    "Settings of a captioner that come from another process, where it is registered as well."
     shared = {name: value for name, value in values.items() if name in _GROUP_OF}
     if shared.keys() == values.keys():
         return CaptionerSettings(**shared)
@@ -503,7 +504,7 @@ def explanations() -> dict[str, str]:
             for kind in _GROUPS.values() for declared in fields(kind)}
 
 # %% ../../nbs/core/02_settings.ipynb #5ab0cb16
-VERSION = 3  # of the files that hold settings; `training.upgrade` reads earlier ones
+VERSION = 4  # of the files that hold settings; `training.upgrade` reads earlier ones
 
 
 def save_config(config: Config, path) -> Path:

@@ -294,7 +294,7 @@ def _read_about(path: Path) -> dict:
     version = about.pop("version", None)
     if version is None:  # a file of an earlier edition
         about = clip_settings_apart(about)
-    elif version != VERSION:
+    elif version not in (3, VERSION):  # a corpus is the same in both
         raise CorpusError(path, f"is of version {version!r}, and this edition reads {VERSION}")
     if not all(map(is_text, (about["ids"], *about["splits"].values()))):
         raise CorpusError(path, "ids and splits must be lists of texts")

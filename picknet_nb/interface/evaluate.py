@@ -94,7 +94,7 @@ def evaluate(
     as_json: JSON = False,
 ) -> None:
     "Caption a split with a trained run, and score the captions."
-    from picknet_nb.training.diagnostics import worries
+    from picknet_nb.training.diagnostics import problems
     from picknet_nb.measure.reproduction import check_scorers
     from picknet_nb.interface.python import evaluate as caption_split
 
@@ -116,7 +116,7 @@ def evaluate(
             scores=False,
             device=device,
         )
-    for worry in worries(found.signs):
+    for worry in problems(found.signs):
         print(f"picknet: {worry}", file=sys.stderr)
     if out:
         write_whole(out, json.dumps(found.captions, indent=1, ensure_ascii=False))

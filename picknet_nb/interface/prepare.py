@@ -18,7 +18,7 @@ import typer.main
 from ..core.files import PickNetError, first_few
 from ..core.printing import DONE, EXIT, JSON, WEIGHTS, left_out, printable, say
 from ..core.settings import (
-    PRESETS, ClipSettings, ConfigError, explanations, find_setting, preset)
+    PRESETS, ClipSettings, ConfigError, captioner_settings, explanations, find_setting, preset)
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'SETTINGS', 'BRING',
@@ -97,6 +97,16 @@ def settings_table(width: int = 100) -> str:
             )
             lines += textwrap.wrap(
                 f"{name:<21} {value!s:<10} {meanings[name]}{besides}",
+                width,
+                subsequent_indent=" " * 33,
+                break_on_hyphens=False,
+            )
+        lines.append("")
+    for captioner, own in captioner_settings().items():
+        lines += [f"captioner {captioner}, settings of its own", ""]
+        for name, declared in own.items():
+            lines += textwrap.wrap(
+                f"{name:<21} {declared.default!s:<10} {declared.metadata['about']}",
                 width,
                 subsequent_indent=" " * 33,
                 break_on_hyphens=False,

@@ -23,7 +23,7 @@ from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
-from ..training.diagnostics import Signs, signs_of
+from ..training.diagnostics import Diagnostics, diagnose
 from ..training.models import Decoding, find_model
 from ..training.runs import load_run, read_recipe
 from ..training.train import (
@@ -205,7 +205,7 @@ class Evaluation:
     split: str
     decoding: str  # "greedy", or "beam 5"
     frames_used: float  # of a clip, on average
-    signs: Signs
+    signs: Diagnostics
     scores: Scores | None = None
 
     def with_scores(self) -> Evaluation:
@@ -266,7 +266,7 @@ def evaluate(
         split,
         f"beam {beam}" if beam > 1 else "greedy",
         row["frames_used"],
-        signs_of(list(captions.values()), config.clip.max_words),
+        diagnose(list(captions.values()), config.clip.max_words),
     )
     return found.with_scores() if scores else found
 

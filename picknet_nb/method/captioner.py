@@ -25,10 +25,10 @@ from .encoder import Encoder, EncoderState, Picked, pick_frames
 from .recurrence import first_state
 
 # %% auto #0
-__all__ = ['CAPTIONERS', 'Captioner', 'as_captioner', 'mapped', 'repeated', 'first_tensor', 'never_said', 'repeats', 'next_word',
-           'likeliest_word', 'generate', 'greedy', 'sample', 'Beams', 'extend', 'beam_search', 'beam', 'teach_by_step',
-           'teach', 'check_sizes', 'Seen', 'Ready', 'PaperCaptioner', 'make_captioner', 'without_dropout', 'caption',
-           'growing']
+__all__ = ['CAPTIONERS', 'Captioner', 'as_captioner', 'mapped', 'repeated', 'first_tensor', 'forbidden_words', 'repeats',
+           'next_word', 'likeliest_word', 'generate', 'greedy', 'sample', 'Beams', 'extend', 'beam_search', 'beam',
+           'teach_by_step', 'teach', 'check_sizes', 'Seen', 'Ready', 'PaperCaptioner', 'make_captioner',
+           'without_dropout', 'caption', 'growing']
 
 # %% ../../nbs/method/05_captioner.ipynb #a191c16c
 class Captioner(nn.Module):
@@ -85,7 +85,7 @@ def as_captioner(thing) -> Captioner:
 
 # %% ../../nbs/method/05_captioner.ipynb #ef666a38
 def mapped(function: Callable[[Tensor], Tensor], tree):
-    "The same tree with a function applied to each of its tensors; whatever else is in it stays."
+    "Apply a function to each tensor of a tree; everything else in it stays."
     if torch.is_tensor(tree):
         return function(tree)
     if isinstance(tree, dict):
@@ -97,7 +97,7 @@ def mapped(function: Callable[[Tensor], Tensor], tree):
 
 
 def repeated(memory, times: int):
-    "Every clip of a memory, so many times in a row."
+    "A memory in which every clip is repeated `times` times in a row."
     return mapped(lambda each: each.repeat_interleave(times, 0), memory)
 
 
@@ -108,7 +108,7 @@ def first_tensor(tree) -> Tensor:
     return found[0]
 
 # %% ../../nbs/method/05_captioner.ipynb #8c20efeb
-def never_said(logits: Tensor) -> Tensor:  # (..., vocabulary) -> (vocabulary,)
+def forbidden_words(logits: Tensor) -> Tensor:  # (..., vocabulary) -> (vocabulary,)
     "Added to logits, it forbids padding, <bos> and <unk>: -inf there, 0 elsewhere."
     word = torch.arange(logits.shape[-1], device=logits.device)
     return torch.where(sum(word == each for each in NEVER).bool(), -torch.inf, 0.0)
@@ -128,7 +128,7 @@ def repeats(
 @fused
 def next_word(
     logits: Tensor,          # (batch, vocabulary)
-    never: Tensor,           # (vocabulary,) of `never_said`
+    never: Tensor,           # (vocabulary,) of `forbidden_words`
     done: Tensor,            # bool (batch,): captions that have ended
     noise: Tensor | None,    # (batch, vocabulary) exponential: draw; None: the likeliest word
 ) -> tuple[Tensor, Tensor, Tensor]:  # (batch,) each
@@ -142,7 +142,8 @@ def next_word(
 
 @fused
 def likeliest_word(logits: Tensor, never: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
-    "The likeliest next word of each caption and which have ended, where nobody asks how likely."
+    """The likeliest next word of each caption, without its probability, and which captions have
+    ended."""
     word = torch.where(done, PAD, (logits + never).argmax(-1))
     return word, done | (word == EOS)
 
@@ -164,7 +165,7 @@ def generate(
     done = torch.zeros_like(word, dtype=torch.bool)
     for _ in range(max_words):
         state, logits = captioner.step(word, state, memory)
-        never = never_said(logits) if never is None else never
+        never = forbidden_words(logits) if never is None else never
         if no_repeats and len(words) > 1:
             again = repeats(torch.stack(words, 1), logits.shape[-1])
             logits = logits.masked_fill(again, -torch.inf)
@@ -201,7 +202,7 @@ class Beams(NamedTuple):
 def extend(
     beams: Beams,
     step: Tensor,                   # (batch, size, vocabulary) log-probability of each next word
-    t: int,                         # its place in the caption
+    t: int,                         # its position in the caption
 ) -> tuple[Beams, Tensor]:          # and int64 (batch, size): which caption each one continues
     "The best continuations of all captions of a clip."
     padding = torch.arange(step.shape[-1], device=step.device) == PAD
@@ -235,7 +236,7 @@ def beam_search(
     first = torch.arange(batch, device=device)[:, None]*size
     for t in range(max_words):
         state, logits = captioner.step(word, state, memory)
-        never = never_said(logits) if never is None else never
+        never = forbidden_words(logits) if never is None else never
         if no_repeats and t > 1:
             again = repeats(beams.words[..., :t].flatten(0, 1), logits.shape[-1])
             logits = logits.masked_fill(again, -torch.inf)
@@ -286,7 +287,7 @@ def teach_by_step(
             continue
         own = draws.own[t] if draws else torch.rand(truth.shape, device=truth.device) < feedback
         noise = draws.noise[t] if draws else torch.empty_like(logits).exponential_()
-        drawn = (logits.detach() + never_said(logits) + gumbel(noise)).argmax(-1)
+        drawn = (logits.detach() + forbidden_words(logits) + gumbel(noise)).argmax(-1)
         word = torch.where(own, drawn, truth)
     return torch.stack(said, 1)
 
@@ -300,7 +301,7 @@ def check_sizes(
     state: dict[str, Tensor],   # weights that come from somewhere
     module: nn.Module,          # a captioner that takes them
 ) -> None:
-    "Refuse weights that were trained for another vocabulary or other features."
+    "Raise an error for weights that were trained for another vocabulary or other features."
     own = module.state_dict()
     for name, axis, what in (("decoder.output.weight", 0, "words"),
                              ("encoder.embedding.weight", 1, "feature dimensions")):
@@ -364,7 +365,8 @@ class PaperCaptioner(Captioner):
         context = weights.context(memory.video)
         # without dropout a word always says the same; a table of all words costs a GPU little
         small = context.is_cuda or len(weights.table) < 1024
-        if draws is None and small and not torch.is_grad_enabled(): weights = weights.spoken()
+        if draws is None and small and not torch.is_grad_enabled():
+            weights = weights.with_word_table()
         return Ready(weights, context, draws)
 
     def start(self, memory: Seen | Ready) -> tuple[Tensor, Tensor, int]:
@@ -382,7 +384,7 @@ class PaperCaptioner(Captioner):
         return self.decoder(memory.video, words, feedback, draws)
 
     def load_state_dict(self, state_dict, strict: bool = True, assign: bool = False):
-        "Take over weights, or refuse in one sentence those of another corpus."
+        "Load weights; those of another corpus raise an error of one sentence."
         check_sizes(state_dict, self)
         return super().load_state_dict(state_dict, strict, assign)
 
@@ -418,7 +420,7 @@ def caption(
     picks: Tensor,             # bool (batch, frames)
     max_words: int,            # longest caption, <eos> included
     beam_size: int = 1,        # 1: greedy
-    most: int | None = None,   # places for picked frames
+    most: int | None = None,   # slots for picked frames
     no_repeats: bool = False,  # never say two words in a row for the second time
 ) -> Tensor:                   # int64 (batch, max_words)
     "A caption for each clip; dropout is off, whatever the mode."
@@ -432,7 +434,7 @@ def caption(
 @torch.no_grad()
 def growing(
     captioner: nn.Module,
-    picked: Picked,  # of one clip, every place taken
+    picked: Picked,  # of one clip, every slot taken
 ):
     "The memory of a clip after one picked frame, after two, and so on: as many rows as picks."
     count = picked.features.shape[1]

@@ -21,9 +21,9 @@ from ..core.gpu import fused
 from ..data.text import EOS, PAD, UNK, Vocabulary
 
 # %% auto #0
-__all__ = ['ORDERS', 'ngrams', 'document_frequencies', 'plain_cider', 'spoken', 'ngram_keys', 'Numbered', 'number_references',
-           'Counted', 'count_ngrams', 'Tables', 'ngram_weights', 'reference_norms', 'build_tables', 'find', 'look_up',
-           'running_number', 'clipped_dot', 'similarity', 'Cider']
+__all__ = ['ORDERS', 'ngrams', 'document_frequencies', 'plain_cider', 'word_positions', 'ngram_keys', 'Numbered',
+           'number_references', 'Counted', 'count_ngrams', 'Tables', 'ngram_weights', 'reference_norms', 'build_tables',
+           'find', 'look_up', 'running_number', 'clipped_dot', 'similarity', 'Cider']
 
 # %% ../../nbs/method/06_cider.ipynb #f3a382c1
 ORDERS = 4  # n-grams of one to four words
@@ -71,7 +71,7 @@ def plain_cider(
 
 # %% ../../nbs/method/06_cider.ipynb #0ec414ed
 @fused
-def spoken(
+def word_positions(
     words: Tensor,  # int64 (batch, time)
     eos: bool,      # does <eos> count as a word?
 ) -> Tensor:        # bool (batch, time)
@@ -84,7 +84,7 @@ def spoken(
 @fused
 def ngram_keys(
     words: Tensor,   # int64 (batch, time)
-    inside: Tensor,  # bool (batch, time), of `spoken`
+    inside: Tensor,  # bool (batch, time), of `word_positions`
     base: int,
 ) -> Tensor:         # int64 (batch, 4, time)
     "The key of each run of one to four words, by where it starts; 0 where there is none."
@@ -199,7 +199,7 @@ def build_tables(numbered: Numbered, documents: np.ndarray, device="cpu") -> Tab
 
 # %% ../../nbs/method/06_cider.ipynb #584066bc
 def find(table: Tensor, wanted: Tensor) -> tuple[Tensor, Tensor]:
-    "Where each wanted number stands in a sorted table, and whether it stands there at all."
+    "The index of each wanted number in a sorted table, and whether it is in the table."
     places = torch.searchsorted(table, wanted).clamp_(max=len(table) - 1)
     return places, table[places] == wanted
 
@@ -231,7 +231,7 @@ def _paid(counts: Tensor, rows: Tensor, running: Tensor, squares: Tensor) -> Ten
 
 @fused
 def _paid_everywhere(counts: Tensor, rows: Tensor, running: Tensor, squares: Tensor) -> Tensor:
-    "The same of all positions, zeros included, summed over a caption's: (batch, 4, references)."
+    "u^2 r [k <= r] of all positions, summed over those of a caption: (batch, 4, references)."
     paid = _paid(counts, rows.flatten(), running.flatten(), squares.flatten())
     return paid.view(*rows.shape, -1).sum(2)
 
@@ -299,7 +299,7 @@ class Cider:
     ) -> Tensor:         # float32 (batch,)
         "The score of each caption on coco-caption's scale, 0 to 10."
         tables = self.tables
-        keys = ngram_keys(words, spoken(words, self.eos), self.base)  # (batch, 4, time)
+        keys = ngram_keys(words, word_positions(words, self.eos), self.base)  # (batch, 4, time)
         running = running_number(keys)
         weights, rows = look_up(tables, keys, videos)
         squares = weights ** 2
@@ -310,7 +310,7 @@ class Cider:
 
 # %% ../../nbs/method/06_cider.ipynb #ea019300
 def _check_references(references: Sequence[Sequence[Sequence[str]]]) -> None:
-    "Refuse what has no score: no videos, a video without references, captions instead of words."
+    "Raise an error for what has no score: no videos, no references, captions instead of words."
     if not len(references):
         raise PickNetError("CIDEr needs references; there are none")
     for video, captions in enumerate(references):

@@ -12,12 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
-from ..core.gpu import fused, working_type
+from ..core.gpu import full_precision, fused, working_type
 from ..data.text import BOS, PAD, UNK
 from .recurrence import CaptionLoss, GRUScan, GRUTrace, move_state, open_gates
 
 # %% auto #0
-__all__ = ['NEVER', 'gru_step', 'embedded', 'heard', 'thin_out', 'Weights', 'Decoder', 'Draws', 'gumbel', 'dropout_scale',
+__all__ = ['NEVER', 'gru_step', 'embedded', 'looked_up', 'thin_out', 'Weights', 'Decoder', 'Draws', 'gumbel', 'dropout_scale',
            'draw_chances', 'plain_logits', 'choose', 'feed', 'caption_loss']
 
 # %% ../../nbs/method/02_decoder.ipynb #cdd74e47
@@ -49,8 +49,9 @@ def embedded(
 
 # %% ../../nbs/method/02_decoder.ipynb #94c98926
 @fused
-def heard(table: Tensor, words: Tensor, context: Tensor) -> Tensor:
-    "What words (...) say to the gates, looked up in `Weights.spoken`, after what the video says."
+def looked_up(table: Tensor, words: Tensor, context: Tensor) -> Tensor:
+    """What words (...) add to the gates, looked up in `Weights.with_word_table`, plus the
+    context of the video."""
     return F.embedding(words, table) + context
 
 # %% ../../nbs/method/02_decoder.ipynb #9ee502c4
@@ -71,17 +72,17 @@ class Weights(NamedTuple):
     output: Tensor   # (vocabulary and some rows of zeros, hidden) W_p
 
     def context(self, video: Tensor) -> Tensor:
-        "What the video says to the gates, (batch, 3 hidden)."
+        "What the video adds to the gates, (batch, 3 hidden)."
         return F.linear(video.to(self.video.dtype), self.video, self.bias)
 
-    def spoken(self) -> Weights:
-        "The same, with what each word says to the gates in the table: to make many captions with."
+    def with_word_table(self) -> Weights:
+        "These weights with a table of what each word adds to the gates, for many captions."
         return self._replace(table=self.table.to(self.word.dtype) @ self.word.T, word=None)
 
     def inputs(self, words: Tensor, context: Tensor, scale: Tensor | None = None) -> Tensor:
-        "What word and video say to the gates, for words (batch,) or (time, batch)."
+        "What word and video add to the gates, for words (batch,) or (time, batch)."
         if self.word is None:
-            return heard(self.table, words, context)
+            return looked_up(self.table, words, context)
         rows = embedded(self.table, words, scale, self.word.dtype)
         one_word = words.ndim == 1
         return torch.addmm(context, rows, self.word.T) if one_word else rows @ self.word.T + context
@@ -151,7 +152,7 @@ class Decoder(nn.Module):
         return weights.logits(states, draws.state_scale).transpose(0, 1)
 
     def check_words(self, video: Tensor, words: Tensor) -> None:
-        "Refuse words of another form and, on a CPU, numbers that are not in the vocabulary."
+        "Raise an error for words of another shape and, on a CPU, for ids outside the vocabulary."
         if words.ndim != 2 or len(words) != len(video) or not words.numel():
             raise PickNetError(f"words must be ({len(video)}, at least 1), "
                                f"not {tuple(words.shape)}")
@@ -254,12 +255,18 @@ def caption_loss(
     logits: Tensor,                 # (batch, time, vocabulary)
     words: Tensor,                  # int64 (batch, time), padded with 0
     label_smoothing: float = 0.0,
-    weights: Tensor | None = None,  # (batch,): how much each caption counts; None: all alike
+    weights: Tensor | None = None,  # (batch,): how much each caption counts; None: all the same
 ) -> Tensor:                        # scalar
     "The loss of the supervision stage: summed over the words of a caption, averaged over captions."
     # they lie in memory word by word, as a fast pass leaves them
     across = logits.stride(0) < logits.stride(1)
     if across: logits, words = logits.transpose(0, 1), words.T
-    losses = CaptionLoss.apply(logits.flatten(0, 1), words.flatten(), label_smoothing)
+    rows, truth = logits.flatten(0, 1), words.flatten()
+    if rows.is_cuda:
+        losses = CaptionLoss.apply(rows, truth, label_smoothing)
+    else:
+        rows = rows.to(full_precision(rows.dtype))
+        losses = F.cross_entropy(rows, truth, ignore_index=PAD, label_smoothing=label_smoothing,
+                                 reduction="none")
     losses = losses.view(words.shape).sum(0 if across else 1)
     return (losses if weights is None else weights*losses).mean()

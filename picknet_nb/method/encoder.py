@@ -16,7 +16,7 @@ from ..core.gpu import working_type
 from .recurrence import LSTMScan
 
 # %% auto #0
-__all__ = ['lstm_step', 'compact', 'FrameModel', 'EncoderState', 'check_shapes', 'refuse_infinite', 'Picked', 'pick_frames',
+__all__ = ['lstm_step', 'compact', 'FrameModel', 'EncoderState', 'check_shapes', 'check_finite_frames', 'Picked', 'pick_frames',
            'Encoder']
 
 # %% ../../nbs/method/01_encoder.ipynb #22cf04f0
@@ -37,14 +37,14 @@ def lstm_step(
 # %% ../../nbs/method/01_encoder.ipynb #edca560c
 def compact(
     picks: Tensor,             # bool (batch, frames)
-    most: int,                 # places; picks beyond them are dropped
+    most: int,                 # slots; picks beyond them are dropped
 ) -> tuple[Tensor, Tensor]:    # int64 (batch, most), bool (batch, most)
-    "Which frame stands at each place once picked frames move to the front; which places are taken."
+    "The frame in each slot once picked frames move to the front, and which slots are taken."
     batch, frames = picks.shape
-    place = picks.long().cumsum(1) - 1
-    place = torch.where(picks & (place < most), place, most)
+    slot = picks.long().cumsum(1) - 1
+    slot = torch.where(picks & (slot < most), slot, most)
     frame = torch.arange(frames, device=picks.device).expand(batch, frames)
-    source = frame.new_zeros(batch, most + 1).scatter_(1, place, frame)[:, :most]
+    source = frame.new_zeros(batch, most + 1).scatter_(1, slot, frame)[:, :most]
     return source, torch.arange(most, device=picks.device) < picks.sum(1, keepdim=True)
 
 # %% ../../nbs/method/01_encoder.ipynb #f13e58ca
@@ -94,7 +94,7 @@ def check_shapes(
     features: Tensor,  # (batch, frames, dims)
     picks: Tensor,     # bool (batch, frames)
 ) -> None:
-    "Refuse clips of another form and, on a CPU, clips without a pick."
+    "Raise an error for clips of another shape and, on a CPU, for clips without a pick."
     if features.ndim != 3:
         raise PickNetError(f"features must be (batch, frames, dims), not {tuple(features.shape)}")
     if picks.dtype != torch.bool or picks.shape != features.shape[:2]:
@@ -105,19 +105,19 @@ def check_shapes(
         raise PickNetError(f"clip {empty} of the batch has no picked frame")
 
 
-def refuse_infinite(
-    picked: Tensor,  # (place, batch, dims)
+def check_finite_frames(
+    picked: Tensor,  # (slot, batch, dims)
 ) -> None:
-    "On a CPU, refuse features that are not numbers."
+    "On a CPU, raise an error for features that are not finite."
     if picked.device.type == "cpu" and not picked.isfinite().all():
-        place, clip = (~picked.isfinite().all(-1)).nonzero()[0].tolist()
-        raise PickNetError(f"picked frame {place} of clip {clip} has features that are not finite")
+        slot, clip = (~picked.isfinite().all(-1)).nonzero()[0].tolist()
+        raise PickNetError(f"picked frame {slot} of clip {clip} has features that are not finite")
 
 # %% ../../nbs/method/01_encoder.ipynb #8c1907d0
 class Picked(NamedTuple):
     "The picked frames of clips, moved to the front: what every captioner reads."
-    features: Tensor  # (batch, most, dims); zeros at places that are not taken
-    mask: Tensor      # bool (batch, most): which places are taken
+    features: Tensor  # (batch, most, dims); zeros at slots that are not taken
+    mask: Tensor      # bool (batch, most): which slots are taken
     times: Tensor     # int64 (batch, most): the number of each frame in its clip
 
 
@@ -129,15 +129,15 @@ def pick_frames(
     "The picked frames of each clip; unpicked ones leave no trace."
     check_shapes(features, picks)
     # a CPU may look how many are needed
-    places = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
-    places = places if most is None else min(most, places)
-    source, taken = (each.T for each in compact(picks, places))  # (most, batch)
+    slots = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
+    slots = slots if most is None else min(most, slots)
+    source, taken = (each.T for each in compact(picks, slots))  # (most, batch)
     first = torch.arange(len(features), device=features.device)*picks.shape[1]
     picked = features.flatten(0, 1).index_select(0, (first + source).flatten())
     picked = picked.view(*source.shape, -1)  # (most, batch, dims)
     picked = torch.where(taken[..., None], picked, 0)
-    refuse_infinite(picked)
-    # lies in memory place by place, as a recurrent network reads it
+    check_finite_frames(picked)
+    # lies in memory slot by slot, as a recurrent network reads it
     return Picked(picked.transpose(0, 1), taken.T, source.T)
 
 # %% ../../nbs/method/01_encoder.ipynb #7fc11498
@@ -148,7 +148,7 @@ class Encoder(FrameModel):
         self,
         picked: Picked,
     ) -> Tensor:  # (batch, hidden)
-        "The video vectors of clips; places that are not taken never touch them."
+        "The video vectors of clips; slots that are not taken have no effect."
         if picked.features.shape[-1] != self.embedding.in_features:
             raise PickNetError(f"features must have {self.embedding.in_features} dims, "
                                f"not {picked.features.shape[-1]}")
@@ -164,7 +164,7 @@ class Encoder(FrameModel):
                               self.output_gate)
 
     def summary(self, states: Tensor, taken: Tensor) -> Tensor:
-        "The last state at a taken place, or the mean of all of them: (batch, hidden)."
+        "The state in the last slot that is taken, or the mean of all of those: (batch, hidden)."
         count = taken.sum(0)[:, None]
         if self.video_vector == "mean":
             return torch.where(taken[..., None], states, 0).sum(0) / count.clamp(min=1)

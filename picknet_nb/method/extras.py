@@ -16,7 +16,7 @@ from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import PAD, SPECIALS
 from .captioner import (
-    as_captioner, first_tensor, mapped, never_said, sample, teach, without_dropout)
+    as_captioner, first_tensor, mapped, forbidden_words, sample, teach, without_dropout)
 from .cider import Cider
 from .pickers import PICKERS, Choice, Clips
 from .reinforce import others_baseline, policy_loss
@@ -24,7 +24,7 @@ from .rewards import cider_for
 from .stages import Supervision
 
 # %% auto #0
-__all__ = ['caption_weights', 'mention_shares', 'mention_loss', 'word_loss', 'ExtendedSupervision', 'varied']
+__all__ = ['caption_weights', 'word_shares', 'word_prediction_loss', 'self_critical_loss', 'ExtendedSupervision', 'varied']
 
 # %% ../../nbs/method/11_extras.ipynb #4d0ce17e
 @torch.no_grad()
@@ -32,7 +32,7 @@ def caption_weights(
     corpus: Corpus, config: Config
 ) -> Tensor:  # (captions,): 1 on average over the captions of each training clip
     "How much each caption counts: the more, the better it agrees with the others of its clip."
-    cider = cider_for(config.policy, corpus)
+    cider = cider_for(corpus)
     captions = corpus.pairs("train")
     owner = corpus.caption_video
     agreement = torch.cat([cider(corpus.words[some], owner[some]) for some in captions.split(4096)])
@@ -45,7 +45,7 @@ def caption_weights(
 
 # %% ../../nbs/method/11_extras.ipynb #003c7971
 @torch.no_grad()
-def mention_shares(
+def word_shares(
     corpus: Corpus,
 ) -> Tensor:  # (videos, vocabulary): zeros for clips that are not for training
     "The share of a training clip's captions that contain each word."
@@ -61,7 +61,7 @@ def mention_shares(
     return counts / owner[captions].bincount(minlength=len(counts)).clamp(min=1)[:, None]
 
 # %% ../../nbs/method/11_extras.ipynb #0e5ce0a5
-def mention_loss(
+def word_prediction_loss(
     scores: Tensor,  # (clips, vocabulary) z
     shares: Tensor,  # (clips, vocabulary) q
 ) -> Tensor:
@@ -72,7 +72,7 @@ def mention_loss(
     )
 
 # %% ../../nbs/method/11_extras.ipynb #25e25ec5
-def word_loss(
+def self_critical_loss(
     captioner: nn.Module,
     cider: Cider,
     memory,  # of the captions' clips; each clip's rows stand together
@@ -91,7 +91,7 @@ def word_loss(
     # (samples of a clip, clips)
     gained = cider(words, videos.repeat_interleave(together)).view(-1, together).T
     logits = teach(captioner, memory, words, draws=draws).float()
-    logits = logits + never_said(logits)
+    logits = logits + forbidden_words(logits)
     losses = (
         F.cross_entropy(logits.flatten(0, 1), words.flatten(), ignore_index=PAD, reduction="none")
         .view_as(words)
@@ -101,7 +101,7 @@ def word_loss(
 
 # %% ../../nbs/method/11_extras.ipynb #98235a1a
 class ExtendedSupervision(Supervision):
-    "Supervision with consensus, mentions and, where it is given a CIDEr, rewarded words."
+    "Supervision with consensus, word prediction and, given a CIDEr, self-critical training."
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ExtendedSupervision(Supervision):
         super().__init__(model, corpus, config, choose, most, first_epoch)
         self.cider = cider
         self.weights = caption_weights(corpus, config) if config.training.consensus else None
-        self.shares = mention_shares(corpus) if config.captioner.mention_weight else None
+        self.shares = word_shares(corpus) if config.captioner.mention_weight else None
         if self.shares is not None and getattr(self.captioner, "mentions", None) is None:
             raise PickNetError(
                 f"mention_weight has no effect on the captioner {config.captioner.architecture!r}, "
@@ -134,13 +134,15 @@ class ExtendedSupervision(Supervision):
         loss, measures = super().learn(captions, words, videos, memory, rows)
         training = self.config.training
         if self.cider:
-            spoken, gained = word_loss(
+            critical, gained = self_critical_loss(
                 self.captioner, self.cider, rows, videos, self.corpus.settings.max_words
             )
-            loss = (1 - training.word_weight) * loss + training.word_weight * spoken
+            loss = (1 - training.word_weight) * loss + training.word_weight * critical
             measures = {**measures, "word_reward": gained}
         if self.shares is not None:
-            missed = mention_loss(self.captioner.mentions(memory.video), self.shares[videos])
+            missed = word_prediction_loss(
+                self.captioner.mentions(memory.video), self.shares[videos]
+            )
             loss = loss + self.config.captioner.mention_weight * missed
             measures = {**measures, "mentions": missed.detach()}
         return loss, measures

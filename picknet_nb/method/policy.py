@@ -12,11 +12,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .recurrence import HalfProduct, pair_sums, walk_by_table
+from .recurrence import HalfProduct, pair_sums, roll_out_by_table
 
 # %% auto #0
-__all__ = ['glance_differences', 'PickNet', 'walk_by_frame', 'project', 'walk_by_scan', 'pair_logits', 'walk', 'last_picks',
-           'path_logits', 'path_scores', 'Rollouts', 'Policy', 'standardise', 'search', 'set_bias', 'set_direction']
+__all__ = ['glance_differences', 'PickNet', 'roll_out_by_frame', 'project', 'roll_out_by_scan', 'pair_logits', 'roll_out',
+           'last_picks', 'path_logits', 'path_scores', 'Rollouts', 'Policy', 'standardise', 'search', 'set_bias',
+           'set_direction']
 
 # %% ../../nbs/method/03_policy.ipynb #191fa45f
 def glance_differences(
@@ -51,7 +52,7 @@ class PickNet(nn.Module):
             compared = compared + age[..., None] * self.clock
         return self.decide(compared.relu())
 
-    def margin(self) -> tuple[Tensor, Tensor]:
+    def logit_difference(self) -> tuple[Tensor, Tensor]:
         "Weight (hidden,) and bias () of pick logit minus drop logit: p(pick) is its sigmoid."
         weight, bias = self.decide.weight, self.decide.bias
         return weight[1] - weight[0], bias[1] - bias[0]
@@ -78,7 +79,7 @@ class PickNet(nn.Module):
 
 # %% ../../nbs/method/03_policy.ipynb #843d001d
 @torch.no_grad()
-def walk_by_frame(
+def roll_out_by_frame(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims)
     noise: Tensor,    # (batch, frames): uniform in [0, 1), or the threshold
@@ -116,13 +117,13 @@ def project(
 
 # %% ../../nbs/method/03_policy.ipynb #76df4b1d
 @torch.no_grad()
-def walk_by_scan(
+def roll_out_by_scan(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
     noise: Tensor,      # (rollouts, batch, frames)
 ) -> Tensor:            # picks, bool (rollouts, batch, frames)
     "Frame after frame on projected glances: a subtraction, a ReLU and a dot product each."
-    weight, bias = net.margin()
+    weight, bias = net.logit_difference()
     cut = noise.logit() - bias
     picks = torch.ones_like(noise, dtype=torch.bool)
     last = projected[:, 0].expand(len(noise), -1, -1)  # (rollouts, batch, hidden)
@@ -141,21 +142,21 @@ def pair_logits(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
 ) -> Tensor:            # (batch, frames t, frames l)
-    "The margin of every frame t compared with every frame l."
-    (weight, bias), (_, frames, hidden) = net.margin(), projected.shape
+    "The logit difference of every frame t compared with every frame l."
+    (weight, bias), (_, frames, hidden) = net.logit_difference(), projected.shape
     parts = projected.split(max(1, _TABLE_BYTES // (4 * frames * frames * hidden)))
     return torch.cat([pair_sums(some, net.compare.bias, weight) for some in parts]) + bias
 
 # %% ../../nbs/method/03_policy.ipynb #a12ff50e
-def walk(
+def roll_out(
     net: PickNet,
     projected: Tensor,  # (batch, frames, hidden)
     noise: Tensor,      # (rollouts, batch, frames)
 ) -> Tensor:            # picks, bool (rollouts, batch, frames)
     "All rollouts of all clips, the faster way on this device."
     if not projected.is_cuda:
-        return walk_by_scan(net, projected, noise)
-    return walk_by_table(pair_logits(net, projected), noise)
+        return roll_out_by_scan(net, projected, noise)
+    return roll_out_by_table(pair_logits(net, projected), noise)
 
 # %% ../../nbs/method/03_policy.ipynb #e5e4d4de
 def last_picks(
@@ -214,7 +215,7 @@ class Policy(PickNet):
             raise ValueError(f"choose must be 'sample' or 'greedy', not {choose!r}")
         noise = torch.empty(1, *glances.shape[:2], device=glances.device)
         noise = noise.uniform_() if choose == "sample" else noise.fill_(threshold)
-        return walk(self, project(self, glances), noise)[0]
+        return roll_out(self, project(self, glances), noise)[0]
 
     def explore(self, glances: Tensor, rollouts: int = 1, noise: Tensor | None = None) -> Rollouts:
         "Sampled and greedy picks; `noise` (rollouts, batch, frames) replaces chance."
@@ -222,7 +223,7 @@ class Policy(PickNet):
         if noise is None:
             noise = torch.rand(rollouts, *glances.shape[:2], device=glances.device)
         coins = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last: the argmax
-        picks = walk(self, projected.detach(), coins)
+        picks = roll_out(self, projected.detach(), coins)
         sampled, greedy = picks[:-1], picks[-1]
         logits = path_logits(self, projected, sampled)
         return Rollouts(sampled, greedy, *path_scores(logits, sampled))
@@ -251,10 +252,10 @@ def standardise(
     net: PickNet,
     glances: Tensor,  # (batch, frames, dims) of training clips
     apart: int,       # frames from one comparison partner to the next
-    spread: float,    # standard deviation of the margin to aim for
+    spread: float,    # standard deviation of the logit difference to aim for
     signs: bool = True,
 ) -> PickNet:
-    "Scale both layers on data and, with `signs`, let every change speak for picking."
+    "Scale both layers on data and, with `signs`, let every change raise the pick logit."
     apart, direction = min(apart, glances.shape[1] - 1), None
     if net.clock is not None:  # after so many frames, age says as much as what is seen
         direction = net.clock / net.clock.square().mean().sqrt()
@@ -267,10 +268,10 @@ def standardise(
     if signs: net.decide.weight.abs_()[0].neg_()
     if direction is not None:
         net.clock.copy_(direction / max(1, apart))
-    heard = net.compare.bias if direction is None else net.compare.bias + direction
-    margins = (difference * factor + heard).relu() @ net.margin()[0]
-    deviation = margins.std(correction=0)
-    varies = deviation > 1e-5 * margins.abs().mean()  # by more than rounding
+    bias = net.compare.bias if direction is None else net.compare.bias + direction
+    differences = (difference * factor + bias).relu() @ net.logit_difference()[0]
+    deviation = differences.std(correction=0)
+    varies = deviation > 1e-5 * differences.abs().mean()  # by more than rounding
     net.decide.weight.mul_(torch.where(varies, spread / deviation, 1.0))
     return net
 
@@ -294,10 +295,11 @@ def search(
 @torch.no_grad()
 def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
     "The bias with which the argmax picks as many frames as wanted."
-    pairs = pair_logits(net, project(net, glances)) - net.margin()[1]  # whatever the bias will be
+    # whatever the bias will be
+    pairs = pair_logits(net, project(net, glances)) - net.logit_difference()[1]
     half = pairs.new_full((1, *glances.shape[:2]), 0.5)
-    bias = search(lambda bias: walk_by_table(pairs + bias, half), wanted, -100.0, 100.0)
-    no_change = (net.compare.bias.relu() @ net.margin()[0]).item()
+    bias = search(lambda bias: roll_out_by_table(pairs + bias, half), wanted, -100.0, 100.0)
+    no_change = (net.compare.bias.relu() @ net.logit_difference()[0]).item()
     if abs(bias + no_change) < 1e-3:  # undecided between none and all of the repeated frames
         bias -= 3.0                   # sigmoid(-3): one in twenty
     net.decide.bias.copy_(torch.tensor([-bias / 2, bias / 2]))
@@ -311,13 +313,13 @@ def set_direction(net: PickNet, glances: Tensor, wanted: float, apart: int,
     standardise(net, glances, apart, spread, signs=False)
     for layer in (net.compare, net.decide):
         layer.bias.zero_()
-    weight = net.margin()[0]
+    weight = net.logit_difference()[0]
     weight = weight / (weight.std() if len(weight) > 1 else weight.abs())
     projected = project(net, glances)
     half = projected.new_full((1, *glances.shape[:2]), 0.5)
 
     def picks_at(shift: float) -> Tensor:
         net.decide.weight.copy_(torch.stack([-weight - shift, weight + shift]) / 2)
-        return walk(net, projected, half)
+        return roll_out(net, projected, half)
     search(picks_at, wanted, -5.0, 5.0)
     return standardise(net, glances, apart, spread, signs=False)

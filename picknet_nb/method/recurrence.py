@@ -15,7 +15,7 @@ from ..data.text import PAD
 # %% auto #0
 __all__ = ['lstm_cell', 'lstm_loop', 'lstm_cell_gradient', 'turned', 'LSTMScan', 'open_gates', 'move_state', 'first_state',
            'gru_loop', 'move_state_gradient', 'open_gates_gradient', 'GRUTrace', 'GRUScan', 'word_losses',
-           'word_losses_gradient', 'CaptionLoss', 'pair_sums', 'HalfProduct', 'walk_by_table']
+           'word_losses_gradient', 'CaptionLoss', 'pair_sums', 'HalfProduct', 'roll_out_by_table']
 
 # %% ../../nbs/method/12_recurrence.ipynb #22cf04f0
 @fused
@@ -338,7 +338,7 @@ class CaptionLoss(torch.autograd.Function):
 def pair_sums(
     projected: Tensor,  # (batch, frames, hidden)
     bias: Tensor,       # (hidden,) b_1
-    weight: Tensor,     # (hidden,) of the margin
+    weight: Tensor,     # (hidden,) of the logit difference
 ) -> Tensor:            # (batch, frames t, frames l)
     "w times the hidden layer of every frame t compared with every frame l."
     compared = (projected[:, :, None] + bias - projected[:, None]).relu()
@@ -361,7 +361,7 @@ class HalfProduct(torch.autograd.Function):
 
 # %% ../../nbs/method/12_recurrence.ipynb #29b4d154
 @torch.no_grad()
-def walk_by_table(
+def roll_out_by_table(
     logits: Tensor,  # (batch, frames t, frames l) of `pair_logits`
     noise: Tensor,  # (rollouts, batch, frames)
 ) -> Tensor:  # picks, bool (rollouts, batch, frames)

@@ -122,10 +122,10 @@ REWARD_WEIGHTS = {  # changes to a `Config`: preset("small", **REWARD_WEIGHTS["V
 }
 
 # %% ../../nbs/method/07_rewards.ipynb #9f3892f2
-def cider_for(settings: PolicySettings, corpus: Corpus) -> Cider:
-    "CIDEr on a corpus, with the document frequencies of its training clips."
+def cider_for(corpus: Corpus) -> Cider:
+    "CIDEr as a reward on a corpus: <eos> is a word; frequencies are those of training clips."
     return Cider(corpus.tokens, corpus.vocabulary, documents=corpus.splits["train"].tolist(),
-                 eos=settings.reward_eos, device=corpus.device)
+                 eos=True, device=corpus.device)
 
 # %% ../../nbs/method/07_rewards.ipynb #066a157a
 REWARDS = Registry("reward")  # settings, corpus -> reward
@@ -134,7 +134,7 @@ REWARDS = Registry("reward")  # settings, corpus -> reward
 @REWARDS.add("paper")
 def paper_reward(settings: PolicySettings, corpus: Corpus) -> Reward:
     "Equation 17 on a corpus: n-gram weights and the unit of diversity are its training clips'."
-    return Reward(settings, cider_for(settings, corpus),
+    return Reward(settings, cider_for(corpus),
                   measure_diversity(corpus.features[corpus.splits["train"]], settings))
 
 
@@ -144,7 +144,7 @@ def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
 
 # %% ../../nbs/method/07_rewards.ipynb #248ed92f
 class FunctionReward(Reward):
-    "Within the limits, what a function says; outside of them, the penalty."
+    "A reward from a function of the user's: its value within the limits, the penalty outside."
 
     def __init__(
         self,
@@ -160,7 +160,7 @@ class FunctionReward(Reward):
     @torch.no_grad()
     def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor,
                  max_picks: int | Tensor) -> Earned:
-        "What the function says of these picks, or the penalty."
+        "The function's value for these picks, or the penalty."
         found = super().__call__(words, videos, features, picks, max_picks)
         own = self.earned(words, videos, features, picks).to(found.total)
         return found._replace(total=own.where(found.inside, self.settings.penalty))

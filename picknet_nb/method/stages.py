@@ -26,8 +26,8 @@ from .reinforce import others_baseline, policy_loss
 from .rewards import Earned, Reward, limits_at, within_limits
 
 # %% auto #0
-__all__ = ['Model', 'frame_choice', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation', 'caption_videos',
-           'Validation']
+__all__ = ['Model', 'frame_choice', 'Stage', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation',
+           'caption_videos', 'Validation']
 
 # %% ../../nbs/method/09_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -64,6 +64,20 @@ def frame_choice(
     table = torch.cat([ask(videos) for videos in everything.split(batch_size)])
     return lambda videos: table[videos]
 
+# %% ../../nbs/method/09_stages.ipynb #e1c72f3a
+class Stage(nn.Module):
+    "A stage of training: `forward(indices)` gives a loss, or several, and measures for the log."
+    form = None  # what the computation looks like: each form needs a CUDA graph of its own
+
+    def start_epoch(self, epoch: int) -> None:
+        "Prepare for an epoch, counted from 0."
+
+    def expect(self, longest: int) -> None:
+        "Prepare for a batch whose captions have at most `longest` words."
+
+    def join(self) -> None:
+        "Wait, after the backward pass, for what is computed beside it."
+
 # %% ../../nbs/method/09_stages.ipynb #7ffb23a4
 def feedback_at(epoch: int, config: Config) -> float:
     "Probability that the decoder is fed its own last word, in this epoch (counted from 0)."
@@ -71,7 +85,7 @@ def feedback_at(epoch: int, config: Config) -> float:
     return min(training.feedback_most, training.feedback_step * (epoch // training.feedback_every))
 
 # %% ../../nbs/method/09_stages.ipynb #da960ef3
-class Supervision(nn.Module):
+class Supervision(Stage):
     "Cross-entropy of captions, given frames that do not depend on the policy."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config,
@@ -81,8 +95,8 @@ class Supervision(nn.Module):
         self.captioner, self.corpus, self.config = model.captioner, corpus, config
         self.choose, self.most = choose, most
         self.first_epoch = first_epoch  # feedback goes on from there
-        # for words of the next batch; whether words of the model's own are fed
-        self.places, self.fed = corpus.words.shape[1], False
+        self.longest = corpus.words.shape[1]  # caption of the next batch, in words
+        self.fed = False  # whether the model's own words are fed
         self.register_buffer("feedback", torch.zeros((), device=corpus.device), persistent=False)
 
     def start_epoch(self, epoch: int) -> None:
@@ -94,25 +108,23 @@ class Supervision(nn.Module):
         self.feedback.fill_(chance)
         self.fed = chance > 0
 
-    def expect(self, places: int) -> None:
-        "The captions of the next batch have no more words than this."
-        self.places = places
+    def expect(self, longest: int) -> None:
+        self.longest = longest
 
     @property
     def form(self) -> tuple[int, bool]:
-        "What the computation looks like: a recording of one form does not serve another."
-        return self.places, self.fed
+        return self.longest, self.fed
 
     def forward(
         self,
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        "The loss and what the log should say."
+        "The loss of a batch, and measures for the log."
         words = self.corpus.words[captions]
         # each clip once
         videos = self.corpus.caption_video[captions][::self.config.training.captions_together]
         # a CPU may look how long the longest is
-        words = words[:, : self.places if words.is_cuda else int((words != PAD).sum(1).max())]
+        words = words[:, : self.longest if words.is_cuda else int((words != PAD).sum(1).max())]
         memory = self.captioner.encode(pick_frames(self.corpus.features[videos],
                                                    self.choose(videos), self.most))
         return self.learn(captions, words, videos, memory,
@@ -131,7 +143,7 @@ class Supervision(nn.Module):
         return loss, measures
 
     def weights_of(self, captions: Tensor) -> Tensor | None:
-        "How much each caption counts; None: all alike, as in the paper."
+        "How much each caption counts; None: all count the same, as in the paper."
         return None
 
 # %% ../../nbs/method/09_stages.ipynb #04f9c8b1
@@ -143,7 +155,7 @@ class Environment:
         self.known, self.weights, self.most = {}, None, config.policy.first_max_picks
 
     @torch.no_grad()
-    def plain(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
+    def earned(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
         "Caption the picked frames if the reward needs words, and reward caption and frames."
         features, words = self.corpus.features[videos], None
         if self.reward.needs_words:
@@ -151,8 +163,8 @@ class Environment:
                             most=self.most)
         return self.reward(words, videos, features, picks, max_picks)
 
-    def quick(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
-        "What `plain` gives, on a CPU: only new picks within the limits are captioned."
+    def earned_from_memory(self, picks: Tensor, videos: Tensor, max_picks: Tensor) -> Earned:
+        "What `earned` gives, on a CPU: only new picks within the limits are captioned."
         self.forget_if_trained()
         settings = self.config.policy
         inside, penalty = within_limits(picks, settings.min_picks, max_picks), settings.penalty
@@ -161,7 +173,7 @@ class Environment:
         names = [(video, some.tobytes()) for video, some in zip(videos[inside].tolist(), packed)]
         if new := {name: row for name, row in zip(names, rows) if name not in self.known}:
             some = torch.tensor([*new.values()] + [*new.values()][:1] * (_FEWEST - len(new)))
-            earned = self.plain(picks[some], videos[some], max_picks)
+            earned = self.earned(picks[some], videos[some], max_picks)
             parts = earned.total, earned.language, earned.diversity
             self.known |= zip(new, zip(*(part.tolist() for part in parts)))
         # total, language, diversity
@@ -170,7 +182,8 @@ class Environment:
         return Earned(*earned, inside)
 
     def forget_if_trained(self) -> None:
-        "What was earned holds while nobody writes to a weight of the captioner, and there is room."
+        """Forget what was earned once a weight of the captioner has changed, or too much is
+        remembered."""
         weights = [(id(weight), weight._version)
                    for weight in (*self.captioner.parameters(), *self.captioner.buffers())]
         if weights != self.weights or len(self.known) > _MOST_KNOWN: self.known.clear()
@@ -182,7 +195,7 @@ _FEWEST = 64
 _MOST_KNOWN = 500_000  # picks that are remembered, at about 300 bytes each
 
 # %% ../../nbs/method/09_stages.ipynb #3a9ac278
-class Reinforcement(nn.Module):
+class Reinforcement(Stage):
     "REINFORCE on the policy, with the captioner as a fixed environment."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward):
@@ -197,16 +210,13 @@ class Reinforcement(nn.Module):
         "Let the upper limit on picks shrink."
         self.max_picks.fill_(limits_at(epoch, self.config.policy))
 
-    def expect(self, places: int) -> None:
-        "The next batch: videos have no words to make room for."
-
     def explore(self, videos: Tensor) -> Rollouts:
         "Picks to try for these clips."
         return self.policy.explore(self.corpus.glances[videos], self.config.policy.rollouts)
 
     def rewards_of(self, picks: Tensor, videos: Tensor) -> Earned:
-        "What picks earn, in the form that suits the device: a recorded graph looks at no values."
-        ask = self.environment.plain if picks.is_cuda else self.environment.quick
+        "What picks earn; on a GPU without looking at values, which a CUDA graph cannot do."
+        ask = self.environment.earned if picks.is_cuda else self.environment.earned_from_memory
         return ask(picks, videos, self.max_picks)
 
     def reward_all(self, tried: Rollouts, videos: Tensor) -> Earned:
@@ -220,7 +230,7 @@ class Reinforcement(nn.Module):
         self,
         videos: Tensor,  # int64 (batch,)
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        "The surrogate loss whose gradient is eq. 24, and what the log should say."
+        "The surrogate loss whose gradient is eq. 24, and measures for the log."
         tried = self.explore(videos)
         return self.compare(tried, self.reward_all(tried, videos))
 
@@ -243,7 +253,7 @@ class Reinforcement(nn.Module):
         return loss, measures
 
 # %% ../../nbs/method/09_stages.ipynb #57ba58a6
-class Adaptation(nn.Module):
+class Adaptation(Stage):
     "Captioner and policy together: picks are sampled once and serve both."
 
     def __init__(self, model: Model, corpus: Corpus, config: Config, reward: Reward,
@@ -263,20 +273,18 @@ class Adaptation(nn.Module):
         self.reinforcement.start_epoch(self.config.policy.shrink_epochs + epoch)
         self.supervision.start_epoch(epoch)
 
-    def expect(self, places: int) -> None:
-        "The captions of the next batch have no more words than this."
-        self.supervision.expect(places)
+    def expect(self, longest: int) -> None:
+        self.supervision.expect(longest)
 
     @property
     def form(self) -> tuple[int, bool]:
-        "What the computation looks like."
         return self.supervision.form
 
     def forward(
         self,
         captions: Tensor,  # int64 (batch,)
     ) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-        "Both losses, and what the log should say."
+        "Both losses of a batch, and measures for the log."
         together = self.config.training.captions_together
         videos = self.supervision.corpus.caption_video[captions][::together]
         tried = self.reinforcement.explore(videos)
@@ -288,7 +296,6 @@ class Adaptation(nn.Module):
         return (caption_part, policy_part), measures | more
 
     def join(self) -> None:
-        "Wait for what went on beside the captioner."
         self.beside.join()
 
 # %% ../../nbs/method/09_stages.ipynb #59075ee5
@@ -336,7 +343,7 @@ class Validation:
     def __call__(self, model: Model) -> dict[str, float]:
         "Scores of the model as it is now; `score` is the one that decides."
         words, picks = caption_videos(model, self.corpus, self.videos, self.choose)
-        self.said = words  # for those who want to read it
+        self.words = words  # the captions, for those who want to read them
         cider = self.cider(words, torch.arange(len(words), device=words.device)).float()
         count = picks.sum(1)
         inside = (count >= self.settings.min_picks) & (count <= self.settings.final_max_picks)

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from ..core.gpu import full_precision
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..data.text import PAD
-from ..method.captioner import CAPTIONERS, PaperCaptioner, Seen
+from ..method.captioner import CAPTIONERS, Captioner, PaperCaptioner, Seen
 from ..method.encoder import Picked
-from .common import PAPER_SIZES, product, without_mentions
+from .common import PAPER_SIZES, product, without_word_prediction
 
 # %% auto #0
-__all__ = ['Mean', 'MeanEncoder', 'agreed', 'Evaluator', 'Member', 'Committee']
+__all__ = ['Mean', 'MeanEncoder', 'combined', 'Evaluator', 'Member', 'Committee']
 
 # %% ../../nbs/systems/09_aalto.ipynb #4b9b2b90
 class Mean(NamedTuple):
@@ -65,7 +65,7 @@ class MeanEncoder(nn.Module):
         return self.read(Mean(seen.sum(1), picked.mask.sum(1, keepdim=True), features[:, 0]))
 
 # %% ../../nbs/systems/09_aalto.ipynb #33823e2e
-def agreed(
+def combined(
     logits: Sequence[Tensor],  # of each member, (..., vocabulary)
 ) -> Tensor:                   # (..., vocabulary)
     "The mean of the members' log-probabilities; what they disagree about goes to padding."
@@ -85,11 +85,11 @@ class Evaluator(nn.Module):
         self.sentence = nn.Linear(settings.hidden, settings.hidden)
         self.video = nn.Linear(members * settings.hidden, settings.hidden)
 
-    def see(self, memory: Sequence[Seen]) -> Tensor:  # (batch, hidden)
+    def embed_video(self, memory: Sequence[Seen]) -> Tensor:  # (batch, hidden)
         videos = torch.cat([each.video for each in memory], -1).detach()
         return F.normalize(product(videos, self.video).to(full_precision(videos.dtype)), dim=-1)
 
-    def hear(self, words: Tensor) -> Tensor:  # int64 (batch, time) to (batch, hidden)
+    def embed_sentence(self, words: Tensor) -> Tensor:  # int64 (batch, time) to (batch, hidden)
         rows = F.pad(self.words(words), (0, 0, 1, 1))
         # each word between its neighbours
         threes = torch.cat([rows[:, :-2], rows[:, 1:-1], rows[:, 2:]], -1)
@@ -101,7 +101,7 @@ class Evaluator(nn.Module):
         videos = memory[0].video.detach()
         own = torch.eye(len(words), dtype=torch.bool, device=words.device)
         same_clip = (videos[:, None] == videos[None]).all(-1)
-        scores = 10 * self.see(memory) @ self.hear(words).T  # (clips, captions)
+        scores = 10 * self.embed_video(memory) @ self.embed_sentence(words).T  # (clips, captions)
         return F.cross_entropy(
             scores.masked_fill(same_clip & ~own, -torch.inf),
             torch.arange(len(words), device=words.device),
@@ -123,10 +123,10 @@ class Member(PaperCaptioner):
 
 
 @CAPTIONERS.add("aalto")
-class Committee(nn.Module):
+class Committee(Captioner):
     """Aalto: captioners that read frames in different ways, and an evaluator that picks among
     their sentences; memories, states and draws are tuples with one part for each."""
-    fitting = staticmethod(without_mentions)
+    fitting = staticmethod(without_word_prediction)
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__()
@@ -159,11 +159,11 @@ class Committee(nn.Module):
 
     def step(self, word: Tensor, state, memory):
         states, logits = zip(*self.each("step", [word]*len(self.members), state, memory))
-        return states, agreed(logits)
+        return states, combined(logits)
 
     def teach(self, memory, words: Tensor, feedback: float | Tensor = 0.0, draws=None) -> Tensor:
         "Each member is trained by itself; with feedback, each is fed its own words."
-        return agreed(
+        return combined(
             self.each(
                 "teach", memory, [words] * len(self.members), [feedback] * len(self.members), draws
             )
@@ -175,8 +175,10 @@ class Committee(nn.Module):
     # int64 (batch, size, time), (batch, size) -> (batch, size)
     def rescore(self, memory, candidates: Tensor, scores: Tensor) -> Tensor:
         "The evaluator's scores of candidates; an impossible one stays impossible."
-        heard = self.evaluator.hear(candidates.flatten(0, 1)).unflatten(0, candidates.shape[:2])
-        fits = (heard @ self.evaluator.see(memory)[..., None])[..., 0]
+        heard = self.evaluator.embed_sentence(candidates.flatten(0, 1)).unflatten(
+            0, candidates.shape[:2]
+        )
+        fits = (heard @ self.evaluator.embed_video(memory)[..., None])[..., 0]
         return torch.where(scores.isfinite(), fits, scores)
 
 # %% ../../nbs/systems/09_aalto.ipynb #cdb81aa1

@@ -32,9 +32,9 @@ def straight_through(
 
 # %% ../../nbs/systems/07_ba.ipynb #59e17518
 def segment_ends(
-    cuts: Tensor,    # (places, batch, 1): 1 where a segment ends before this frame
-    taken: Tensor,   # bool (places, batch, 1)
-) -> Tensor:         # (places, batch, 1)
+    cuts: Tensor,    # (slots, batch, 1): 1 where a segment ends before this frame
+    taken: Tensor,   # bool (slots, batch, 1)
+) -> Tensor:         # (slots, batch, 1)
     "1 where a segment ends with this frame: the next one is cut off, or there is no next one."
     after = lambda each: torch.cat([each[1:], torch.zeros_like(each[:1])])
     return torch.where(after(taken), after(cuts), taken.to(cuts.dtype))
@@ -90,8 +90,8 @@ class BoundaryEncoder(FrameModel):
         return F.dropout(state.hidden, self.dropout, self.training)
 
     def segments(self, embedded: Tensor) -> tuple[Tensor, Tensor]:
-        """Every state of the lower LSTM, (places, batch, hidden), and where it was reset,
-        (places, batch, 1)."""
+        """Every state of the lower LSTM, (slots, batch, hidden), and where it was reset, (slots,
+        batch, 1)."""
         state, weight, states, cuts = self.nothing(embedded.shape[1]), self.recurrent()[0], [], []
         for frame, inputs in zip(embedded, self.inputs(embedded)):
             # the first frame ends nothing

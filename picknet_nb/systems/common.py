@@ -17,13 +17,13 @@ from ..core.files import PickNetError
 from ..core.gpu import full_precision, working_type
 from ..core.settings import CaptionerSettings
 from ..data.text import BOS, PAD, SPECIALS
-from ..method.captioner import teach_by_step
+from ..method.captioner import Captioner, teach_by_step
 from ..method.encoder import Picked
 from ..method.recurrence import LSTMScan, first_state, lstm_cell, lstm_cell_gradient
 
 # %% auto #0
-__all__ = ['PAPER_SIZES', 'product', 'without_mentions', 'Speaker', 'Frames', 'attend', 'FrameAttention', 'Pooled', 'ShownOnce',
-           'true_words', 'CellStep', 'State']
+__all__ = ['PAPER_SIZES', 'product', 'without_word_prediction', 'ComparedCaptioner', 'Frames', 'attend', 'FrameAttention',
+           'Pooled', 'ShowAndTell', 'true_words', 'CellStep', 'State']
 
 # %% ../../nbs/systems/00_common.ipynb #30cc8a72
 def product(
@@ -39,16 +39,16 @@ def product(
     )
 
 # %% ../../nbs/systems/00_common.ipynb #65056539
-def without_mentions(settings: CaptionerSettings) -> CaptionerSettings:
+def without_word_prediction(settings: CaptionerSettings) -> CaptionerSettings:
     """These settings without multi-label word prediction, which only the paper's captioner and
     those derived from it have."""
     return replace(settings, mention_weight=0.0)
 
 
-class Speaker(nn.Module):
+class ComparedCaptioner(Captioner):
     """Base class of compared captioners: embedded frames, embedded words, and teacher forcing of
     whole captions by `at_once`."""
-    fitting = staticmethod(without_mentions)
+    fitting = staticmethod(without_word_prediction)
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__()
@@ -86,7 +86,7 @@ class Frames(NamedTuple):
     "What a captioner with attention remembers: every picked frame."
     values: Tensor                # (batch, most, embedding) v_i
     keys: Tensor                  # (batch, most, attention) U_a v_i + b_a
-    mask: Tensor                  # bool (batch, most): which places are taken
+    mask: Tensor                  # bool (batch, most): which slots are taken
     begin: Tensor | None = None   # (batch, hidden) of a paragraph: the state to start from
 
 
@@ -105,7 +105,7 @@ def attend(
     return weights, weights.to(memory.values.dtype) @ memory.values
 
 # %% ../../nbs/systems/00_common.ipynb #89dbaea2
-class FrameAttention(Speaker):
+class FrameAttention(ComparedCaptioner):
     "A captioner that keeps every picked frame and attends to them with soft attention."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
@@ -132,8 +132,8 @@ class Pooled(NamedTuple):
         return self.total / self.count
 
 
-class ShownOnce(Speaker):
-    "An LSTM whose first input is `shown(memory)`, the video, and whose others are words."
+class ShowAndTell(ComparedCaptioner):
+    "An LSTM whose first input is `first_input(memory)`, the video, and whose others are words."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         if settings.feature_embedding != settings.word_embedding:
@@ -149,7 +149,7 @@ class ShownOnce(Speaker):
 
     @staticmethod
     def fitting(settings: CaptionerSettings) -> CaptionerSettings:
-        return replace(without_mentions(settings), word_embedding=settings.feature_embedding)
+        return replace(without_word_prediction(settings), word_embedding=settings.feature_embedding)
 
     def encode(self, picked: Picked) -> Pooled:
         features = self.features(picked.features)  # zeros where no frame is
@@ -166,7 +166,7 @@ class ShownOnce(Speaker):
         )
 
     def start(self, memory: Pooled) -> tuple[Tensor, Tensor]:
-        inputs = product(self.drop(self.shown(memory)), self.word_gates)
+        inputs = product(self.drop(self.first_input(memory)), self.word_gates)
         cell, _ = first_state(inputs, self.state_gates.in_features)
         *_, cell, hidden = lstm_cell(inputs, torch.zeros_like(inputs), cell)
         return hidden, cell
@@ -180,7 +180,7 @@ class ShownOnce(Speaker):
         "The logits of whole captions; `before`, int64 (batch, time), holds the word before each."
         # (1 + time, batch, W)
         rows = torch.cat(
-            [self.shown(memory)[None].to(self.words.weight.dtype), self.words(before.T)]
+            [self.first_input(memory)[None].to(self.words.weight.dtype), self.words(before.T)]
         )
         inputs = product(self.drop(rows), self.word_gates)
         states = LSTMScan.apply(inputs, self.state_gates.weight.to(inputs.dtype), "sigmoid")[1:]
@@ -193,7 +193,10 @@ def true_words(words: Tensor) -> Tensor:  # bool, like `words`
 
 # %% ../../nbs/systems/00_common.ipynb #1458c6ba
 class CellStep(torch.autograd.Function):
-    "One step of an LSTM with its gradient by hand: one kernel forwards and one backwards."
+    """One step of an LSTM with its gradient by hand, one kernel forwards and one backwards, where
+    the state changes between steps; `LSTMScan` is for whole sequences."""
+    # not a scan of length one: that would turn the weight around at every step, which takes up to
+    # half as long again on a CPU
 
     @staticmethod
     def forward(ctx, inputs: Tensor, recurrent: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

@@ -13,14 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.gpu import full_precision
-from ..core.settings import PRESETS, CaptionerSettings, preset
+from ..core.settings import PRESETS, CaptionerSettings, preset, setting
 from ..data.text import SPECIALS
 from ..method.captioner import CAPTIONERS, PaperCaptioner
 from ..method.encoder import EncoderState, Picked, lstm_step
 from .common import PAPER_SIZES, product
 
 # %% auto #0
-__all__ = ['none_shows', 'word_loss', 'Told', 'LexicalCaptioner']
+__all__ = ['none_shows', 'detection_loss', 'Detected', 'LexicalCaptioner']
 
 # %% ../../nbs/systems/10_densecap.ipynb #958ea7a7
 def none_shows(
@@ -33,7 +33,7 @@ def none_shows(
     ).sum(0)
 
 
-def word_loss(
+def detection_loss(
     absent: Tensor,  # (batch, words) log prod (1 - p)
     words: Tensor,   # int64 (batch, time)
 ) -> Tensor:
@@ -44,7 +44,7 @@ def word_loss(
     return -(said*present + (1 - said)*absent).sum(1).mean()
 
 # %% ../../nbs/systems/10_densecap.ipynb #3a1fce5d
-class Told(NamedTuple):
+class Detected(NamedTuple):
     "What DenseCap remembers of clips."
     video: Tensor                      # (batch, hidden) the video vector
     absent: Tensor                     # (batch, words) log-chance that no frame shows a word
@@ -55,10 +55,15 @@ class Told(NamedTuple):
 class LexicalCaptioner(PaperCaptioner):
     """DenseCap: words of frames, learned from captions of clips, and sentences from frames and
     words."""
-    word_weight = 0.5  # of the words' loss beside that of the sentence
+    settings = {
+        "detection_weight": setting(
+            0.5, "DenseCap: weight of the loss of detected words beside that of the sentence",
+            low=0),
+    }
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, feature_dims, vocabulary_size)
+        self.detection_weight = settings.detection_weight
         self.lexicon = nn.Linear(settings.feature_embedding, vocabulary_size)
         self.spell = nn.Linear(vocabulary_size, settings.feature_embedding, bias=False)
         # at first no word is likely
@@ -70,14 +75,14 @@ class LexicalCaptioner(PaperCaptioner):
         scores = product(embedded, self.lexicon)
         return embedded + product(scores.sigmoid(), self.spell), scores
 
-    def encode(self, picked: Picked) -> Told:
+    def encode(self, picked: Picked) -> Detected:
         (inputs, scores), taken = self.look(picked.features.transpose(0, 1)), picked.mask.T
         video = self.encoder.summary(self.encoder.states(inputs), taken)
-        return Told(
+        return Detected(
             F.dropout(video, self.encoder.dropout, self.training), none_shows(scores, taken)
         )
 
-    def grow(self, memory: Told | None, feature: Tensor, time: int) -> Told:
+    def grow(self, memory: Detected | None, feature: Tensor, time: int) -> Detected:
         (inputs, scores), before = (
             self.look(feature),
             memory.state if memory else self.encoder.start(len(feature)),
@@ -85,12 +90,12 @@ class LexicalCaptioner(PaperCaptioner):
         hidden, cell = lstm_step(inputs, before.hidden, before.cell, self.encoder.lstm)
         state = EncoderState(hidden, cell, before.total + hidden, before.count + 1)
         absent = none_shows(scores[None], torch.ones_like(scores[None, :, 0], dtype=torch.bool))
-        return Told(
+        return Detected(
             self.encoder.read(state), absent if memory is None else memory.absent + absent, state
         )
 
-    def extra_loss(self, memory: Told, words: Tensor) -> Tensor:
-        return self.word_weight*word_loss(memory.absent, words)
+    def extra_loss(self, memory: Detected, words: Tensor) -> Tensor:
+        return self.detection_weight*detection_loss(memory.absent, words)
 
 # %% ../../nbs/systems/10_densecap.ipynb #7dabc07b
 # Shen et al.: regions of 30 frames, ResNet-50, C3D

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ..core.settings import PRESETS, CaptionerSettings, preset
+from ..core.settings import PRESETS, CaptionerSettings, preset, setting
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Encoder, Picked
 from .common import PAPER_SIZES, Frames
@@ -19,12 +19,12 @@ __all__ = ['in_windows', 'WindowEncoder', 'HierarchicalCaptioner']
 
 # %% ../../nbs/systems/06_hrne.ipynb #7016ed16
 def in_windows(
-    places: Tensor,  # (places, batch, ...)
+    slots: Tensor,  # (slots, batch, ...)
     length: int,     # of a window
 ) -> Tensor:         # (length, windows * batch, ...)
-    "Cut places into windows side by side; the last window is filled up with zeros."
-    spare = places.new_zeros(-len(places) % length, *places.shape[1:])
-    return torch.cat([places, spare]).unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
+    "Cut slots into windows side by side; the last window is filled up with zeros."
+    spare = slots.new_zeros(-len(slots) % length, *slots.shape[1:])
+    return torch.cat([slots, spare]).unflatten(0, (-1, length)).transpose(0, 1).flatten(1, 2)
 
 # %% ../../nbs/systems/06_hrne.ipynb #0099c5f7
 class WindowEncoder(nn.Module):
@@ -47,7 +47,7 @@ class WindowEncoder(nn.Module):
         return self.lower.summary(states, taken).unflatten(0, apart), taken[0].unflatten(0, apart)
 
     def forward(self, picked: Picked) -> Picked:
-        "A vector for each window, in the place of the frames: (batch, windows, hidden)."
+        "A vector for each window, instead of the frames: (batch, windows, hidden)."
         windows, taken = self.filtered(picked)
         states = self.upper.states(self.upper.embed(windows))  # (windows, batch, hidden)
         return Picked(states.transpose(0, 1), taken.T, picked.times[:, ::self.window])
@@ -57,10 +57,12 @@ class WindowEncoder(nn.Module):
 class HierarchicalCaptioner(TemporalAttention):
     """HRNE: windows of frames, an LSTM over them, and the decoder of TA, itself a captioner, which
     attends to windows."""
+    settings = {"window": setting(4, "HRNE: frames in a window of the first LSTM")}
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, settings.hidden, vocabulary_size)  # TA's frames are our windows
-        self.encoder, self.input_dropout = WindowEncoder(settings, feature_dims), settings.dropout
+        self.encoder = WindowEncoder(settings, feature_dims, settings.window)
+        self.input_dropout = settings.dropout
 
     def encode(self, picked: Picked) -> Frames:
         return super().encode(self.encoder(picked))

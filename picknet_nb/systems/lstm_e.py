@@ -7,27 +7,35 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..core.settings import PRESETS, preset
+from ..core.settings import PRESETS, CaptionerSettings, preset, setting
 from ..method.captioner import CAPTIONERS
-from .common import PAPER_SIZES, Pooled, ShownOnce, product, true_words
+from .common import PAPER_SIZES, Pooled, ShowAndTell, product, true_words
 
 # %% auto #0
 __all__ = ['EmbeddingLSTM']
 
 # %% ../../nbs/systems/04_lstm_e.ipynb #a8e78661
 @CAPTIONERS.add("lstm-e")
-class EmbeddingLSTM(ShownOnce):
+class EmbeddingLSTM(ShowAndTell):
     "LSTM-E: the mean frame is placed in the space of words, near the clip's sentences."
-    coherence = 0.7  # lambda: the share of the words' own loss
+    settings = {
+        "coherence": setting(
+            0.7, "LSTM-E: lambda, the share of the loss of words; the rest is relevance",
+            above=0, high=1),
+    }
 
-    def shown(self, memory: Pooled) -> Tensor:
+    def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
+        super().__init__(settings, feature_dims, vocabulary_size)
+        self.coherence = settings.coherence
+
+    def first_input(self, memory: Pooled) -> Tensor:
         return product(memory.mean, self.see)  # T_v v
 
     def relevance(self, memory: Pooled, words: Tensor) -> Tensor:  # (batch,)
         "The squared distance between each video and its sentence."
         real = true_words(words)[..., None]
         sentence = (self.words(words)*real).sum(1) / real.sum(1).clamp(min=1)  # T_s s
-        return (self.shown(memory).to(sentence.dtype) - sentence).square().sum(1)
+        return (self.first_input(memory).to(sentence.dtype) - sentence).square().sum(1)
 
     def extra_loss(self, memory: Pooled, words: Tensor) -> Tensor:
         return (1 - self.coherence) / self.coherence * self.relevance(memory, words).mean()

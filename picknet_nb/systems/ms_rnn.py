@@ -12,16 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.gpu import full_precision, working_type
-from ..core.settings import PRESETS, CaptionerSettings, preset
+from ..core.settings import PRESETS, CaptionerSettings, preset, setting
 from ..data.text import BOS, PAD
-from ..method.captioner import CAPTIONERS, Seen, teach_by_step
+from ..method.captioner import CAPTIONERS, Captioner, Seen, teach_by_step
 from ..method.decoder import dropout_scale
 from ..method.encoder import Encoder, Picked
 from ..method.recurrence import LSTMScan
-from .common import PAPER_SIZES, State, product, without_mentions
+from .common import PAPER_SIZES, State, product, without_word_prediction
 
 # %% auto #0
-__all__ = ['Gaussian', 'divergence', 'from_the_end', 'Latents', 'Chances', 'Prepared', 'StochasticCaptioner']
+__all__ = ['Gaussian', 'divergence', 'from_the_end', 'Latents', 'StochasticDraws', 'StochasticReady', 'StochasticCaptioner']
 
 # %% ../../nbs/systems/08_ms_rnn.ipynb #e03f4ef7
 class Gaussian(NamedTuple):
@@ -45,9 +45,9 @@ def divergence(q: Gaussian, p: Gaussian) -> Tensor:  # (...)
 def from_the_end(
     words: Tensor,  # int64 (time, batch), padded with 0
 ) -> Tensor:        # int64 (time, batch)
-    "The places of each caption from <eos> back to the first word; padding stays where it is."
-    place, length = torch.arange(len(words), device=words.device)[:, None], (words != PAD).sum(0)
-    return torch.where(place < length, length - 1 - place, place)
+    "The positions of each caption from <eos> back to the first word; padding stays where it is."
+    position, length = torch.arange(len(words), device=words.device)[:, None], (words != PAD).sum(0)
+    return torch.where(position < length, length - 1 - position, position)
 
 # %% ../../nbs/systems/08_ms_rnn.ipynb #7ea68ae5
 class Latents(NamedTuple):
@@ -57,7 +57,7 @@ class Latents(NamedTuple):
     posterior: Gaussian  # the prior again, where the rest of the caption is not known
 
 
-class Chances(NamedTuple):
+class StochasticDraws(NamedTuple):
     "Everything random in one pass over captions, drawn beforehand."
     latent: Tensor               # (time, batch, latent) standard normal
     word_scale: Tensor           # (time, batch, embedding) dropout of embedded words
@@ -67,23 +67,25 @@ class Chances(NamedTuple):
     noise: Tensor | None = None  # (time, batch, vocabulary) exponential: makes an argmax a draw
 
 
-class Prepared(NamedTuple):
+class StochasticReady(NamedTuple):
     "What MS-RNN reads of a memory at every word."
     context: Tensor               # (batch, 4 hidden) W_v v, the part of the video in the gates
     weight: Tensor                # (4 hidden, hidden) W_h, cast once
-    draws: Chances | None = None
+    draws: StochasticDraws | None = None
 
 
 @CAPTIONERS.add("ms-rnn")
-class StochasticCaptioner(nn.Module):
+class StochasticCaptioner(Captioner):
     "MS-RNN: a latent variable at every word, learned with a variational bound."
-    fitting = staticmethod(without_mentions)
+    settings = {
+        "latent": setting(0, "MS-RNN: size of a latent variable; 0: an eighth of hidden", low=0)}
+    fitting = staticmethod(without_word_prediction)
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__()
         word = settings.word_embedding
         hidden = settings.hidden
-        self.latent = max(settings.hidden // 8, 1)
+        self.latent = settings.latent or max(hidden // 8, 1)
         self.encoder = Encoder(
             feature_dims,
             settings.feature_embedding,
@@ -115,7 +117,7 @@ class StochasticCaptioner(nn.Module):
         )
         return Seen(self.encoder.read(state), state)
 
-    def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0) -> Chances:
+    def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0) -> StochasticDraws:
         like, drop = self.output.weight, self.dropout if self.training else 0
         scale = lambda size: (
             dropout_scale(like.new_empty(time, batch, size), drop)
@@ -123,13 +125,13 @@ class StochasticCaptioner(nn.Module):
             else like.new_ones(time, 1, 1)
         )
         latent = torch.randn(time, batch, self.latent, dtype=like.dtype, device=like.device)
-        chances = Chances(latent, scale(self.words.embedding_dim), scale(self.output.in_features))
-        if not torch.is_tensor(feedback) and not feedback:
-            return chances
-        own = torch.rand(time, batch, device=like.device) < feedback
-        return chances._replace(
-            own=own, noise=like.new_empty(time, batch, len(like)).exponential_()
+        draws = StochasticDraws(
+            latent, scale(self.words.embedding_dim), scale(self.output.in_features)
         )
+        if not torch.is_tensor(feedback) and not feedback:
+            return draws
+        own = torch.rand(time, batch, device=like.device) < feedback
+        return draws._replace(own=own, noise=like.new_empty(time, batch, len(like)).exponential_())
 
     def inputs(self, words: Tensor, context: Tensor, scale: Tensor | float) -> Tensor:
         "The inputs of the gates, from words, (batch,) or (time, batch), and video."
@@ -171,18 +173,18 @@ class StochasticCaptioner(nn.Module):
         values, expected, means = (torch.stack(each) for each in zip(*found))
         return Latents(values, Gaussian(expected, wide), Gaussian(means, scale))
 
-    def ready(self, memory: Seen, draws: Chances | None = None) -> Prepared:
+    def ready(self, memory: Seen, draws: StochasticDraws | None = None) -> StochasticReady:
         context = product(memory.video, self.video_gates)
-        return Prepared(context, self.state_gates.weight.to(context.dtype), draws)
+        return StochasticReady(context, self.state_gates.weight.to(context.dtype), draws)
 
-    def start(self, memory: Seen | Prepared) -> tuple[State, Tensor, int]:
-        memory = memory if isinstance(memory, Prepared) else self.ready(memory)
+    def start(self, memory: Seen | StochasticReady) -> tuple[State, Tensor, int]:
+        memory = memory if isinstance(memory, StochasticReady) else self.ready(memory)
         zeros = memory.context.new_zeros(len(memory.context), self.output.in_features)
         cell = zeros.to(full_precision(zeros.dtype))
         return State(zeros, cell), cell[:, :self.latent], 0
 
-    def step(self, word: Tensor, state: tuple[State, Tensor, int], memory: Seen | Prepared):
-        memory = memory if isinstance(memory, Prepared) else self.ready(memory)
+    def step(self, word: Tensor, state: tuple[State, Tensor, int], memory: Seen | StochasticReady):
+        memory = memory if isinstance(memory, StochasticReady) else self.ready(memory)
         (lstm, z, t), draws = state, memory.draws
         # one step at a time, each with random numbers of its own
         if draws is None and self.training:
@@ -195,8 +197,8 @@ class StochasticCaptioner(nn.Module):
         z = self.chain(lstm.hidden[None], None, noise, z).values[0]
         return (lstm, z, t + 1), self.logits(lstm.hidden, z, state_scale)
 
-    def told(
-        self, memory: Seen, words: Tensor, draws: Chances | None, knowing: bool
+    def logits_and_latents(
+        self, memory: Seen, words: Tensor, draws: StochasticDraws | None, knowing: bool
     ) -> tuple[Tensor, Latents]:
         "The logits of whole captions, (batch, time, vocabulary), and their latent variables."
         (context, weight, _), (state, z, _) = self.ready(memory), self.start(memory)
@@ -216,13 +218,15 @@ class StochasticCaptioner(nn.Module):
         memory: Seen,
         words: Tensor,
         feedback: float | Tensor = 0.0,
-        draws: Chances | None = None,
+        draws: StochasticDraws | None = None,
     ) -> Tensor:
         if torch.is_tensor(feedback) or feedback or getattr(draws, "own", None) is not None:
             return teach_by_step(self, memory, words, feedback, draws)
         if draws is not None or not self.training:
-            return self.told(memory, words, draws, knowing=False)[0]
-        logits, latents = self.told(memory, words, self.draws(*words.shape), knowing=True)
+            return self.logits_and_latents(memory, words, draws, knowing=False)[0]
+        logits, latents = self.logits_and_latents(
+            memory, words, self.draws(*words.shape), knowing=True
+        )
         self.cost = self.paid(latents, words)  # for `extra_loss`, which comes next
         return logits
 
@@ -230,7 +234,8 @@ class StochasticCaptioner(nn.Module):
         cost = self.__dict__.pop("cost", None)
         if cost is None:
             cost = self.paid(
-                self.told(memory, words, self.draws(*words.shape), knowing=True)[1], words
+                self.logits_and_latents(memory, words, self.draws(*words.shape), knowing=True)[1],
+                words,
             )
         return cost.mean()
 

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.settings import PRESETS, CaptionerSettings, preset
+from ..core.settings import PRESETS, CaptionerSettings, preset, setting
 from ..method.captioner import CAPTIONERS
-from .common import PAPER_SIZES, Pooled, ShownOnce, product, true_words
+from .common import PAPER_SIZES, Pooled, ShowAndTell, product, true_words
 
 # %% auto #0
 __all__ = ['bag_of', 'EarlyAndLate']
@@ -30,13 +30,16 @@ def bag_of(
 
 
 @CAPTIONERS.add("ruc-uva")
-class EarlyAndLate(ShownOnce):
+class EarlyAndLate(ShowAndTell):
     "ruc-uva: fed with tags before the first word, and re-ranked by what fits the video."
-    trust = 1.0  # theta: what relevance counts beside log-probability
+    settings = {
+        "trust": setting(
+            1.0, "ruc-uva: theta, how much relevance counts beside log-probability", low=0),
+    }
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         super().__init__(settings, feature_dims, vocabulary_size)
-        size = settings.word_embedding
+        size, self.trust = settings.word_embedding, settings.trust
         self.tagger = nn.Linear(feature_dims, vocabulary_size)  # W_q, b_q
         self.tag_table = nn.Linear(vocabulary_size, size, bias=False)  # T_q
         self.imagine = nn.ModuleList(
@@ -50,7 +53,7 @@ class EarlyAndLate(ShownOnce):
         "The logits of each word being in a caption of the clip."
         return product(memory.mean, self.tagger).float()
 
-    def shown(self, memory: Pooled) -> Tensor:
+    def first_input(self, memory: Pooled) -> Tensor:
         return product(memory.mean, self.see) + product(
             self.tags(memory).sigmoid().detach(), self.tag_table
         )

@@ -15,7 +15,7 @@ from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
 from ..method.recurrence import LSTMScan, first_state, lstm_cell
-from .common import PAPER_SIZES, Speaker, product
+from .common import PAPER_SIZES, ComparedCaptioner, product
 
 # %% auto #0
 __all__ = ['SHUT', 'moved_to_the_end', 'Stack', 'OneStack']
@@ -26,23 +26,23 @@ SHUT = -1e4  # what closes a gate: its sigmoid is exactly zero
 
 def moved_to_the_end(
     rows: Tensor,           # (batch, most, ...)
-    mask: Tensor,           # bool (batch, most): which places are taken, the first ones of each row
+    mask: Tensor,           # bool (batch, most): which slots are taken, the first ones of each row
 ) -> tuple[Tensor, Tensor]:
-    "Move taken places to the end, in their order; also say which places those are."
+    "Move taken slots to the end, in their order, and return which slots those are."
     most = mask.shape[1]
     # (batch, most): where each one comes from
-    place = torch.arange(most, device=mask.device) - (most - mask.sum(1, keepdim=True))
-    return rows.gather(1, place.clamp(min=0)[..., None].expand_as(rows)), place >= 0
+    slot = torch.arange(most, device=mask.device) - (most - mask.sum(1, keepdim=True))
+    return rows.gather(1, slot.clamp(min=0)[..., None].expand_as(rows)), slot >= 0
 
 # %% ../../nbs/systems/03_s2vt.ipynb #1771413b
 class Stack(NamedTuple):
-    "State and cell of both layers of S2VT between two moments."
+    "State and cell of both layers of S2VT between two steps."
     first: tuple[Tensor, Tensor]    # (batch, hidden) state and cell of the layer that reads frames
     second: tuple[Tensor, Tensor]   # of the layer that reads the first, and words
 
 
 @CAPTIONERS.add("s2vt")
-class OneStack(Speaker):
+class OneStack(ComparedCaptioner):
     "S2VT: one stack of two LSTM layers that reads frames and then writes words."
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):

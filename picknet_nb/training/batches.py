@@ -17,7 +17,7 @@ from ..data.corpus import Corpus
 from ..data.text import PAD
 
 # %% auto #0
-__all__ = ['TrainingError', 'seed_of', 'grouped', 'check_groups', 'alike', 'places_of', 'epoch_order', 'batches_of']
+__all__ = ['TrainingError', 'seed_of', 'grouped', 'check_groups', 'batched_by_length', 'longest_of', 'epoch_order', 'batches_of']
 
 # %% ../../nbs/training/03_batches.ipynb #c579e486
 class TrainingError(PickNetError):
@@ -25,7 +25,7 @@ class TrainingError(PickNetError):
 
 # %% ../../nbs/training/03_batches.ipynb #5ec5d4c7
 def seed_of(*numbers: int) -> int:
-    "One seed from several numbers: the same on every machine."
+    "Make one seed of several numbers, equal on every machine."
     seed = 0
     for number in numbers:
         seed = (seed * 1_000_003 + number + 1) % 2**63
@@ -46,8 +46,8 @@ def grouped(
 
 
 def check_groups(corpus: Corpus, config: Config) -> None:
-    """Refuse training clips none of which has the captions to fill a group; say how many have
-    too few and will never be learned from."""
+    """Raise an error if no training clip has enough captions to fill a group; warn of those that
+    have too few and are left out."""
     together, training = config.training.captions_together, corpus.splits["train"]
     counts = corpus.caption_video.bincount(minlength=len(corpus.ids))[training]
     few = int((counts < together).sum())
@@ -67,10 +67,10 @@ def check_groups(corpus: Corpus, config: Config) -> None:
 
 # %% ../../nbs/training/03_batches.ipynb #e13aecc1
 _WINDOW = 16  # batches whose captions are sorted by length together
-_STEP = 4     # places for words are counted in fours: a few recordings serve all batches
+_STEP = 4     # lengths are counted in fours: a few CUDA graphs serve all batches
 
 
-def alike(
+def batched_by_length(
     groups: Tensor,  # int64 (groups, together) in random order
     lengths: Tensor,  # int64: words of each item
     size: int,  # groups in a batch
@@ -85,8 +85,8 @@ def alike(
     return batches[torch.randperm(len(batches), generator=generator).to(groups.device)]
 
 
-def places_of(batches: Tensor, lengths: Tensor, most: int) -> list[int]:
-    "How many places for words each batch needs."
+def longest_of(batches: Tensor, lengths: Tensor, most: int) -> list[int]:
+    "The words of the longest caption of each batch, rounded up to a multiple of four."
     return (-(-lengths[batches].amax(1) // _STEP) * _STEP).clamp(max=most).tolist()
 
 # %% ../../nbs/training/03_batches.ipynb #2db3f74a
@@ -113,7 +113,7 @@ def epoch_order(
     batches = (
         groups.view(-1, size, groups.shape[1])
         if lengths is None
-        else alike(groups, lengths, size, generator)
+        else batched_by_length(groups, lengths, size, generator)
     )
     return batches[:, rank * size // world : (rank + 1) * size // world].flatten(1)
 
@@ -125,7 +125,7 @@ def batches_of(
     seed: int,
     share: tuple[int, int] = (0, 1),  # which process of how many
 ) -> tuple[Tensor, list[int]]:
-    """The batches of an epoch of a stage, and the places for words that each needs: batches of
+    """The batches of an epoch of a stage, and the words of the longest caption in each: batches of
     clips in stage two, else of captions, those of a clip together."""
     if stage == "reinforcement":
         batches = epoch_order(corpus.splits["train"], training.batch_size, seed, share)
@@ -140,4 +140,4 @@ def batches_of(
         training.captions_together,
         lengths,
     )
-    return batches, places_of(batches, lengths, corpus.words.shape[1])
+    return batches, longest_of(batches, lengths, corpus.words.shape[1])

@@ -23,8 +23,9 @@ from ..core.processes import rank_and_world
 from ..core.settings import VERSION, Config
 from ..data.corpus import Corpus
 from ..method.stages import Model
-from .runs import (
-    LASTS, RunError, changes, check_finite, existing_file, first_line, learned_from, save_weights)
+from picknet_nb.training.runs import (
+    EPOCHS_SETTING, RunError, changes, check_finite, existing_file, first_line, learned_from,
+    save_weights)
 from .upgrade import upgraded
 
 # %% auto #0
@@ -76,12 +77,12 @@ class Trainer:
             self.kept = str(Progress(**self.stored["progress"]))
 
     def check_stored(self) -> None:
-        """Refuse a checkpoint of other settings or other data, and one whose finished stages are
-        gone."""
+        """Raise an error for a checkpoint of other settings or other data, or if the weights of a
+        finished stage are missing."""
         for name, now in self.noted.items() if self.stored else ():
             if found := changes(
                 self.stored.get(name, {}),
-                {each: now[each] for each in now if each not in LASTS.values()},
+                {each: now[each] for each in now if each not in EPOCHS_SETTING.values()},
             ):
                 raise RunError(
                     self.folder/"checkpoint.pt", f"was written with {first_few(found)}; {_AGAIN}"
@@ -95,9 +96,10 @@ class Trainer:
                 )
 
     def check_finished(self, stage: str, epochs: int) -> None:
-        "Refuse a checkpoint that calls a stage finished before its time."
+        """Raise an error for a checkpoint that calls a stage finished after too few or too many
+        epochs."""
         done = sum(line["stage"] == stage for line in self.log)
-        if done > epochs or done < epochs and not self.config.training.patience:
+        if done != epochs:
             raise RunError(
                 self.folder/"checkpoint.pt",
                 f"calls {stage} finished after {done} of {epochs} epochs; {_AGAIN}",
@@ -237,8 +239,8 @@ def random_states(world: int) -> list[dict[str, Tensor]]:
 
 # %% ../../nbs/training/02_checkpoints.ipynb #60007c7b
 def save_checkpoint(trainer: Trainer, step) -> None:
-    """Write everything a resumed run needs. The checkpoint comes last: what a kill leaves beside
-    an older one is written again, the same."""
+    """Write everything that a resumed run needs. The checkpoint comes last: files that a kill
+    leaves beside an older one are written again with equal content."""
     started = time.monotonic()
     # nobody goes back into a finished stage: its weights have a file
     under_way = trainer.progress.stage not in trainer.finished

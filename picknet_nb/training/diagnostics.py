@@ -11,35 +11,35 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 # %% auto #0
-__all__ = ['Signs', 'signs_of', 'worries', 'at_rest', 'left_to_chance', 'typical', 'samples', 'seen', 'warn_if_due']
+__all__ = ['Diagnostics', 'diagnose', 'problems', 'at_rest', 'undecided', 'typical', 'samples', 'describe_captions',
+           'warn_if_due']
 
 # %% ../../nbs/training/06_diagnostics.ipynb #6b086c69
 @dataclass(frozen=True)
-class Signs:
-    "Four numbers of captions that need no references."
+class Diagnostics:
+    "Four numbers that describe captions without references."
     clips: int
     distinct: int    # different sentences
     length: float    # words in a sentence, on average
-    endless: float   # share that was cut off at the longest length
+    endless: float   # share without <eos>: cut off at the longest length
 
     def __str__(self) -> str:
         plural = "s" * (self.distinct != 1)
         return (f"{self.distinct} distinct caption{plural} of {self.clips}, {self.length:.1f} "
-                f"words "
-                f"each, {self.endless:.0%} never end")
+                f"words each, {self.endless:.0%} never end")
 
     def to_dict(self) -> dict:
-        "For JSON."
+        "The four numbers by name, for JSON."
         return asdict(self)
 
 
-def signs_of(
+def diagnose(
     captions: Sequence[str],
     max_words: int = 20,  # a caption of this many words was cut off
-) -> Signs:
-    "The four numbers of some captions."
+) -> Diagnostics:
+    "Count captions, distinct ones, their words, and those that were cut off."
     lengths, count = [len(caption.split()) for caption in captions], max(1, len(captions))
-    return Signs(
+    return Diagnostics(
         len(captions),
         len(set(captions)),
         sum(lengths) / count,
@@ -50,21 +50,21 @@ def signs_of(
 _ADVICE = "it does not look at the clips: train longer, on more clips, or with less weight_decay"
 
 
-def worries(signs: Signs) -> list[str]:
+def problems(numbers: Diagnostics) -> list[str]:
     "What is wrong with such captions, in sentences; none if nothing is."
     found = []
-    if signs.clips > 1 and signs.distinct == 1:
-        found.append(f"all {signs.clips} clips get one and the same sentence; {_ADVICE}")
-    elif signs.clips >= 20 and signs.distinct * 20 <= signs.clips:
+    if numbers.clips > 1 and numbers.distinct == 1:
+        found.append(f"all {numbers.clips} clips get one and the same sentence; {_ADVICE}")
+    elif numbers.clips >= 20 and numbers.distinct * 20 <= numbers.clips:
         found.append(
-            f"{signs.clips} clips get only {signs.distinct} different sentences; {_ADVICE}"
+            f"{numbers.clips} clips get only {numbers.distinct} different sentences; {_ADVICE}"
         )
-    if signs.clips and signs.length < 1:
+    if numbers.clips and numbers.length < 1:
         found.append("most captions have not a single word: train longer")
-    if signs.endless > 0.5:
+    if numbers.endless > 0.5:
         found.append(
-            f"{signs.endless:.0%} of the captions never end: it has not learned to stop; train "
-            f"longer"
+            f"{numbers.endless:.0%} of the captions never end: it has not learned to stop; train "
+            "longer"
         )
     return found
 
@@ -74,23 +74,23 @@ def at_rest(
     epochs: int = 10,         # how many of the last ones are compared
     least: float = 1e-4,      # smaller steps are none
 ) -> bool:
-    "Whether the last scores are all the same."
+    "Whether the last scores are all equal."
     last = scores[-epochs:]
     return len(last) == epochs and max(last) - min(last) < least
 
 # %% ../../nbs/training/06_diagnostics.ipynb #1489be3a
-def left_to_chance(
-    by_chance: float,  # share of clips with as many frames as the limits allow, picked by chance
-    greedily: float,  # the same, picked greedily
+def undecided(
+    sampled: float,  # share of clips whose sampled picks keep the limits
+    greedy: float,   # share of clips whose greedy picks keep them
 ) -> str:
-    """What is wrong with a policy that keeps within the limits by chance alone; nothing if it
-    does not, or keeps within them greedily, too."""
-    if by_chance < 0.7 or greedily >= 0.5:
+    """What is wrong with a policy whose sampled picks keep the limits and whose greedy picks do
+    not; empty if nothing is."""
+    if sampled < 0.7 or greedy >= 0.5:
         return ""
     return (
-        f"by chance {by_chance:.0%} of the clips get as many frames as the limits allow, by the "
-        f"greedy choice {greedily:.0%}: "
-        "the policy leaves to chance what it should decide; try clock=true, which lets it count"
+        f"sampled picks keep the limits for {sampled:.0%} of the clips, greedy picks for "
+        f"{greedy:.0%}: the policy leaves to chance what it should decide; try clock=true, which "
+        "lets it count"
     )
 
 # %% ../../nbs/training/06_diagnostics.ipynb #8923af51
@@ -111,9 +111,9 @@ def samples(
     most: int = 3,
 ) -> list[tuple[str, str]]:
     "A few captions, evenly spread over the clips, each with what a person said."
-    places = [round(number * (len(captions) - 1) / max(1, most - 1)) for number in range(most)]
+    spread = [round(number * (len(captions) - 1) / max(1, most - 1)) for number in range(most)]
     return [
-        (captions[place], typical(references[place])) for place in dict.fromkeys(places) if captions
+        (captions[clip], typical(references[clip])) for clip in dict.fromkeys(spread) if captions
     ]
 
 # %% ../../nbs/training/06_diagnostics.ipynb #66a476fa
@@ -122,20 +122,20 @@ _EARLY = 10  # epochs of a stage, after which something should be seen
 _FEW = 10
 
 
-def seen(
-    # its `said` are the words that it has just scored, int64 (clips, words), its `videos` the clips
+def describe_captions(
+    # its `words` are those that it has just scored, int64 (clips, words), its `videos` the clips
     validation,
     corpus,
 ) -> dict:
-    """What a line of the log says of validation captions: four numbers, and a few of them beside
-    what people said."""
-    if (words := getattr(validation, "said", None)) is None:
+    """What goes into the log about validation captions: four numbers, and a few captions beside
+    references."""
+    if (words := getattr(validation, "words", None)) is None:
         return {}
-    said = corpus.vocabulary.decode(words.cpu())
+    captions = corpus.vocabulary.decode(words.cpu())
     people = [corpus.captions[video] for video in validation.videos.tolist()]
     return {
-        "signs": signs_of(said, corpus.settings.max_words).to_dict(),
-        "samples": samples(said, people),
+        "signs": diagnose(captions, corpus.settings.max_words).to_dict(),
+        "samples": samples(captions, people),
     }
 
 
@@ -145,7 +145,7 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     if len(lines) not in (_EARLY, epochs) or not lines:
         return
     line = lines[-1]
-    found = worries(Signs(**line["signs"]))
+    found = problems(Diagnostics(**line["signs"]))
     shares = (line.get("inside"), line["validation"].get("inside"))
     if line["signs"]["clips"] >= _FEW:
         if at_rest([each["validation"]["CIDEr"] for each in lines]):
@@ -153,9 +153,9 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
                 "CIDEr of the validation clips has not moved for 10 epochs: the rates may be too "
                 "small, or the clips too few"
             )
-        if None not in shares and (worry := left_to_chance(*shares)):
-            found.append(worry)
-    for worry in found:
+        if None not in shares and (problem := undecided(*shares)):
+            found.append(problem)
+    for problem in found:
         warnings.warn(
-            f"{stage}, after {len(lines)} epoch{'s' * (len(lines) > 1)}: {worry}", stacklevel=2
+            f"{stage}, after {len(lines)} epoch{'s' * (len(lines) > 1)}: {problem}", stacklevel=2
         )

@@ -22,7 +22,7 @@ from ..method.recipes import Recipe, recipes
 from ..method.rewards import cider_for, reward_for
 from ..method.stages import Model
 from .batches import batches_of
-from .loop import Step
+from .loop import Loop, Step
 from .train import StagePlan, build_stage, stages_of
 
 # %% auto #0
@@ -30,7 +30,7 @@ __all__ = ['duration', 'foresee_extraction', 'seconds_of', 'foresee_training', '
 
 # %% ../../nbs/training/09_forecast.ipynb #cfc58657
 def duration(seconds: float) -> str:
-    "A time as one would say it."
+    "A number of seconds in words: seconds, minutes or hours."
     if seconds < 90:
         return f"{max(1, round(seconds))} second{'s' * (round(seconds) > 1)}"
     return f"{seconds / 60:.0f} minutes" if seconds < 90 * 60 else f"{seconds / 3600:.1f} hours"
@@ -70,20 +70,16 @@ def seconds_of(
     and one validation."""
     some = replace(corpus, splits={**corpus.splits, "train": corpus.splits["train"][:256]})
     reward = None if plan.picker else reward_for(config.policy, some)
-    cider = cider_for(config.policy, some) if plan.name == "words" else None
+    cider = cider_for(some) if plan.name == "words" else None
     stage, validate = build_stage(plan, model, corpus, config, reward, cider)
-    step = Step(stage, plan.parts(model), 1e-6, config)
-    batches, places = batches_of(corpus, config.training, plan.name, seed=0)
+    batches, longest = batches_of(corpus, config.training, plan.name, seed=0)
+    loop = Loop(Step(stage, plan.parts(model), 1e-6, config), lambda epoch: (batches, longest))
     stage.start_epoch(0)
-
-    def take(number: int) -> None:
-        stage.expect(places[number])
-        step(batches[number])
-
-    take(0)
+    loop.one_batch(batches[0], longest[0])
     started = perf_counter()
     for number in range(1, steps + 1):
-        take(number * len(batches) // (steps + 1))
+        chosen = number * len(batches) // (steps + 1)
+        loop.one_batch(batches[chosen], longest[chosen])
     each = (perf_counter() - started) / steps
     model.eval()
     started = perf_counter()

@@ -45,7 +45,7 @@ class BoxedModel:
 
 
 def describe_model(folder) -> BoxedModel:
-    "What a model folder says of itself."
+    "Describe a model folder: what it was trained on, its captioner, its picker."
     folder = Path(folder)
     about, settings = read_about(folder), read_settings(folder)
     title = next((line.lstrip("# ") for line in read_card(folder).splitlines() if line.strip()), "")
@@ -107,7 +107,7 @@ def halved(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class Decoding:
-    "How a model makes sentences where the caller does not say otherwise."
+    "How a model generates captions unless the caller asks for something else."
     beam: int = 1             # 1: greedy
     no_repeats: bool = False  # no pair of neighbouring words twice
 
@@ -161,7 +161,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 # %% ../../nbs/training/07_models.ipynb #b9ed71cf
 def _first_card(name: str, about: dict, cnn: str, frames: int, count: int) -> str:
-    "A card that says what is known of a model before it is measured."
+    "The card of a model that has not been measured yet."
     return (
         f"# {name}: trained on {about.get('corpus', 'unknown data')}\n\n{count:,} weights in half "
         f"precision; {cnn} looks at the frames that are picked "

@@ -33,9 +33,9 @@ from ..method.stages import Model
 from .upgrade import fingerprints, upgraded
 
 # %% auto #0
-__all__ = ['LASTS', 'RunError', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'fingerprint',
-           'learned_from', 'changes', 'read_about', 'read_recipe', 'read_settings', 'read_words', 'change_settings',
-           'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
+__all__ = ['EPOCHS_SETTING', 'RunError', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights',
+           'fingerprint', 'learned_from', 'changes', 'read_about', 'read_recipe', 'read_settings', 'read_words',
+           'change_settings', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
 
 # %% ../../nbs/training/01_runs.ipynb #7e7ce7a3
 import picknet_nb.systems
@@ -46,7 +46,7 @@ class RunError(FileError):
 
 
 def first_line(reason) -> str:
-    "The first line of an error, or its kind where it says nothing."
+    "The first line of an error, or its class if it has no message."
     return (str(reason).splitlines() or [type(reason).__name__])[0][:200]
 
 
@@ -65,8 +65,8 @@ def save_weights(weights: dict[str, Tensor], path: Path) -> Path:
 
 # %% ../../nbs/training/01_runs.ipynb #7a9c8080
 def check_finite(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    """Refuse weights that are not finite, and whatever else is no number; a buffer may be
-    infinite, such as a mask."""
+    """Raise an error for weights that are not finite; a buffer, such as a mask, may be infinite but
+    not NaN."""
     learned = dict(model.named_parameters())
     for name, weight in weights.items():
         if not (weight.isfinite() if name in learned else ~weight.isnan()).all():
@@ -74,8 +74,8 @@ def check_finite(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
 
 
 def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
-    """Weights from safetensors, or those whose names begin with `part`; a file that does not fit
-    the model is refused."""
+    """Load weights from safetensors, or those whose names begin with `part`; a file that does not
+    fit the model raises an error."""
     path = existing_file(path)
     try:
         weights = {
@@ -119,8 +119,7 @@ def learned_from(corpus: Corpus, again: bool = False) -> dict[str, str]:
 
 
 def changes(was: dict, now: dict) -> list[str]:
-    """What differs between two notes of the same kind; what one of them does not know is no
-    difference."""
+    "What differs between two records; a name that only one of them has is not a difference."
     return [
         f"{name} {was[name]} (now {value})"
         for name, value in now.items()
@@ -153,7 +152,7 @@ _KINDS = {
 
 
 def read_about(folder: Path) -> dict:
-    "What `run.json` says of a run, each part of the right kind, in today's form."
+    "Read `run.json`, check the type of each part, and bring it into today's form."
     path = Path(folder)/"run.json"
     about = read_json(path, RunError)
     if not isinstance(about, dict):
@@ -230,7 +229,7 @@ def read_words(folder) -> Vocabulary:
     return _of_a_run(Vocabulary.load, Path(folder)/"vocabulary.json")
 
 # %% ../../nbs/training/01_runs.ipynb #ff915830
-LASTS = {
+EPOCHS_SETTING = {
     "supervision": "supervision_epochs",
     "words": "word_epochs",
     "reinforcement": "reinforcement_epochs",
@@ -239,7 +238,7 @@ LASTS = {
 
 
 def _edited(folder: Path, about: dict, names: set[str] | None = None) -> None:
-    "Refuse a `config.json` that says something else than `run.json` noted of it."
+    "Raise an error if `config.json` differs from what `run.json` noted of it."
     noted, stand = about.get("settings", {}), read_settings(folder).flat()
     if found := [
         f"{name} {stand[name]}, and run.json notes {noted[name]}"
@@ -275,8 +274,8 @@ def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> l
 
 # %% ../../nbs/training/01_runs.ipynb #2b45227b
 def change_settings(folder: Path, changed: dict) -> None:
-    """Let a run that is there go on with other settings: those that are named, and no others
-    that somebody may have edited."""
+    """Change settings of an existing run: those that are named, and no others, even if its files
+    were edited."""
     about, config = read_about(folder), read_settings(folder)
     write_whole(
         folder/"run.json",
@@ -289,8 +288,8 @@ def change_settings(folder: Path, changed: dict) -> None:
 def open_run(
     folder: Path, corpus: Corpus, config: Config, recipe: Recipe, began_from: dict | None = None
 ) -> None:
-    """Write what a run is, or refuse a folder that holds another one. What a kill left
-    half-written goes."""
+    """Write the description of a run; raise an error if the folder holds another run. Files that a
+    kill left half-written are removed."""
     recipe = recipe.applied()  # the settings hold its reward weights
     for leftover in folder.glob(".*.partial"):
         leftover.unlink(missing_ok=True)
@@ -344,7 +343,7 @@ def shapes_of(
 
 
 def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
-    "Refuse a file of weights that does not fit a model, before there is one."
+    "Raise an error for a file of weights that does not fit a model, before the model is built."
     path = existing_file(path)
     try:
         with safe_open(path, "pt") as file:
@@ -368,7 +367,7 @@ def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
 
 # %% ../../nbs/training/01_runs.ipynb #b676c51b
 def _with_clip(folder: Path, config: Config, clip: dict) -> Config:
-    "The settings with what `run.json` says of clips, where it says something; within limits."
+    "The settings with the clip settings of `run.json`; values beyond the limits raise an error."
     try:
         config = replace(config, clip=replace(config.clip, **clip))
     except (ConfigError, TypeError) as reason:

@@ -109,8 +109,8 @@ def build_stage(
 
 # %% ../../nbs/training/05_train.ipynb #e01dd5af
 def start_policy(trainer: Trainer) -> None:
-    """Let the policy begin with a number of picks between its limits; one that another model has
-    trained, and that picks as many, goes on as it is."""
+    """Calibrate the policy to a number of picks between its limits; a policy from another model
+    that already picks within them is left as it is."""
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
     wanted = (config.policy.min_picks + config.policy.first_max_picks) / 2
     some = corpus.glances[corpus.splits["train"][:256]]
@@ -128,13 +128,14 @@ def train_stage(trainer: Trainer, plan: StagePlan, reward: Reward | None = None)
     config, corpus, model = trainer.config, trainer.corpus, trainer.model
     if plan.name == "reinforcement":
         start_policy(trainer)
-    cider = cider_for(config.policy, corpus) if plan.name == "words" else None
+    cider = cider_for(corpus) if plan.name == "words" else None
     stage, validate = build_stage(plan, model, corpus, config, reward, cider)
     run_stage(trainer, plan.name, stage, plan.parts(model), plan.rate, plan.epochs, validate)
 
 # %% ../../nbs/training/05_train.ipynb #91482169
 def check_picker(recipe: Recipe, corpus: Corpus) -> None:
-    "Refuse a picker that cannot work on these clips before anything is trained."
+    """Raise an error, before anything is trained, for a picker that wants more frames than a clip
+    has."""
     if not recipe.learns and (recipe.make_picker().most or 1) > corpus.features.shape[1]:
         raise TrainingError(
             f"{recipe.label} wants more frames than a clip has: {corpus.features.shape[1]}"
@@ -142,7 +143,7 @@ def check_picker(recipe: Recipe, corpus: Corpus) -> None:
 
 
 def check_joined() -> None:
-    "Refuse to train in one of several processes that know nothing of each other."
+    "Raise an error in one of several processes that have not joined."
     if rank_and_world()[1] > 1 and not torch.distributed.is_initialized():
         raise TrainingError(
             "torchrun started several processes, and they have not joined: train inside `with "
@@ -151,7 +152,7 @@ def check_joined() -> None:
 
 
 def check_size(config: Config, corpus: Corpus) -> None:
-    "Refuse a model that is far too large before it fills the memory."
+    "Raise an error for a model that is far too large, before it fills the memory."
     try:
         shapes = shapes_of(
             config, corpus.features.shape[-1], corpus.glances.shape[-1], len(corpus.vocabulary)
@@ -177,7 +178,7 @@ def train(
     save_seconds: float = 20.0,  # how much work a kill may cost; Ctrl-C costs none
     place: int | None = None,    # the bars' line of the terminal, where runs side by side share it
 ) -> Model:
-    "Train a recipe on a corpus, from where its folder stands to the end."
+    "Train a recipe on a corpus to its end, from the last checkpoint in its folder if there is one."
     check_joined()
     # what a clip is, the corpus says
     folder, config = Path(folder), replace(recipe.settings(config), clip=corpus.settings)
@@ -212,7 +213,7 @@ from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, parse_label
 from ..method.recipes import ROWS, recipes, with_captioner
 from .checkpoints import read_checkpoint
-from .runs import LASTS, change_settings, read_recipe, read_settings
+from .runs import EPOCHS_SETTING, change_settings, read_recipe, read_settings
 
 # %% ../../nbs/training/05_train.ipynb #273355ff
 def present_scale(scale: str) -> str:
@@ -251,7 +252,7 @@ TUNES = {  # a setting: those that must not all be 0, or it tunes nothing
 
 
 def check_changes(config: Config, changes: dict) -> Config:
-    "The settings with some of them changed; a change that would have no effect is refused."
+    "The settings with some of them changed; a change that would have no effect raises an error."
     for name in changes:
         if group_of(name) == "clip":
             raise ConfigError(
@@ -383,16 +384,16 @@ def picking_with(
 
 # %% ../../nbs/training/05_train.ipynb #0ca7747a
 def change_epochs(folder: Path, config: Config) -> None:
-    "Note that the stages of a resumed run last as long as these settings say."
+    "Change how many epochs the stages of a resumed run last to what these settings say."
     before = read_settings(folder).flat()
     now = config.flat()
     stored = read_checkpoint(folder)
-    changed = {stage: name for stage, name in LASTS.items() if now[name] != before[name]}
+    changed = {stage: name for stage, name in EPOCHS_SETTING.items() if now[name] != before[name]}
     for stage, name in changed.items() if stored else ():
         here = stored["progress"]["stage"]
         done = stored["progress"]["epoch"]
         # a stage that the list does not name comes after all that it names
-        earlier = list(LASTS).index(stage) < [*LASTS, here].index(here)
+        earlier = list(EPOCHS_SETTING).index(stage) < [*EPOCHS_SETTING, here].index(here)
         if stage in stored["finished"] or earlier:
             reached = "has ended"
         elif stage == here and now[name] < done:

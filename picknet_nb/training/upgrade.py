@@ -5,6 +5,7 @@
 # %% ../../nbs/training/10_upgrade.ipynb #04834a18
 from __future__ import annotations
 
+import warnings
 from dataclasses import fields
 
 from ..core.files import PickNetError
@@ -13,32 +14,57 @@ from ..data.corpus import clip_settings_apart
 from ..method.pickers import parse_label
 
 # %% auto #0
-__all__ = ['UPGRADES', 'UpgradeError', 'without_retired', 'settings_to_2', 'recipe_to_2', 'fingerprints', 'run_to_2',
-           'checkpoint_to_2', 'checkpoint_to_3', 'row_to_2', 'upgraded']
+__all__ = ['UPGRADES', 'UpgradeError', 'without_retired', 'settings_without_retired', 'settings_to_4', 'recipe_to_2',
+           'fingerprints', 'run_to_2', 'checkpoint_to_2', 'checkpoint_to_3', 'checkpoint_to_4', 'row_to_2', 'row_to_4',
+           'upgraded']
 
 # %% ../../nbs/training/10_upgrade.ipynb #ff756d8f
 class UpgradeError(PickNetError):
     "A file of a version that cannot be read here."
 
 
-# once settings; the only value that still means what it did
-_RETIRED = {"image_size": None, "beam": None, "output_gate": "sigmoid"}
+# settings that are gone: the value that means what happens now; None: none ever had an effect
+_RETIRED = {
+    "image_size": None, "beam": None, "output_gate": "sigmoid",
+    "patience": 0, "gradient_clip": 5.0, "reward_eos": True,
+}
+_NOW = {  # what happens now; a setting that is not named here belongs to the model, not to training
+    "patience": "a stage trains all its epochs",
+    "gradient_clip": "gradients are clipped at a norm of 5",
+    "reward_eos": "<eos> counts as a word in the reward",
+}
 
 
-def without_retired(settings: dict) -> dict:
-    "Settings without those that are gone; one whose value had an effect raises an error."
+def without_retired(
+    settings: dict,  # flat, or a group of them
+    used: bool = False,  # the model is only used: how it was trained matters no more
+) -> dict:
+    """Settings without those that are gone. A value that had another effect raises an error, or
+    warns where it only changed how a model that is used now was trained."""
     for name, meaning in _RETIRED.items():
-        if meaning is not None and settings.get(name, meaning) != meaning:
+        value = settings.get(name, meaning)
+        if meaning is None or not isinstance(value, (bool, int, float, str)) or value == meaning:
+            continue
+        if name not in _NOW:
             raise ConfigError(f"{name} is no longer a setting, and only {meaning!r} has stayed")
+        said = f"was trained with {name}={value!r}, which is no longer a setting: now {_NOW[name]}"
+        if not used:
+            raise ConfigError(said)
+        warnings.warn(f"a model {said}. It is used as it is", stacklevel=2)
     return {name: value for name, value in settings.items() if name not in _RETIRED}
 
 
-def settings_to_2(content: dict) -> dict:
+def settings_without_retired(content: dict, used: bool = False) -> dict:
     "Settings, flat or in groups, without those that are gone."
     return {
-        name: without_retired(value) if isinstance(value, dict) else value
-        for name, value in without_retired(content).items()
+        name: without_retired(value, used) if isinstance(value, dict) else value
+        for name, value in without_retired(content, used).items()
     }
+
+
+def settings_to_4(content: dict) -> dict:
+    "A `config.json` without settings that are gone."
+    return settings_without_retired(content, used=True)
 
 
 def recipe_to_2(recipe: dict) -> dict:
@@ -57,7 +83,7 @@ def fingerprints(noted: dict) -> dict:
 
 
 def run_to_2(about: dict) -> dict:
-    "A `run.json` with what its corpus says of clips under `clip`, and present names."
+    "A `run.json` with the clip settings of its corpus under `clip`, and present names."
     details, known = about.get("details", {}), {field.name for field in fields(ClipSettings)}
     opened = details.get("opened", {})
     if isinstance(opened, dict) and opened.get("scale") in FORMER_NAMES:
@@ -82,26 +108,41 @@ def checkpoint_to_3(stored: dict) -> dict:
     return {"average" if name == "shadow" else name: value for name, value in stored.items()}
 
 
+def checkpoint_to_4(stored: dict) -> dict:
+    "A checkpoint whose settings all exist; a run that began with another training ends here."
+    settings = stored.get("settings")
+    if not isinstance(settings, dict):
+        return stored
+    return {**stored, "settings": without_retired(settings)}
+
+
 def row_to_2(row: dict) -> dict:
     "The row of a table, with the present name of its picker."
     picker, made_from = row.get("picker"), row.get("made_from")
     if isinstance(picker, str):
         name, number = parse_label(picker)
         row = {**row, "picker": name if number is None else f"{name}-{number}"}
-    if isinstance(made_from, dict) and isinstance(made_from.get("settings"), dict):
-        settings = settings_to_2(made_from["settings"])
-        noted = {"learned_from": fingerprints(made_from), **made_from, "settings": settings}
-        row = {**row, "made_from": noted}
+    if isinstance(made_from, dict):
+        row = {**row, "made_from": {"learned_from": fingerprints(made_from), **made_from}}
     return row
+
+
+def row_to_4(row: dict) -> dict:
+    "The row of a table that was made with settings that all exist."
+    made_from = row.get("made_from")
+    if not isinstance(made_from, dict) or not isinstance(made_from.get("settings"), dict):
+        return row
+    settings = settings_without_retired(made_from["settings"])
+    return {**row, "made_from": {**made_from, "settings": settings}}
 
 # %% ../../nbs/training/10_upgrade.ipynb #8836b0d5
 _AS_IT_IS = lambda content: content
-UPGRADES = {  # kind of file: the steps from version 1 to 2, and from 2 to 3
-    "settings": (settings_to_2, _AS_IT_IS),
-    "run": (run_to_2, _AS_IT_IS),
-    "checkpoint": (checkpoint_to_2, checkpoint_to_3),
-    "row": (row_to_2, _AS_IT_IS),
-    "corpus": (clip_settings_apart, _AS_IT_IS),
+UPGRADES = {  # kind of file: the steps from version 1 to 2, from 2 to 3, and from 3 to 4
+    "settings": (_AS_IT_IS, _AS_IT_IS, settings_to_4),
+    "run": (run_to_2, _AS_IT_IS, _AS_IT_IS),
+    "checkpoint": (checkpoint_to_2, checkpoint_to_3, checkpoint_to_4),
+    "row": (row_to_2, _AS_IT_IS, row_to_4),
+    "corpus": (clip_settings_apart, _AS_IT_IS, _AS_IT_IS),
 }
 
 
