@@ -10,7 +10,7 @@ import io
 
 from torch import Tensor
 
-from ..core.files import first_few, read_text
+from ..core.files import check_distinct, first_few, read_text
 from .corpus import SPLITS, CorpusError, check_captions
 from .datasets import DATASETS, Annotations, read_captions, split_by_name
 
@@ -54,6 +54,7 @@ def read_mapping(
                 )
             numbers[name] = number
             taken.add(number)
+    check_distinct(path, numbers, CorpusError)
     return numbers
 
 # %% ../../nbs/data/12_msvd.ipynb #bc8bceb1
