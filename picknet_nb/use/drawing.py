@@ -21,7 +21,7 @@ from tqdm import tqdm
 
 from ..core.figures import PICK_GREEN, draw_bar, draw_frame, import_pyplot
 from ..core.files import LIMITS, limit, write_whole
-from ..data.video import VideoError, check_file, import_av, in_decoder, open_file
+from ..data.video import VideoError, check_file, import_av, in_decoder, open_file, timed
 from .captioning import Caption
 
 # %% auto #0
@@ -90,11 +90,9 @@ def _ticks(path, rate: float, largest: int, most: int) -> Iterator[tuple[int, ob
     """Pictures, and up to which tick of the clock each is the one to show; nothing beyond one
     tick more than `most`."""
     with open_file(path, monotonic() + _TIME_LIMIT) as (container, stream):
-        usual, start, ticks = float(stream.average_rate or 25), None, 0
-        for number, frame in enumerate(container.decode(stream)):
-            time = number / usual if frame.pts is None else float(frame.pts * frame.time_base)
-            start = time if start is None else start
-            due = min(int((time - start) * rate + 1e-6), most) + 1
+        ticks = 0
+        for time, frame in timed(container.decode(stream), container, stream):
+            due = min(int(time * rate + 1e-6), most) + 1
             if due > ticks:  # a slow video shows a frame more than once, a fast one not every frame
                 yield due, _upright(frame, largest)
                 ticks = due

@@ -57,6 +57,9 @@ def scene_starts(
         yield *held[:2], False
 
 # %% ../../nbs/use/03_subtitles.ipynb #55c90f74
+_MOST_FRAMES = 1800  # of a piece, whatever their times say: three a second for ten minutes
+
+
 @dataclass(frozen=True)
 class Limits:
     "How long a piece may be, in seconds."
@@ -81,7 +84,8 @@ def cut_pieces(
     times, kept = [], []
     for time, frame, cut in scene_starts(frames):
         lasted = time - times[0] if times else 0.0
-        if cut and lasted >= limits.shortest or lasted >= limits.longest:
+        full = lasted >= limits.longest or len(times) >= _MOST_FRAMES
+        if cut and lasted >= limits.shortest or full:
             yield Clip(torch.stack(kept), torch.tensor(times)), time
             times, kept = [], []
         times.append(time)
