@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import difflib
 import json
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -150,10 +150,11 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder that gets its name when all of it is there, and leaves nothing behind when
     something goes wrong."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    # who may look into it is for the umask to say
+    made = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
+    made.mkdir()
     try:
         yield made
-        made.chmod(0o755)  # mkdtemp's are for their owner alone
         made.rename(path)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)

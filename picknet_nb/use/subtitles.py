@@ -15,7 +15,7 @@ from time import monotonic
 
 import torch
 
-from ..core.files import FileError, PickNetError, write_whole
+from ..core.files import FileError, PickNetError, sweep, write_whole
 from ..data.glance import glance
 from ..data.video import Clip, VideoError, check_whole, stream_frames
 from .captioning import VideoCaptioner, caption_clip, refuse_address
@@ -215,4 +215,5 @@ def save_subtitles(lines: list[Line], path) -> Path:
     "Write subtitles in the format that the file's ending names, whole or not at all."
     if (ending := Path(path).suffix.lower()) not in SUBTITLES:
         raise FileError(path, f"subtitles end in {', '.join(SUBTITLES)}")
+    sweep(path)
     return write_whole(path, SUBTITLES[ending](lines))
