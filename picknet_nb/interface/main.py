@@ -28,7 +28,7 @@ from .train import train
 from .watch import caption, explore, export, models, stream
 
 # %% auto #0
-__all__ = ['app', 'version', 'start', 'offer', 'bench', 'unfinished_runs', 'info', 'after_interrupt', 'main']
+__all__ = ['app', 'version', 'start', 'offer', 'bench', 'unfinished_runs', 'info', 'after_interrupt', 'check_here', 'main']
 
 # %% ../../nbs/interface/07_main.ipynb #cd3b3ab9
 app = typer.Typer(
@@ -231,6 +231,19 @@ def after_interrupt(arguments: list[str]) -> str:  # what was typed after `pickn
         return "interrupted; what was finished is kept, and the same command goes on from there"
     return "interrupted"
 
+# %% ../../nbs/interface/07_main.ipynb #74d41b95
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)  # files, processes, memory
+
+
+def check_here() -> None:
+    "Raise an error where the current folder is gone: some libraries would end the process."
+    try:
+        os.getcwd()
+    except OSError as reason:
+        raise PickNetError(
+            f"the current folder cannot be read ({reason.strerror}): change to another one"
+        ) from reason
+
 # %% ../../nbs/interface/07_main.ipynb #1600b03f
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of a device that takes no more
 
@@ -242,6 +255,7 @@ def main() -> None:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
             try:
+                check_here()
                 app()
             finally:
                 # what cannot be written is an error now, and not when Python ends
@@ -257,6 +271,8 @@ def main() -> None:
     except OSError as reason:
         if reason.filename:  # of some file that nobody has a word for
             sys.exit(f"picknet: {printable(reason.filename)}: {reason.strerror}")
+        if reason.errno in _EXHAUSTED:
+            sys.exit(f"picknet: the system gives this process no more: {reason.strerror}")
         if reason.errno not in (*_FULL, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the rest goes

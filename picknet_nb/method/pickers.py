@@ -213,6 +213,7 @@ class Picker:
         policy: Policy | None = None, threshold: float = 0.5,  # of "learned"
     ):
         self.name, self.number, self.policy, self.kind = name, number, policy, PICKERS.find(name)
+        self.threshold = threshold
         self.label = name if number is None else f"{name}-{number}"  # in result files
         facts = PICKERS.facts(name)  # what is not noted is taken to be what costs most
         self.looks_at, self.random = facts.get("looks_at", "features"), facts.get("random", True)
@@ -247,6 +248,9 @@ class Picker:
     def most(self) -> int | None:
         "The most frames it picks, if it keeps to its number: the encoder then reads no further."
         return self.number if self.exact else None
+
+    def __reduce__(self):  # a copy, in this process or another, chooses by itself
+        return type(self), (self.name, self.number, self.policy, self.threshold)
 
     def __repr__(self) -> str: return f"Picker({self.label})"
 
