@@ -20,7 +20,7 @@ import torch
 
 pytest.importorskip("av")
 
-from conftest import free_port
+from conftest import free_port, wait_for
 from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb.core.files import PickNetError
@@ -451,10 +451,8 @@ def started(command, log: Path, ready: str):
 def running(server, log: Path, ready: str):
     "A server, from the moment its log says that it is ready."
     try:
-        deadline = time.monotonic() + 180
-        while ready not in log.read_text():
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.3)
+        wait_for(lambda: ready in log.read_text() or server.poll() is not None)
+        assert server.poll() is None, log.read_text()
         yield server
     finally:
         server.send_signal(signal.SIGTERM)
