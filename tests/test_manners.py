@@ -1,6 +1,7 @@
 """What a program owes the machine that it runs on: the umask, the environment, no litter, and a
 sentence where something is missing."""
 import copy
+import itertools
 import multiprocessing
 import os
 import pickle
@@ -62,23 +63,28 @@ def three():
 @posix
 def test_the_environment_is_as_before_after_threads_that_start_processes(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    seen, both = [], threading.Barrier(2, timeout=60)
-    plain = multiprocessing.get_context("fork").Process.start
+    second_is_in, first_is_out, count = threading.Event(), threading.Event(), itertools.count()
+    kind = multiprocessing.get_context("fork").Process
+    plain = kind.start
 
-    def start(process):  # both threads have set the variable, or one waits for the other
-        try:
-            both.wait(0.2)
-        except threading.BrokenBarrierError:
-            both.reset()
-        seen.append(os.environ.get("OMP_NUM_THREADS"))
+    def start(process):  # the first leaves while the second is inside, if it can be inside
+        if next(count) == 0:
+            second_is_in.wait(0.5)
+        else:
+            second_is_in.set()
+            first_is_out.wait()
         plain(process)
 
-    monkeypatch.setattr(multiprocessing.get_context("fork").Process, "start", start)
-    for _ in range(3):
-        threads = [threading.Thread(target=lambda: list(apart(three))) for _ in range(2)]
-        for each in threads: each.start()
-        for each in threads: each.join()
-    assert len(seen) == 6 and "OMP_NUM_THREADS" not in os.environ
+    def work():
+        items = apart(three)
+        first_is_out.set()
+        assert list(items) == [0, 1, 2]
+
+    monkeypatch.setattr(kind, "start", start)
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for each in threads: each.start()
+    for each in threads: each.join()
+    assert next(count) == 2 and "OMP_NUM_THREADS" not in os.environ
 
 
 def draw_and_stop(captioner, out: Path) -> None:
