@@ -1,7 +1,6 @@
 """A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter.
 A process to be killed that has nothing to import. A METEOR that starts quickly. And a web server
 that fails as it is told."""
-import contextlib
 import gzip
 import http.server
 import itertools
@@ -20,9 +19,9 @@ from pathlib import Path
 # before torch is there: some tests fork, and a fork does not survive torch's threads
 os.environ["OMP_NUM_THREADS"] = "1"
 
-import psutil
 import pytest
 import torch
+from reliability import wait_for
 
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
@@ -61,29 +60,6 @@ def noise_corpus(videos: int = 40, captions: int = 5, seed: int = 0, frames: int
 @pytest.fixture
 def corpus() -> Corpus:
     return noise_corpus()
-
-
-def processor_time(processes=()) -> float:
-    "Seconds that these processes and all below this one have computed; the dead count no more."
-    found = 0.0
-    for process in [*psutil.Process().children(recursive=True), *processes]:
-        with contextlib.suppress(psutil.Error):
-            found += sum(process.cpu_times()[:2])
-    return found
-
-
-def wait_for(condition, processes=(), still: float = 60.0):
-    """The first true value of a condition. It is waited for in vain when nothing below this
-    process, nor any of `processes`, computes for a minute: a busy machine makes the wait longer,
-    and no test fail."""
-    before, since = processor_time(processes), time.monotonic()
-    while not (found := condition()):
-        time.sleep(0.01)
-        if time.monotonic() - since > still:
-            now = processor_time(processes)
-            assert now != before, "waited in vain"
-            before, since = now, time.monotonic()
-    return found
 
 
 class Forked:

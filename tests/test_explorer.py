@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -20,7 +19,8 @@ import torch
 
 pytest.importorskip("av")
 
-from conftest import free_port, wait_for
+from conftest import free_port
+from reliability import wait_for
 from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb.core.files import PickNetError
@@ -513,13 +513,12 @@ def page(address, browser):
     return page
 
 
-def settled(page, read, wanted, seconds: float = 60):
-    "Wait until what the page shows is what is wanted."
-    deadline = time.monotonic() + seconds
-    while not wanted(value := read()) and time.monotonic() < deadline:
+def settled(page, read, wanted):
+    "What the page shows, as soon as it is what is wanted."
+    def shown():
         page.wait_for_timeout(100)
-    assert wanted(value), value
-    return value
+        return (value,) if wanted(value := read()) else ()
+    return wait_for(shown)[0]
 
 
 def slider(page, name: str):

@@ -21,7 +21,8 @@ import pytest
 pytest.importorskip("av")
 pytest.importorskip("voila")
 
-from conftest import Forked, free_port, wait_for
+from conftest import Forked, free_port
+from reliability import wait_for
 from test_explorer import running
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClosedError, websocket_connect

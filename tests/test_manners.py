@@ -14,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from conftest import Forked, wait_for
+from conftest import Forked
+from reliability import wait_for
 from picknet_nb.core.files import PickNetError, replacing, sweep, write_whole
 from picknet_nb.core.processes import apart
 from picknet_nb.core.registry import use_module

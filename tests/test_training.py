@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Forked, Ranks, noise_corpus
-from reliability import tally
+from reliability import tally, wait_for
 from safetensors.torch import load_file
 
 from picknet_nb.core.files import locked
@@ -91,14 +91,12 @@ def killed_until_done(
     for _ in range(400):
         child = start(folder)
         if len(struck) < most:
-            until, before = time.monotonic() + 120, set(folder.glob("*"))
-            while (
-                child.poll() is None
-                and time.monotonic() < until
-                and not (folder/"checkpoint.pt").exists()
-                and not set(folder.glob("*")) - before
-            ):
-                time.sleep(0.02)  # until it has begun to work
+            before = set(folder.glob("*"))
+            wait_for(  # until it has begun to work
+                lambda: child.poll() is not None
+                or (folder/"checkpoint.pt").exists()
+                or set(folder.glob("*")) - before
+            )
             # early and late: every stage is struck
             time.sleep(draw.uniform(0.0, draw.choice((0.25, 1.0)) * whole))
             if child.poll() is None:
