@@ -75,6 +75,27 @@ def test_a_table_of_captions_names_each_video_once(tmp_path, one, other):
     assert names_both(error, one, other)
 
 
+HEAD = "VideoID,Start,End,Language,Description\n"
+
+
+def test_a_quotation_mark_that_is_never_closed_swallows_no_captions(tmp_path):
+    path = tmp_path/"corpus.csv"
+    path.write_text(HEAD + 'a,1,2,English,"a dog\nb,1,2,English,a cat\nc,1,2,English,a bird\n')
+    with pytest.raises(FileError, match="a quotation mark that is never closed"):
+        read_msvd_csv(path)
+
+
+@pytest.mark.parametrize("before, row, caption", [
+    ("", 'a,1,2,English,"a ""big"" dog, fast\nand far"', 'a "big" dog, fast\nand far'),
+    ("\ufeff", "a,1,2,English,a dog", "a dog"),
+    ("", 'a,1,2,English,a 5" disk', 'a 5" disk'),
+], ids=["quoted", "of a spreadsheet", "a mark in the middle"])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"], ids=repr)
+def test_honest_tables_are_read(tmp_path, before, row, caption, end):
+    (tmp_path/"corpus.csv").write_text(before + HEAD + row + end, newline="")
+    assert read_msvd_csv(tmp_path/"corpus.csv") == {"a_1_2": [caption]}
+
+
 @pytest.mark.parametrize("one, other", UNEQUAL)
 def test_a_mapping_names_each_clip_once(tmp_path, one, other):
     (tmp_path/"mapping.txt").write_text(f"{one} vid1\n{other} vid1300\n")
