@@ -21,6 +21,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
 import torch
+from reliability import wait_for
 
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
@@ -100,11 +101,8 @@ class Forked:
             if ended: self.returncode = os.waitstatus_to_exitcode(status)
         return self.returncode
 
-    def wait(self, seconds: float = 300.0) -> int:
-        until = time.monotonic() + seconds
-        while self.poll() is None:
-            assert time.monotonic() < until, "it does not end"
-            time.sleep(0.01)
+    def wait(self, still: float = 60.0) -> int:
+        wait_for(lambda: self.poll() is not None, still=still)
         return self.returncode
 
     def send_signal(self, kind) -> None:

@@ -7,6 +7,7 @@ python tests/reliability.py --kills 40       # so many kills of training on one 
     into data/results/reliability_kills.json
 """
 import argparse
+import contextlib
 import json
 import multiprocessing
 import os
@@ -39,6 +40,31 @@ MOST_MEMORY = 2 * 10**9
 # bytes of address space that a child may take beyond its parent's, so that a bomb ends the child
 # and not the machine
 ROOM = 4 << 30
+
+
+def processor_time(processes=()) -> float:
+    "Seconds that these processes and all below this test have computed; the dead count no more."
+    import psutil
+    worker = multiprocessing.parent_process()  # one that waits for another worker, or None
+    found, root = 0.0, psutil.Process(worker.pid if worker else None)
+    for process in [*root.children(recursive=True), *processes]:
+        with contextlib.suppress(psutil.Error):
+            found += sum(process.cpu_times()[:2])
+    return found
+
+
+def wait_for(condition, processes=(), still: float = 60.0):
+    """The first true value of a condition. It is waited for in vain when nothing below this
+    process, nor any of `processes`, computes for a minute: a busy machine makes the wait longer,
+    and no test fail."""
+    before, since = None, time.monotonic()
+    while not (found := condition()):
+        time.sleep(0.01)
+        if time.monotonic() - since > still:
+            now = processor_time(processes)
+            assert now != before, "waited in vain"
+            before, since = now, time.monotonic()
+    return found
 
 
 def tally(what: str, kind: str, outcomes: Counter | str) -> None:

@@ -8,7 +8,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ import torch
 pytest.importorskip("av")
 
 from conftest import free_port
+from reliability import wait_for
 from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb.core.files import PickNetError
@@ -451,10 +451,8 @@ def started(command, log: Path, ready: str):
 def running(server, log: Path, ready: str):
     "A server, from the moment its log says that it is ready."
     try:
-        deadline = time.monotonic() + 180
-        while ready not in log.read_text():
-            assert server.poll() is None and time.monotonic() < deadline, log.read_text()
-            time.sleep(0.3)
+        wait_for(lambda: ready in log.read_text() or server.poll() is not None)
+        assert server.poll() is None, log.read_text()
         yield server
     finally:
         server.send_signal(signal.SIGTERM)
@@ -515,13 +513,12 @@ def page(address, browser):
     return page
 
 
-def settled(page, read, wanted, seconds: float = 60):
-    "Wait until what the page shows is what is wanted."
-    deadline = time.monotonic() + seconds
-    while not wanted(value := read()) and time.monotonic() < deadline:
+def settled(page, read, wanted):
+    "What the page shows, as soon as it is what is wanted."
+    def shown():
         page.wait_for_timeout(100)
-    assert wanted(value), value
-    return value
+        return (value,) if wanted(value := read()) else ()
+    return wait_for(shown)[0]
 
 
 def slider(page, name: str):

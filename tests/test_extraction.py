@@ -13,6 +13,7 @@ import pytest
 import safetensors
 import torch
 from conftest import Forked, Ranks
+from reliability import wait_for
 from toys import film
 from torch.testing import assert_close
 from typer.testing import CliRunner
@@ -62,14 +63,9 @@ def test_killed_and_resumed(videos, tmp_path):
     for _ in range(3):
         process = Forked(extract, videos, torn)
         before = parts(torn) if (torn/"parts").exists() else {}
-        deadline = time.monotonic() + 120
-        while process.poll() is None and time.monotonic() < deadline:
-            if (torn/"parts").exists() and len(
-                list((torn/"parts").glob("*.safetensors"))
-            ) > len(before):
-                time.sleep(chance.random() * 0.3)
-                break
-            time.sleep(0.01)
+        made = lambda: len(list((torn/"parts").glob("*.safetensors")))
+        wait_for(lambda: process.poll() is not None or made() > len(before))
+        time.sleep(chance.random() * 0.3)
         process.kill()
         process.wait()
         after = parts(torn)
@@ -91,14 +87,10 @@ def test_decoders_end_with_their_parent(videos, tmp_path):
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
     if not children.exists():
         pytest.skip("needs /proc")
-    deadline = time.monotonic() + 120
-    while not (found := children.read_text().split()) and time.monotonic() < deadline:
-        time.sleep(0.02)
+    found = wait_for(lambda: children.read_text().split())
     process.kill()
     process.wait()
-    while any(Path(f"/proc/{child}").exists() for child in found) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert found and not any(Path(f"/proc/{child}").exists() for child in found)
+    wait_for(lambda: not any(Path(f"/proc/{child}").exists() for child in found))
 
 
 def test_shards_of_two_processes(videos, tmp_path):

@@ -8,14 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import torch
 from conftest import noise_corpus
-from reliability import leftovers, tally
+from reliability import leftovers, tally, wait_for
 from safetensors.torch import load_file
 from test_fuzzing import run_folder  # noqa: F401 (a fixture)
 
@@ -65,19 +64,10 @@ def for_ever():
     threading.Event().wait()
 
 
-def wait_for(condition, seconds: float = 60.0):
-    "The first true value of a condition."
-    until = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.01)
-    return found
-
-
 def strike(process, kill) -> None:
     "End a process as its user or its machine would: Ctrl-C reaches the whole group."
     (os.killpg if kill == signal.SIGINT else os.kill)(process.pid, kill)
-    process.join(30)
+    process.join()
     assert process.exitcode in (-kill, 130), process.exitcode
     tally("faults", kill.name, "injected")
 
@@ -194,7 +184,7 @@ def test_a_second_extraction_is_told_who_is_there(videos, tmp_path, monkeypatch)
     with pytest.raises(FileError, match=f"parts: in use by process {process.pid}"):
         extract(videos, tmp_path)
     go_on.touch()
-    process.join(60)
+    process.join()
     assert process.exitcode == 0 and len(parts(tmp_path)) == 5
     tally("faults", "two runs on one folder", "injected")
 
@@ -312,7 +302,7 @@ def test_two_assemblies_on_one_folder(videos, tmp_path):
 def test_two_that_want_the_same_world_both_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(world.SCALES, "smoke", (4, 2, 2))
     first, second = (forked(prepare_shapes, tmp_path/"world", "smoke", 0, False) for _ in range(2))
-    first.join(120), second.join(120)
+    first.join(), second.join()
     assert first.exitcode == second.exitcode == 0
     with read_only(tmp_path/"world"):  # and once it is there, reading is enough
         assert len(prepare_shapes(tmp_path/"world", "smoke", progress=False).ids) == 8
@@ -334,7 +324,7 @@ def learn(folder, config=CONFIG):
 
 def test_training_interrupted_by_hand_ends_with_the_same_bits(tmp_path, monkeypatch):
     whole = forked(learn, tmp_path/"whole")
-    whole.join(120)
+    whole.join()
     with monkeypatch.context() as patch:
         save = training.save_checkpoint
         patch.setattr(training, "save_checkpoint", lambda *rest: save(*rest) or for_ever())
@@ -345,7 +335,7 @@ def test_training_interrupted_by_hand_ends_with_the_same_bits(tmp_path, monkeypa
         leftovers(tmp_path/"torn")
     )
     again = forked(learn, tmp_path/"torn")
-    again.join(120)
+    again.join()
     expected, found = (
         load_file(tmp_path / name/"weights.safetensors") for name in ("whole", "torn")
     )
@@ -450,7 +440,8 @@ def test_java_ends_with_the_one_who_asked(kill):
             not any(
                 child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children
             )
-        )
+        ),
+        children,  # whose parent is gone
     )
 
 
@@ -483,7 +474,7 @@ def test_captioning_a_folder_interrupted_by_hand(run_folder, tmp_path):  # noqa:
     )  # a shell's background jobs ignore it
     first = process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    rest, errors = process.communicate(timeout=60)
+    rest, errors = process.communicate()
     assert process.returncode == 130 and "Traceback" not in errors
     said = [json.loads(line) for line in (first + rest).splitlines()]
     assert 0 < len(said) < 400 and all("caption" in line for line in said)

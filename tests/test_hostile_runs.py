@@ -907,6 +907,7 @@ def test_every_limit_is_written_down():
     "In SECURITY.md, by its name; and nothing there that is no limit."
     from picknet_nb.core import files  # noqa: F401 (each adds its own)
     from picknet_nb.data import video  # noqa: F401 (each adds its own)
-    from picknet_nb.use import drawing, page as explorer  # noqa: F401 (each adds its own)
+    from picknet_nb.use import (  # noqa: F401 (each adds its own)
+        captioning, drawing, page as explorer, server)
     said = set(re.findall(r"^\|.*?\|", (Path(__file__).parents[1]/"SECURITY.md").read_text(), re.M))
     assert set(re.findall("PICKNET_[A-Z_]+", "".join(said))) == set(files.LIMITS)

@@ -15,6 +15,7 @@ import torch
 pytest.importorskip("av")
 psutil = pytest.importorskip("psutil")
 
+from reliability import wait_for
 from toys import Looker, endless_frames, invoked, store_run
 
 from picknet_nb.core.files import PickNetError
@@ -77,14 +78,12 @@ def test_a_source_that_stalls_is_given_up(captioner, frames):
 
     def stalling():
         yield from itertools.islice(frames(), 3)
-        released.wait(20)
+        released.wait()
 
     stream = watch_source(captioner, stalling(), time_limit=0.3)
     assert next(stream).time == 0
-    started = time.monotonic()
     with pytest.raises(VideoError, match="no frame for 0.3 seconds"):
         list(stream)
-    assert time.monotonic() - started < 10
     released.set()
 
 
@@ -131,10 +130,7 @@ def test_an_abandoned_stream_leaves_no_thread(captioner, frames):
     next(stream)
     assert threading.active_count() == before + 1
     stream.close()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert threading.active_count() == before
+    wait_for(lambda: threading.active_count() == before)
 
 
 def test_errors_of_a_source_reach_the_one_who_listens():

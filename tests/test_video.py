@@ -596,7 +596,7 @@ def standard_input(content: bytes):
     finally:
         os.dup2(before, 0)
         os.close(before)
-        writer.wait(20)
+        writer.wait()
 
 
 @pytest.mark.parametrize("ending", ["mkv", "ts", "avi"])
@@ -621,7 +621,7 @@ def test_a_pipe_from_another_program_is_read_to_its_end(tmp_path):
     assert (
         reader.wait(100) == 0
         and reader.output() == "[0.0, 0.52, 1.0, 1.52, 2.0]\n"
-        and writer.wait(10) == 0
+        and writer.wait() == 0
     ), reader.output()
 
 

@@ -11,12 +11,14 @@ import json
 import os
 import platform
 import re
+import secrets
 import stat
 import tempfile
+import unicodedata
 import zipfile
 from collections import Counter
 from collections.abc import Iterable
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,9 +27,9 @@ from filelock import FileLock, Timeout
 import picknet_nb
 
 # %% auto #0
-__all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'replacing', 'write_whole', 'limit', 'open_regular',
-           'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip', 'check_torch_zip', 'real_folder',
-           'read_json', 'locked', 'data_folder', 'slug']
+__all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'sweep', 'replacing', 'write_whole', 'limit',
+           'open_regular', 'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip', 'check_torch_zip',
+           'real_folder', 'parse_json', 'read_json', 'same_name', 'check_distinct', 'locked', 'data_folder', 'slug']
 
 # %% ../../nbs/core/01_files.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -65,6 +67,31 @@ def first_few(
     return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 # %% ../../nbs/core/01_files.ipynb #3a6d74a5
+def _mark(path: Path) -> str:
+    "Eight letters that stand for a file's name in the names of its unfinished copies."
+    return hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]
+
+
+def _is_alone(file) -> bool:
+    "Whether no other process is writing this unfinished copy; until it is closed, we are."
+    try:
+        import fcntl
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except ImportError:
+        return True  # Windows, where nobody can remove a file that is open
+    except OSError:
+        return False
+    return True
+
+
+def sweep(path) -> None:
+    "Remove the unfinished copies of a file that killed processes have left beside it."
+    path = Path(path)
+    for left in path.parent.glob(f".{_mark(path)}.*.partial"):
+        with suppress(OSError, FileError), open_regular(left) as file:
+            if _is_alone(file): left.unlink()
+
+
 @contextmanager
 def replacing(
     path,  # where the file will stand
@@ -75,13 +102,15 @@ def replacing(
     path, name = Path(path), None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # a name of its own for each writer
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".", suffix=".partial")
-        with os.fdopen(handle, "wb") as file:
+        # a name of its own for each writer; who may read the file is for the umask to say
+        chosen = path.with_name(f".{_mark(path)}.{secrets.token_hex(4)}.partial")
+        flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
+        handle, name = os.open(chosen, flags, 0o666), chosen
+        with os.fdopen(handle, "w+b") as file:
+            _is_alone(file)
             yield file
             file.flush()
             os.fsync(file.fileno())
-        os.chmod(name, 0o644)  # mkstemp makes private files; a result is for everyone
         if stale:
             Path(stale).unlink(missing_ok=True)
         os.replace(name, path)
@@ -119,13 +148,16 @@ LIMITS = {
     "PICKNET_CAPTION_WORDS": 200,
 }
 
+_NO_LIMIT = 10**18
+
 
 def limit(name: str) -> int:
     "One of the limits, or what the environment says instead."
     said = os.environ.get(name)
     if said is not None and not (said.isascii() and said.isdecimal()):
         raise PickNetError(f"{name} must be a whole number, not {said!r}")
-    return LIMITS[name] if said is None else int(said)
+    # eighteen digits are as good as no limit, and the system's own calls take no more
+    return LIMITS[name] if said is None else int(said) if len(said) < 19 else _NO_LIMIT
 
 # %% ../../nbs/core/01_files.ipynb #75517f29
 def open_regular(path, error: type[FileError] = FileError) -> BinaryIO:
@@ -148,7 +180,10 @@ def read_text(path, error: type[FileError] = FileError, errors: str = "strict") 
     most = limit("PICKNET_TEXT_BYTES")
     try:
         with open_regular(path, error) as file:
-            content = file.read(most + 1)
+            content = bytearray()
+            # in blocks: room for the largest text is not taken before there is one
+            while len(content) <= most and (block := file.read(min(most + 1, 1 << 20))):
+                content += block
         if len(content) <= most:
             return content.decode("utf-8", errors)
     except (OSError, UnicodeDecodeError) as reason:
@@ -246,12 +281,42 @@ def _once(pairs: list[tuple[str, object]]) -> dict:
     return content
 
 # %% ../../nbs/core/01_files.ipynb #743ce277
-def read_json(path, error: type[FileError] = FileError):
-    "The content of a JSON file, or `error` with the path and the reason."
+def parse_json(text: str | bytes, path, error: type[FileError] = FileError):
+    "What a text in JSON says, or `error` with the path of its file and the reason."
     try:
-        return json.loads(read_text(path, error), object_pairs_hook=_once)
+        return json.loads(text, object_pairs_hook=_once)
     except (ValueError, RecursionError) as reason:
         raise error(path, f"not valid JSON: {reason}") from reason
+
+
+def read_json(path, error: type[FileError] = FileError):
+    "The content of a JSON file, or `error` with the path and the reason."
+    return parse_json(read_text(path, error), path, error)
+
+# %% ../../nbs/core/01_files.ipynb #6890cc9c
+def same_name(name: str) -> str:
+    "What is left of a name when the case of its letters and their Unicode form are ignored."
+    if name.isascii():
+        return name.lower()
+    return unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", name).casefold())
+
+
+def check_distinct(
+    where,  # the file to name in the error
+    names: Iterable[str],
+    error: type[FileError] = FileError,
+    what: str = "the same id twice",
+) -> None:
+    "Raise an error that names the ids that are equal, or would be in another case or form."
+    first: dict[str, str] = {}
+    equal: dict[str, None] = {}  # in their order, each once
+    for name in names:
+        if (before := first.get(key := same_name(name))) is None:
+            first[key] = name
+        else:
+            equal[name if name == before else f"{before} and {name}"] = None
+    if equal:
+        raise error(where, f"{what}: {first_few(equal)}")
 
 # %% ../../nbs/core/01_files.ipynb #9e946ffd
 def _holder(path: Path) -> str:

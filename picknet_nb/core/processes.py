@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -146,6 +147,10 @@ def _begin(
         life(line, *arguments)
 
 
+# one at a time: two threads would take each other's OMP_NUM_THREADS for what was there before
+_STARTING = threading.Lock()
+
+
 class _Process:
     "A process with a line to it."
 
@@ -159,18 +164,20 @@ class _Process:
             args=(theirs, self.line, os.getpid(), memory_limit, life, arguments),
             daemon=start == "fork",
         )
-        before, collecting = os.environ.get("OMP_NUM_THREADS"), gc.isenabled()
-        # read when a fresh interpreter starts; set_num_threads comes too late for some libraries
-        os.environ["OMP_NUM_THREADS"] = "1"
-        gc.disable()  # until `_begin`
-        try:
-            self.process.start()
-        finally:
-            if collecting:
-                gc.enable()
-            os.environ.pop("OMP_NUM_THREADS") if before is None else os.environ.update(
-                OMP_NUM_THREADS=before
-            )
+        with _STARTING:
+            before, collecting = os.environ.get("OMP_NUM_THREADS"), gc.isenabled()
+            # read when a fresh interpreter starts; set_num_threads comes too late for some
+            # libraries
+            os.environ["OMP_NUM_THREADS"] = "1"
+            gc.disable()  # until `_begin`
+            try:
+                self.process.start()
+            finally:
+                if collecting:
+                    gc.enable()
+                os.environ.pop("OMP_NUM_THREADS") if before is None else os.environ.update(
+                    OMP_NUM_THREADS=before
+                )
         # before the interpreter, at its end, waits for its children
         Finalize(self, self.process.kill, exitpriority=0)
         theirs.close()  # now the line breaks when the process dies

@@ -109,7 +109,13 @@ USED: list[str] = []
 def use_module(name: str) -> None:
     """Import a module of the user's, from the current folder or from what is installed, so that
     what it registers and what it holds can be named."""
-    name, here = name.removesuffix(".py"), os.getcwd()
+    name = name.removesuffix(".py")
+    if not name.isprintable() or "" in name.split("."):
+        raise PickNetError(f"{name!r} is not the name of a module")
+    try:
+        here = os.getcwd()
+    except OSError as reason:
+        raise PickNetError(f"the current folder cannot be read: {reason.strerror}") from reason
     if here not in sys.path:
         sys.path.insert(0, here)
     try:

@@ -13,7 +13,6 @@ import shutil
 import stat
 import sys
 import tarfile
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
 from http.client import HTTPException
@@ -29,8 +28,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..core.files import (
-    FileError, PickNetError, WriteError, file_digest, first_few, open_regular, read_json,
-    read_text, real_folder, replacing, write_whole)
+    FileError, PickNetError, WriteError, check_distinct, file_digest, first_few, open_regular,
+    read_json, read_text, real_folder, replacing, same_name, write_whole)
 from ..core.printing import printable
 from ..core.processes import rank_and_world
 from ..core.registry import Registry
@@ -162,11 +161,13 @@ def prepare_videos(
     )
 
 # %% ../../nbs/data/11_datasets.ipynb #52e535c5
+_TWICE = "in two splits, or twice in one"
+
+
 def _one_split_each(path, lists: dict[str, list[str]]) -> dict[str, str]:
     "The split of each video, from the videos of each split."
     pairs = [(name, split) for split, names in lists.items() for name in names]
-    if twice := [name for name, count in Counter(name for name, _ in pairs).items() if count > 1]:
-        raise CorpusError(path, f"in two splits, or twice in one: {first_few(twice)}")
+    check_distinct(path, (name for name, _ in pairs), CorpusError, _TWICE)
     return dict(pairs)
 
 
@@ -188,18 +189,20 @@ def read_splits(
         raise CorpusError(
             path, 'must be {"train": [ids], "validation": [ids], "test": [ids]} or {id: split}'
         )
+    check_distinct(path, content, CorpusError, _TWICE)
     return split_by_name({name: SPLIT_NAMES[split] for name, split in content.items()}, ids)
 
 # %% ../../nbs/data/11_datasets.ipynb #381cbe12
 def placed_before(path: Path) -> dict[str, list[str]]:
     "The ids of each part that a file of splits has; none where there is no file."
     parts = read_json(path) if path.exists() else {}
-    if not isinstance(parts, dict) or not all(isinstance(each, list) for each in parts.values()):
+    if not isinstance(parts, dict) or not all(map(is_text, parts.values())):
         raise FileError(
             path,
             "must be {'train': [ids], 'validation': [ids], 'test': [ids]}: change it, or take it "
             "away",
         )
+    check_distinct(path, (name for names in parts.values() for name in names), what=_TWICE)
     return {part: list(parts.get(part, ())) for part in ("train", "validation", "test")}
 
 
@@ -274,15 +277,15 @@ def clip_settings(
 # %% ../../nbs/data/11_datasets.ipynb #9b3ee663
 def files_by_clip(videos: dict[str, Path], names: dict[str, str]) -> dict[str, Path]:
     "Files by clip, whether they are named by it or otherwise; both for one clip are an error."
-    files: dict[str, Path] = {}
+    files: dict[str, tuple[str, Path]] = {}
     for name, path in videos.items():
         clip = names.get(name, name)
-        if clip in files:
+        if before := files.get(same_name(clip)):
             raise CorpusError(
-                path, f"is clip {clip}, and so is {files[clip].name}: remove one of them"
+                path, f"is clip {clip}, and so is {before[1].name}: remove one of them"
             )
-        files[clip] = path
-    return files
+        files[same_name(clip)] = clip, path
+    return dict(files.values())
 
 # %% ../../nbs/data/11_datasets.ipynb #3eac3a55
 def read_annotations(
@@ -301,6 +304,7 @@ def read_annotations(
         ) from None
     found = Annotations(*read(*paths, **more))
     check_captions(paths[0], list(found.captions), found.captions)
+    check_distinct(paths[0], found.splits, CorpusError, _TWICE)
     unknown = [split for split in dict.fromkeys(found.splits.values()) if split not in SPLIT_NAMES]
     if unknown:
         raise CorpusError(paths[0], f"has splits that are not {', '.join(SPLITS)}: "
@@ -354,8 +358,9 @@ def open_features(
             ) from reason
         if not found:
             raise CorpusError(path, "holds no features")
-        if twice := [name for name in found if name in readers]:
-            raise CorpusError(path, f"videos that another file holds too: {first_few(twice)}")
+        check_distinct(
+            path, [*readers, *found], CorpusError, "videos that another file holds too"
+        )
         readers |= found
     return readers
 
@@ -617,7 +622,7 @@ def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
 
 def unpack_clips(archive, folder) -> list[Path]:
     "The video files of a plain tar file, flat in one folder; nothing else in it is touched."
-    folder, clips = real_folder(folder, CorpusError), []
+    folder, clips = real_folder(folder, CorpusError), {}
     try:
         # a packed one could swell
         with (
@@ -633,13 +638,17 @@ def unpack_clips(archive, folder) -> list[Path]:
                 ):
                     raise CorpusError(archive, f"{name} would unpack to {member.size:,} bytes")
                 if member.isfile() and is_video(name):
+                    if before := clips.get(same_name(name)):
+                        raise CorpusError(
+                            archive, f"two clips with one name: {before.name} and {member.name}"
+                        )
                     _unpack(tar, member, folder / name)
-                    clips.append(folder / name)
+                    clips[same_name(name)] = folder / name
     except (OSError, tarfile.TarError, ValueError, OverflowError, RecursionError) as reason:
         raise CorpusError(
             archive, f"cannot be unpacked as a tar file that is not packed further: {reason}"
         ) from reason
-    return clips
+    return list(clips.values())
 
 # %% ../../nbs/data/11_datasets.ipynb #ff513e85
 def download_dataset(

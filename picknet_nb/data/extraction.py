@@ -26,7 +26,8 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..core.files import (
-    FileError, WriteError, limit, locked, open_regular, read_json, real_folder, write_whole)
+    FileError, WriteError, check_distinct, limit, locked, open_regular, read_json, real_folder,
+    same_name, write_whole)
 from ..core.printing import printable
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import Backbone
@@ -166,6 +167,7 @@ def list_videos(
     """The videos of a folder and of those inside it by id, which is the file's name without its
     ending."""
     if isinstance(videos, dict):
+        check_distinct(next(iter(videos.values()), ""), videos)
         return {name: Path(path) for name, path in videos.items()}
     if isinstance(videos, (str, Path)):
         folder = Path(videos)
@@ -176,10 +178,10 @@ def list_videos(
         videos = find_videos([folder])
     files: dict[str, Path] = {}
     for path in map(Path, videos):
-        if path.stem in files:
-            raise FileError(path, f"has the same id as {files[path.stem].name}: rename one of them")
-        files[path.stem] = path
-    return files
+        if before := files.get(name := same_name(path.stem)):
+            raise FileError(path, f"has the same id as {before.name}: rename one of them")
+        files[name] = path
+    return {path.stem: path for path in files.values()}
 
 # %% ../../nbs/data/08_extraction.ipynb #32c70300
 def part_path(out, name: str) -> Path:

@@ -15,8 +15,9 @@ from tokenize import TokenError
 
 import numpy as np
 
-from ..core.files import (
-    FileError, PickNetError, check_unpacked, check_zip, limit, open_regular, size_on_disk)
+from picknet_nb.core.files import (
+    FileError, PickNetError, check_distinct, check_unpacked, check_zip, limit, open_regular,
+    size_on_disk)
 
 # %% auto #0
 __all__ = ['Readers', 'DAMAGED', 'feature_readers']
@@ -61,6 +62,7 @@ def _read_npy(path: Path) -> np.ndarray:
 def _npy_readers(folder: Path) -> Readers:
     "The `.npy` files of a folder."
     files = sorted(folder.glob("*.npy"))
+    check_distinct(folder, (each.stem for each in files))
     check_unpacked(
         folder, sum(each.stat().st_size for each in files), there=sum(map(size_on_disk, files))
     )
@@ -92,9 +94,11 @@ def _npz_readers(path: Path) -> Readers:
         return file[name]
 
     if "ids" not in file.files:
+        check_distinct(path, file.files)
         return {name: partial(read, name) for name in file.files}
     if (ids := read("ids")).ndim != 1 or len(ids) > _MOST_IDS:
         raise FileError(path, f"ids must be a list of at most {_MOST_IDS:,} names, not {ids.shape}")
+    check_distinct(path, map(str, ids))
     if "q" in file.files:
         take = partial(_decoded, path, file["q"], float(read("scale")))
     else:
@@ -145,6 +149,7 @@ def _h5_readers(path: Path) -> Readers:
         raise PickNetError("reading HDF5 needs h5py: pip install h5py") from reason
     open_regular(path).close()
     file, size = h5py.File(path, "r"), 0
+    check_distinct(path, file)
     for name in file:
         if not isinstance(file.get(name, getlink=True), h5py.HardLink):
             raise FileError(

@@ -5,11 +5,10 @@
 # %% ../../nbs/data/13_msrvtt.ipynb #9de9c0f1
 from __future__ import annotations
 
-import json
 import zipfile
 from pathlib import Path
 
-from ..core.files import limit, open_regular, read_json
+from ..core.files import check_distinct, limit, open_regular, parse_json, read_json
 from .corpus import CorpusError, check_captions
 from .datasets import DATASETS, SPLIT_NAMES
 from .feature_files import DAMAGED
@@ -38,7 +37,7 @@ def _read_annotations(path) -> dict:
                     f"{entry.filename} would unpack to {entry.file_size:,} bytes "
                     f"(PICKNET_TEXT_BYTES)",
                 )
-            return json.loads(archive.read(entry))
+            return parse_json(archive.read(entry), path, CorpusError)
     except (*DAMAGED, StopIteration, RecursionError) as reason:
         raise CorpusError(path, f"cannot be read, or holds no annotations: {reason}") from reason
 
@@ -61,9 +60,11 @@ def read_msrvtt(
     for path in paths:
         content = _read_annotations(path)
         try:
-            splits |= {
-                str(video["video_id"]): SPLIT_NAMES[video["split"]] for video in content["videos"]
-            }
+            listed = [(str(each["video_id"]), SPLIT_NAMES[each["split"]])
+                      for each in content["videos"]]
+            check_distinct(path, (*splits, *(name for name, _ in listed)), CorpusError,
+                           "listed twice, perhaps in two splits")
+            splits |= dict(listed)
             for sentence in content["sentences"]:
                 captions.setdefault(str(sentence["video_id"]), []).append(sentence["caption"])
         except (KeyError, TypeError) as reason:

@@ -10,7 +10,7 @@ import io
 
 from torch import Tensor
 
-from ..core.files import first_few, read_text
+from ..core.files import check_distinct, first_few, read_text
 from .corpus import SPLITS, CorpusError, check_captions
 from .datasets import DATASETS, Annotations, read_captions, split_by_name
 
@@ -54,28 +54,35 @@ def read_mapping(
                 )
             numbers[name] = number
             taken.add(number)
+    check_distinct(path, numbers, CorpusError)
     return numbers
 
 # %% ../../nbs/data/12_msvd.ipynb #bc8bceb1
+_END = "the end of the file"
+
+
 def read_msvd_csv(
     path,  # video_corpus.csv
 ) -> dict[str, list[str]]:
     "The English captions of each clip, clips in sorted order."
     captions: dict[str, list[str]] = {}
     try:
-        rows = csv.DictReader(
-            io.StringIO(read_text(path, CorpusError, errors="replace"), newline="")
-        )
+        # spreadsheets put a mark in front; the last line shows whether all before it is read
+        text = read_text(path, CorpusError, errors="replace").removeprefix("\ufeff")
+        rows = csv.DictReader(io.StringIO(f"{text}\n{_END}\n", newline=""))
         missing = {"VideoID", "Start", "End", "Language", "Description"} - set(
             rows.fieldnames or ()
         )
         if missing:
             raise CorpusError(path, f"has no column {', '.join(sorted(missing))}")
+        row = {}
         for row in rows:
             if row["Language"] == "English" and (row["Description"] or "").strip():
                 captions.setdefault(f"{row['VideoID']}_{row['Start']}_{row['End']}", []).append(
                     row["Description"].strip()
                 )
+        if _END not in row.values():
+            raise CorpusError(path, "has a quotation mark that is never closed")
     except csv.Error as reason:
         raise CorpusError(path, f"cannot be read: {reason}") from reason
     if not captions:

@@ -15,6 +15,7 @@ from contextlib import closing, contextmanager
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
+from sys import float_info
 from time import monotonic
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ from .glance import resize
 
 # %% auto #0
 __all__ = ['VIDEO_SUFFIXES', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'import_av', 'spaced', 'check_file', 'open_file',
-           'check_whole', 'in_decoder', 'read_clip', 'stream_frames']
+           'check_whole', 'steady', 'timed', 'in_decoder', 'read_clip', 'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
 class VideoError(FileError):
@@ -142,6 +143,7 @@ _BY_A_PIPE = ("; most .mp4 files have their index at the end, which a pipe canno
               "them as `ffmpeg -i film.mp4 -f matroska -` does")
 # of PyAV: streams that come and go, sizes that cannot be
 _STUMBLES = IndexError, ValueError, TypeError, OverflowError
+_LARGEST = 2**31 - 1  # number that FFmpeg takes for a limit
 
 
 @contextmanager
@@ -151,12 +153,19 @@ def _opened(path, source: str, seconds: float, **how):
     # later ones never fail on a strange letter in a title
     if int(av.__version__.split(".")[0]) < 19:
         how["metadata_errors"] = "ignore"
-    pixels = limit("PICKNET_FRAME_PIXELS")
+    pixels, most = limit("PICKNET_FRAME_PIXELS"), limit("PICKNET_STREAMS")
     # what the limits of ours would explain, if FFmpeg calls an argument invalid
     our_limit = f": only these formats are read: {' '.join(FORMATS)}"
-    sizes = {"max_pixels": str(pixels), "max_streams": str(limit("PICKNET_STREAMS"))}
+    # some formats leave out the streams beyond `max_streams`: with one more, they can be counted
+    counts = {"max_pixels": pixels, "max_streams": most + 1}
+    counts = {name: str(min(value, _LARGEST)) for name, value in counts.items()}
+    many, too_many = "", f"has more than {most:,} streams (PICKNET_STREAMS)"
     try:
-        with av.open(source, timeout=max(seconds, 0.01), options=sizes, **how) as container:
+        many = f", or {too_many}"
+        with av.open(source, timeout=max(seconds, 0.01), options=counts, **how) as container:
+            many = ""
+            if len(container.streams) > most:
+                raise VideoError(path, too_many)
             streams = [
                 each
                 for each in container.streams.video
@@ -174,7 +183,7 @@ def _opened(path, source: str, seconds: float, **how):
             if not streams[0].codec_context.width:
                 our_limit = f": frames may have at most {pixels:,} pixels (PICKNET_FRAME_PIXELS)"
             # a stream may grow on the way
-            streams[0].codec_context.options = {"max_pixels": str(pixels)}
+            streams[0].codec_context.options = {"max_pixels": counts["max_pixels"]}
             yield container, streams[0]
     except av.error.ExitError as reason:
         raise VideoError(path, _TOO_LONG) from reason
@@ -182,7 +191,7 @@ def _opened(path, source: str, seconds: float, **how):
         raise VideoError(
             path,
             f"needs more than {limit('PICKNET_DECODER_BYTES'):,} bytes to be decoded "
-            f"(PICKNET_DECODER_BYTES)",
+            f"(PICKNET_DECODER_BYTES){many}",
         ) from reason
     except (av.error.FFmpegError, *_STUMBLES) as reason:
         if how.get("format"):
@@ -324,8 +333,13 @@ class _Painter:
         kind = frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range
         if kind != self.kind:  # a stream may change its shape on the way
             self.kind, self.graph = kind, _scaler(frame, self.size)
-        self.graph.push(frame)
-        image = torch.from_numpy(self.graph.pull().to_ndarray()).permute(2, 0, 1)
+        try:
+            self.graph.push(frame)
+            image = torch.from_numpy(self.graph.pull().to_ndarray()).permute(2, 0, 1)
+        except import_av().error.ArgumentError as reason:  # 16,000 x 2, say
+            raise ValueError(
+                f"frames of {frame.width} x {frame.height} pixels cannot be scaled"
+            ) from reason
         # degrees against the clock
         return torch.rot90(image, round(frame.rotation / 90) % 4, (1, 2)).contiguous()
 
@@ -359,17 +373,54 @@ def _read_planned(
                     break
     return images
 
+# %% ../../nbs/data/02_video.ipynb #99d4d43f
+_RESTARTED = 1.0  # seconds that a clock goes back when it was set anew
+
+
+def steady(
+    items: Iterable[tuple[float, object]],  # time, anything
+    step: float,                            # seconds that pass where a time cannot be right
+    longest: float = float_info.max,        # the largest time that can be right
+) -> Iterator[tuple[float, object]]:
+    "Pairs of a time and an item, with times that are finite and only ever grow."
+    last, shift = None, 0.0
+    for time, item in items:
+        time += shift
+        if last is None:
+            time = time if abs(time) < float("inf") else 0.0
+        elif not last < time <= longest:  # one that is no number does neither
+            if _RESTARTED < last - time <= float_info.max:
+                shift += last + step - time
+            time = last + step
+        yield time, item
+        last = time
+
+
+def _stamped(frames: Iterable, rate: float, tick: float) -> Iterator[tuple[float, object]]:
+    "Frames with the seconds since the first one, as their time stamps have it."
+    start = None
+    for number, frame in enumerate(frames):
+        time = number / rate if frame.pts is None else frame.pts * tick
+        start = time if start is None else start
+        yield time - start, frame
+
+
+def timed(frames: Iterable, container, stream) -> Iterator[tuple[float, object]]:
+    "Decoded frames with the seconds since the first one, which only ever grow."
+    rate, length = float(stream.average_rate or 25), (container.duration or 0) / 1e6
+    longest = length + 1 / rate if length > 0 else float_info.max  # 0: the file does not say
+    return steady(_stamped(frames, rate, float(stream.time_base)), 1 / rate, longest)
+
 # %% ../../nbs/data/02_video.ipynb #52f7a104
 def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: float) -> Clip:
     "Decode every frame and count: slow, but right for any file."
     order = spaced(total, frames)
     wanted, found, seen = set(order), {}, 0
     with open_file(path, deadline) as (container, stream):
-        rate, tick = float(stream.average_rate or 25), float(stream.time_base)
-        for frame in container.decode(stream):
+        for time, frame in timed(container.decode(stream), container, stream):
             _check_time(path, deadline)
             if seen in wanted:
-                found[seen] = painter(frame), seen / rate if frame.pts is None else frame.pts * tick
+                found[seen] = painter(frame), time
             seen += 1
     if seen == 0:
         raise VideoError(path, "has no frame that can be decoded")
@@ -377,7 +428,7 @@ def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: f
         return _read_straight(path, seen, frames, painter, deadline)
     return Clip(
         torch.stack([found[i][0] for i in order]),
-        torch.tensor([found[i][1] - found[0][1] for i in order]),
+        torch.tensor([found[i][1] for i in order]),
     )
 
 # %% ../../nbs/data/02_video.ipynb #ac0d4199
@@ -442,25 +493,19 @@ def _at_rate(items: Iterable[tuple[float, object]], rate: float) -> Iterator[tup
     "Of (time, frame) pairs the first at or after each tick."
     due = float("-inf")
     for time, item in items:
-        if time >= due - 1e-6 or time < due - 2 / rate:
+        if time >= due - 1e-6:
             yield time, item
             due = (int(time * rate + 1e-6) + 1) / rate
 
 # %% ../../nbs/data/02_video.ipynb #ecc206f5
-def _decoded(
-    name: str, source: str, time_limit: float, how: dict
-) -> Iterator[tuple[float, object]]:
-    "Frames of a file, a pipe, a URL or a camera as they come, with their times."
-    with _opened(name, source, time_limit, **how) as (container, stream):
-        rate, tick = float(stream.average_rate or 25), float(stream.time_base)
-        start, number, waiting = None, 0, monotonic()
-        for packet in container.demux(stream):
-            _check_time(name, waiting + time_limit)
-            for frame in packet.decode():
-                time = number / rate if frame.pts is None else frame.pts * tick
-                start = time if start is None else start
-                yield time - start, frame
-                number, waiting = number + 1, monotonic()
+def _decoded(name: str, container, stream, time_limit: float) -> Iterator:
+    "Frames of a file, a pipe, a URL or a camera as they come."
+    waiting = monotonic()
+    for packet in container.demux(stream):
+        _check_time(name, waiting + time_limit)
+        for frame in packet.decode():
+            yield frame
+            waiting = monotonic()
 
 
 def _painted(
@@ -468,8 +513,11 @@ def _painted(
 ) -> Iterator[tuple]:
     "One frame for each tick, small, as an array."
     paint, time = _Painter(size), None
-    for time, frame in _at_rate(_decoded(name, source, time_limit, how), rate):
-        yield time, paint(frame).numpy()
+    # painted inside: a frame that cannot be scaled is an error of the video, too
+    with _opened(name, source, time_limit, **how) as (container, stream):
+        frames = timed(_decoded(name, container, stream, time_limit), container, stream)
+        for time, frame in _at_rate(frames, rate):
+            yield time, paint(frame).numpy()
     if time is None:
         raise VideoError(name, "has no frame that can be decoded")
 
@@ -521,11 +569,12 @@ def stream_frames(
     if rate <= 0 or size < 1:
         raise PickNetError(f"a stream needs a positive rate and size, not rate={rate}, size={size}")
     if not isinstance(source, (str, Path)):
-        timed = (
+        given = (
             item if isinstance(item, tuple) else (number / rate, item)
             for number, item in enumerate(source)
         )
-        return ((time, _upright(frame, size)) for time, frame in _at_rate(timed, rate))
+        frames = _at_rate(steady(given, 1 / rate), rate)
+        return ((time, _upright(frame, size)) for time, frame in frames)
     name, source, rules = _found(str(source).removeprefix("file://"), format)
     how = {"format": format, "container_options": {**(options or {}), **rules}}
     return _as_tensors(

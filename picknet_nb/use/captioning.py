@@ -21,14 +21,15 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..core.files import FileError, PickNetError, limit
+from ..core.files import LIMITS, FileError, PickNetError, limit
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
 from ..data.backbones import Backbone, load_backbone
 from ..data.glance import glance
 from ..data.text import Vocabulary
 from ..data.video import Clip, VideoError, read_clip, stream_frames
-from ..method.captioner import beam as search_beam, growing, without_dropout
+from ..method.captioner import (
+    beam as search_beam, first_tensor, growing, mapped, without_dropout)
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
 from ..method.recipes import Recipe
@@ -37,7 +38,7 @@ from ..training.models import Decoding, find_model, find_run
 from ..training.runs import RunError, load_run
 
 # %% auto #0
-__all__ = ['Eye', 'look_over', 'decide', 'look_closely', 'Voice', 'Caption', 'Stopwatch', 'halved', 'caption_clip',
+__all__ = ['Eye', 'look_over', 'decide', 'look_closely', 'check_work', 'Voice', 'Caption', 'Stopwatch', 'halved', 'caption_clip',
            'refuse_address', 'check_threshold', 'threads_to_use', 'Failure', 'VideoCaptioner', 'load_eye_cnn',
            'load_eye', 'load_captioner', 'load']
 
@@ -112,6 +113,27 @@ def look_closely(eye: Eye, frames: Tensor, clips: Clips, picks: Tensor) -> Tenso
     return clips.features[0, picks] if eye.sees_all else eye.features(frames[picks.cpu()])
 
 # %% ../../nbs/use/01_captioning.ipynb #8473b39f
+# what is made at once for the captions of one clip: picked frames x picked frames x sizes of the
+# encoder, or captions x beam x (words + sizes of the decoder)
+LIMITS["PICKNET_CAPTIONING_BYTES"] = 512 << 20
+
+
+def check_work(numbers: int, what: str) -> None:
+    "Raise an error for work that would hold too many numbers at once, before any of it is begun."
+    if 4 * numbers > (most := limit("PICKNET_CAPTIONING_BYTES")):
+        raise PickNetError(
+            f"{what} would take about {4 * numbers:,} bytes, and at most {most:,} are taken "
+            f"(PICKNET_CAPTIONING_BYTES): choose fewer frames, or a smaller beam"
+        )
+
+
+def _numbers(memory) -> int:
+    "How many numbers a memory holds."
+    sizes = []
+    mapped(lambda each: sizes.append(each.numel()) or each, memory)
+    return sum(sizes)
+
+
 @dataclass
 class Voice:
     "Everything that turns features into words: the captioner, its vocabulary, how it decodes."
@@ -120,11 +142,23 @@ class Voice:
     max_words: int = 20
     decoding: Decoding = Decoding()  # where the caller does not say otherwise
 
+    @property
+    def width(self) -> int:
+        "The longest side of the captioner's matrices, but for those that know every word."
+        words = len(self.vocabulary)
+        sides = [side for weight in self.captioner.parameters() for side in weight.shape]
+        return max((side for side in sides if side != words), default=1)
+
     @torch.no_grad()
     def remember(self, features: Tensor, places: Tensor, running: bool = True):
         """The memory after each picked frame, (picks, dims) at these places of the clip; or only
         after the last."""
-        every = torch.ones(1, len(features), dtype=torch.bool, device=features.device)
+        count, rows = len(features), len(features) if running else 1
+        check_work(
+            rows * count * (features.shape[1] + self.width),
+            f"{rows} captions of {count} picked frames",
+        )
+        every = torch.ones(1, count, dtype=torch.bool, device=features.device)
         picked = pick_frames(features[None], every)._replace(times=places.to(features.device)[None])
         with without_dropout(self.captioner):
             return growing(self.captioner, picked) if running else self.captioner.encode(picked)
@@ -136,11 +170,16 @@ class Voice:
         beam = self.decoding.beam if beam is None else beam
         if min(beam, best) < 1:
             raise PickNetError(f"beam and best must be 1 or more, not {beam} and {best}")
+        rows, size = len(first_tensor(memory)), max(beam, best)
+        each = 2 * self.width + 4 * len(self.vocabulary) + 4 * self.max_words
+        check_work(
+            size * (_numbers(memory) + rows * each), f"{rows} captions with a beam of {size}"
+        )
         with without_dropout(self.captioner):
             return search_beam(
                 self.captioner,
                 memory,
-                max(beam, best),
+                size,
                 self.max_words,
                 best=best,
                 no_repeats=self.decoding.no_repeats,

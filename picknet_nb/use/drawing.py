@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import io
-import os
 import textwrap
 import warnings
 from collections.abc import Iterator
@@ -20,8 +19,8 @@ from unicodedata import category
 from tqdm import tqdm
 
 from ..core.figures import PICK_GREEN, draw_bar, draw_frame, import_pyplot
-from ..core.files import LIMITS, limit, write_whole
-from ..data.video import VideoError, check_file, import_av, in_decoder, open_file
+from ..core.files import LIMITS, limit, replacing, sweep, write_whole
+from ..data.video import VideoError, check_file, import_av, in_decoder, open_file, timed
 from .captioning import Caption
 
 # %% auto #0
@@ -90,11 +89,9 @@ def _ticks(path, rate: float, largest: int, most: int) -> Iterator[tuple[int, ob
     """Pictures, and up to which tick of the clock each is the one to show; nothing beyond one
     tick more than `most`."""
     with open_file(path, monotonic() + _TIME_LIMIT) as (container, stream):
-        usual, start, ticks = float(stream.average_rate or 25), None, 0
-        for number, frame in enumerate(container.decode(stream)):
-            time = number / usual if frame.pts is None else float(frame.pts * frame.time_base)
-            start = time if start is None else start
-            due = min(int((time - start) * rate + 1e-6), most) + 1
+        ticks = 0
+        for time, frame in timed(container.decode(stream), container, stream):
+            due = min(int(time * rate + 1e-6), most) + 1
             if due > ticks:  # a slow video shows a frame more than once, a fast one not every frame
                 yield due, _upright(frame, largest)
                 ticks = due
@@ -195,6 +192,7 @@ def save_strip(caption: Caption, out) -> Path:
     caption_strip(caption).savefig(
         drawn, format=out.suffix[1:].lower(), dpi=110, bbox_inches="tight"
     )
+    sweep(out)
     return write_whole(out, drawn.getvalue())
 
 # %% ../../nbs/use/04_drawing.ipynb #8c8f4235
@@ -264,20 +262,21 @@ def spoken_pictures(
             yield burn_in(picture, text, any(0 <= since < lasts for since in since_picks))
 
 # %% ../../nbs/use/04_drawing.ipynb #798b0e3c
-def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:
+def _write_gif(file, pictures: Iterator, rate: float) -> None:
     "An animated GIF that starts again when it ends."
     from PIL import Image
     # the default way to choose 256 colours takes fifty times as long
     few = (picture.quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
-    next(few).save(path, save_all=True, append_images=few, duration=round(1000 / rate), loop=0)
+    how = {"append_images": few, "duration": round(1000 / rate), "loop": 0}
+    next(few).save(file, "GIF", save_all=True, **how)
 
 
-def _write_mp4(path: Path, pictures: Iterator, rate: float) -> None:
+def _write_mp4(file, pictures: Iterator, rate: float) -> None:
     "An H.264 file that every player knows."
     import av
 
     first = next(pictures)
-    with av.open(f"file:{path}", "w") as container:
+    with av.open(file, "w", format="mp4") as container:
         stream = container.add_stream(
             "libx264", rate=round(rate), options={"crf": "23", "preset": "veryfast"}
         )
@@ -302,19 +301,17 @@ def render(
     import_pyplot()  # whose font the captions are written in
     rate = rate or (8 if kind == ".gif" else 24)
     largest = largest or (240 if kind == ".gif" else 720)
-    hidden = out.with_name(f".{os.getpid()}.{out.name}")
+    sweep(out)
     try:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        with closing(spoken_pictures(caption, rate, largest, seconds)) as pictures:
+        with (
+            replacing(out) as file,
+            closing(spoken_pictures(caption, rate, largest, seconds)) as pictures,
+        ):
             # on a terminal
             bar = tqdm(pictures, "drawing", unit="frame", delay=2, leave=False, disable=None)
-            (_write_gif if kind == ".gif" else _write_mp4)(hidden, iter(bar), rate)
-        os.replace(hidden, out)
+            (_write_gif if kind == ".gif" else _write_mp4)(file, iter(bar), rate)
     except (OSError, import_av().error.FFmpegError) as reason:
         raise VideoError(
             out, f"cannot be written: {getattr(reason, 'strerror', None) or reason}"
         ) from reason
-    finally:
-        if hidden.exists():
-            hidden.unlink()  # `missing_ok` does not forgive a folder that is a file
     return out

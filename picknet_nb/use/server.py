@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 import json
+import logging
 import os
 import re
 import secrets
@@ -15,17 +16,20 @@ import tempfile
 import threading
 import uuid
 import webbrowser
+from collections import Counter
 from pathlib import Path
+from time import monotonic
 from urllib.parse import unquote
 
-from ..core.files import PickNetError, first_few, limit, write_whole
+from ..core.files import LIMITS, PickNetError, first_few, limit, write_whole
+from ..core.printing import printable
 from .captioning import load_captioner
 from .exploration import Exploration, Library
 from .page import STYLE, WRITTEN, Explorer, choose_sources, error_html, import_widgets
 
 # %% auto #0
-__all__ = ['NAMES', 'write_page', 'page', 'refusal', 'make_door', 'make_kernels', 'make_handler', 'make_server',
-           'server_settings', 'serve']
+__all__ = ['NAMES', 'write_page', 'page', 'refusal', 'connections_at_once', 'Brief', 'keep_brief', 'make_door', 'make_kernels',
+           'make_handler', 'make_server', 'server_settings', 'serve']
 
 # %% ../../nbs/use/07_server.ipynb #68b907bb
 _SOURCES = "PICKNET_EXPLORE"  # environment variable that tells the page's kernel what to explore
@@ -79,14 +83,74 @@ def refusal(headers, path: str = "/") -> str:
     return ""
 
 # %% ../../nbs/use/07_server.ipynb #973b262c
+LIMITS["PICKNET_EXPLORE_CONNECTIONS"] = 100  # that wait for a request, or have sent half of one
+_PATIENCE = 10.0  # seconds for the head of a request, and for its body
+
+
+def connections_at_once() -> int:
+    "How many connections may wait for a request: the limit, or a quarter of the files we may open."
+    most = limit("PICKNET_EXPLORE_CONNECTIONS")
+    try:
+        import resource
+        files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        return max(4, min(most, files // 4) if files > 0 else most)
+    except ImportError:  # Windows
+        return max(4, most)
+
+
+class Brief(logging.Filter):
+    """Lets through one warning a minute from each place in the code, on one line, and no token in
+    anything."""
+
+    def __init__(self, token: str):
+        super().__init__()
+        self.token, self.last, self.dropped = token, {}, Counter()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        place, text = (record.pathname, record.lineno), record.getMessage()
+        if record.levelno >= logging.WARNING:
+            if monotonic() - self.last.get(place, float("-inf")) < 60:
+                self.dropped[place] += 1
+                return False
+            self.last[place] = monotonic()
+            if record.exc_info and record.exc_info[1]:
+                text = f"{text}: {record.exc_info[1]!r}"
+                record.exc_info = record.exc_text = None
+            if more := self.dropped.pop(place, 0):
+                text += f" (and {more} more like it)"
+            text = printable(text)
+        record.msg, record.args = text.replace(self.token, "[token]"), ()
+        return True
+
+
+def keep_brief(token: str) -> None:
+    "Let everything that this process writes to a log pass through one `Brief`."
+    brief, named = Brief(token), logging.root.manager.loggerDict.values()
+    for logger in (logging.root, *(each for each in named if isinstance(each, logging.Logger))):
+        for handler in logger.handlers: handler.addFilter(brief)
+    if logging.lastResort: logging.lastResort.addFilter(brief)
+
+
 def make_door(app):
     "A router that listens in place of a tornado application and passes on what `refusal` allows."
     from tornado import httpserver, httputil, routing
 
     class Door(routing.Router):
         settings = app.settings
+        most = connections_at_once()
+        waiting: dict = {}  # connections whose request has not come, the oldest first
+
+        def start_request(self, server, connection):
+            "Wait for a request; of too many that wait, the oldest connection is closed."
+            open_ones = {each: None for each in self.waiting if not each.stream.closed()}
+            for oldest in list(open_ones)[: max(0, len(open_ones) + 1 - self.most)]:
+                del open_ones[oldest]
+                oldest.stream.close()
+            self.waiting = open_ones | {connection: None}
+            return super().start_request(server, connection)
 
         def find_handler(self, request, **options):
+            self.waiting.pop(request.connection, None)
             if not (reason := refusal(request.headers, request.path)):
                 return app.find_handler(request, **options)
             body = b"" if request.method == "HEAD" else reason.encode()
@@ -102,7 +166,10 @@ def make_door(app):
 
         def listen(self, port, address):
             # small, because uploaded clips come by websocket
-            httpserver.HTTPServer(self, max_body_size=2**20).listen(port, address)
+            limits = {"max_body_size": 2**20, "body_timeout": _PATIENCE}
+            httpserver.HTTPServer(
+                self, idle_connection_timeout=_PATIENCE, **limits
+            ).listen(port, address)
 
     return Door()
 
@@ -172,6 +239,7 @@ def make_handler():
 def make_server():
     "A class of Voilà servers behind `make_door`, whose address has the token."
     from jupyter_server import DEFAULT_STATIC_FILES_PATH
+    from tornado.ioloop import IOLoop
     from voila.app import Voila
 
     if not Voila.class_traits().get("token"):
@@ -192,6 +260,8 @@ def make_server():
             # Jupyter's page about what is not there asks for it
             self.app.settings["static_path"] = DEFAULT_STATIC_FILES_PATH
             self.app = make_door(self.app)
+            # as soon as the address, with its token, has been printed
+            IOLoop.current().add_callback(keep_brief, self.token)
             super().listen()
 
         def launch_browser(self):

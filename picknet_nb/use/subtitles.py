@@ -15,7 +15,7 @@ from time import monotonic
 
 import torch
 
-from ..core.files import FileError, PickNetError, write_whole
+from ..core.files import FileError, PickNetError, sweep, write_whole
 from ..data.glance import glance
 from ..data.video import Clip, VideoError, check_whole, stream_frames
 from .captioning import VideoCaptioner, caption_clip, refuse_address
@@ -57,6 +57,9 @@ def scene_starts(
         yield *held[:2], False
 
 # %% ../../nbs/use/03_subtitles.ipynb #55c90f74
+_MOST_FRAMES = 1800  # of a piece, whatever their times say: three a second for ten minutes
+
+
 @dataclass(frozen=True)
 class Limits:
     "How long a piece may be, in seconds."
@@ -81,7 +84,8 @@ def cut_pieces(
     times, kept = [], []
     for time, frame, cut in scene_starts(frames):
         lasted = time - times[0] if times else 0.0
-        if cut and lasted >= limits.shortest or lasted >= limits.longest:
+        full = lasted >= limits.longest or len(times) >= _MOST_FRAMES
+        if cut and lasted >= limits.shortest or full:
             yield Clip(torch.stack(kept), torch.tensor(times)), time
             times, kept = [], []
         times.append(time)
@@ -211,4 +215,5 @@ def save_subtitles(lines: list[Line], path) -> Path:
     "Write subtitles in the format that the file's ending names, whole or not at all."
     if (ending := Path(path).suffix.lower()) not in SUBTITLES:
         raise FileError(path, f"subtitles end in {', '.join(SUBTITLES)}")
+    sweep(path)
     return write_whole(path, SUBTITLES[ending](lines))
