@@ -20,7 +20,7 @@ from toys import film, invoked
 import picknet_nb as pn
 from picknet_nb.core import files, settings as config
 from picknet_nb.core.files import PickNetError
-from picknet_nb.data import backbones as cnn, datasets
+from picknet_nb.data import backbones as cnn
 from picknet_nb.data.video import read_clip
 from picknet_nb.world import world
 from picknet_nb.method import recipes
@@ -188,8 +188,6 @@ def quick(desk, monkeypatch):
     monkeypatch.setattr(
         streaming, "lasting_frames", lambda *_, **__: zip(frames.times.tolist(), frames.frames)
     )
-    monkeypatch.setattr(datasets, "download", lambda url, path, **_: path)
-    monkeypatch.setattr(datasets, "unpack_clips", lambda archive, folder: [archive])
     monkeypatch.setattr(
         metrics,
         "score_many",
@@ -203,9 +201,6 @@ def quick(desk, monkeypatch):
     )  # Java takes seconds
     monkeypatch.setattr(
         server, "make_server", lambda: SimpleNamespace(launch_instance=lambda *_, **__: None)
-    )
-    monkeypatch.setattr(
-        "subprocess.run", lambda words, **_: SimpleNamespace(returncode=0, stdout="", words=words)
     )
 
 

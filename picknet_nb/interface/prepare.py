@@ -24,7 +24,7 @@ from ..core.settings import (
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'SETTINGS', 'BRING',
            'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'DataSetCommands',
            'kinds_of_data', 'joined', 'of_all', 'report', 'before_extraction', 'prepare_shapes', 'prepare_videos',
-           'add_dataset', 'prepare_features', 'prepare_join', 'prepare_download', 'extract']
+           'add_dataset', 'prepare_features', 'prepare_join']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -514,47 +514,3 @@ def prepare_join(
         ),
         out,
     )
-
-# %% ../../nbs/interface/02_prepare.ipynb #cbecc183
-@prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd" + DONE)
-def prepare_download(
-    name: Annotated[str, typer.Argument(help="msvd, msrvtt, or one of your own.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
-) -> None:
-    "Fetch what can be fetched of a data set. What has to be brought by hand is named."
-    from picknet_nb.data.datasets import download_dataset
-    for each in download_dataset(name, out):
-        print(f"bring by hand: {printable(each)}")
-
-# %% ../../nbs/interface/02_prepare.ipynb #283673f7
-def extract(
-    videos: Annotated[Path, typer.Argument(help="Folder of videos.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            help="Folder of the features; `picknet prepare videos` goes on from there "
-            "if it is given the same.",
-        ),
-    ],
-    cnn: BACKBONE = "efficientnet-lite0",
-    weights: WEIGHTS = None,
-    workers: WORKERS = None,
-    frames: Annotated[int, typer.Option(min=1, help="Equally spaced frames of each video.")] = 30,
-    as_json: JSON = False,
-) -> None:
-    """Features and glances of a folder of videos. There is one file for each; what is done is
-    not done again."""
-    from picknet_nb.data.backbones import load_backbone
-    from picknet_nb.data.extraction import extract_folder
-
-    with joined() as device:
-        extraction = extract_folder(
-            videos, out, load_backbone(cnn, weights, device), frames, workers=workers
-        )
-    say(
-        {"done": extraction.ids, "failed": extraction.failed},
-        as_json,
-        f"{printable(out)}: {len(extraction.ids)} videos, {len(extraction.failed)} left out",
-    )
-    left_out(len(extraction.failed), len(extraction.ids))
