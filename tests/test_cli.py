@@ -352,7 +352,7 @@ def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
     )
     chosen = ("--picker", "uniform-4", "--threshold", 0.01)
     said = "uniform-4 picks without a policy: there is no threshold to choose"
-    assert said in refused("caption", toy/"videos"/"example.mp4", "--run", toy/"run", *chosen)
+    assert said in refused("caption", toy/"videos"/"example.mp4", "--model", toy/"run", *chosen)
     assert said in refused("evaluate", tmp_path/"run", "--no-scores", *chosen)
     assert "uniform-6 picks without a policy" in refused(
         "evaluate", tmp_path/"run", "--no-scores", "--threshold", 0.01
@@ -668,7 +668,7 @@ def test_from_videos_of_one_s_own_to_a_caption(toy, tmp_path):
     assert picknet(*prepare)[0] == 0 and (out/"splits.json").read_text() == first
     assert json.loads((out/"corpus.json").read_text())["name"] == "mine"
     assert picknet("train", run, "--data", out, "--scale", "smoke", *QUICK)[0] == 0
-    code, said, _ = picknet("caption", toy/"videos"/"example.mp4", "--run", run)
+    code, said, _ = picknet("caption", toy/"videos"/"example.mp4", "--model", run)
     assert code == 0 and said.splitlines()[0] and "picked, at" in said
 
 
@@ -770,7 +770,7 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
         nothing,
     )
     assert "the backbone tiny, which reads no weights" in refused(
-        "caption", toy/"videos", "--run", toy/"run", "--weights", nothing
+        "caption", toy/"videos", "--model", toy/"run", "--weights", nothing
     )
 
 
@@ -780,7 +780,7 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
 
 def test_nothing_is_drawn_that_nobody_asked_for(toy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert picknet("caption", toy/"videos"/"example.mp4", "--run", toy/"run")[0] == 0
+    assert picknet("caption", toy/"videos"/"example.mp4", "--model", toy/"run")[0] == 0
     assert drawn(tmp_path) == []
 
 
@@ -791,13 +791,13 @@ def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_
     code, said, _ = picknet(
         "caption",
         one,
-        "--run",
+        "--model",
         toy/"run",
-        "--strip",
+        "--out",
         out/"new"/"s.png",
-        "--gif",
+        "--out",
         out/"g.gif",
-        "--mp4",
+        "--out",
         out/"deep"/"m.mp4",
     )
     assert (
@@ -814,66 +814,103 @@ def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_
     ):
         shutil.rmtree(out)
         assert (
-            picknet("caption", *paths, "--run", toy/"run", "--strip", out, "--gif", out)[0] == 0
+            picknet(
+                "caption", *paths, "--model", toy/"run", "--out", out, "--out", out/"{}.gif"
+            )[0]
+            == 0
         )
         assert drawn(out) == sorted(f"{name}.{kind}" for name in names for kind in ("gif", "png"))
 
 
 @pytest.mark.parametrize(
-    "option, name, reason",
+    "name, reason",
     [
-        ("--strip", "x.txt", "must end in .png"),
-        ("--gif", "x.webm", "must end in .gif"),
-        ("--mp4", "x.gif", "must end in .mp4"),
-        ("--strip", "file", "must end in .png"),
-        ("--strip", "file/x.png", "cannot be written"),
-        ("--mp4", "videos/a/v.mp4", "is one of the videos"),
-        ("--gif", "folder", "v.gif: cannot be written: is a folder"),
+        ("x.doc", "must end in .png"),
+        ("x.webm", "must end in .png"),
+        ("file", "must end in .png"),
+        ("file/x.png", "cannot be written"),
+        ("videos/a/v.mp4", "is one of the videos"),
+        ("folder/v.gif", "v.gif/v.png: cannot be written: is a folder"),
     ],
 )
 def test_a_name_that_cannot_be_written_is_refused_before_anything_is_read(
-    tree, tmp_path, monkeypatch, option, name, reason
+    tree, tmp_path, monkeypatch, name, reason
 ):
     monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     (tmp_path/"file").touch()
-    (tmp_path/"folder"/"v.gif").mkdir(parents=True)
-    said = refused("caption", tree/"a"/"v.mp4", option, tmp_path / name)
+    (tmp_path/"folder"/"v.gif"/"v.png").mkdir(parents=True)
+    said = refused("caption", tree/"a"/"v.mp4", "--out", tmp_path / name)
     assert str(tmp_path / name) in said and reason in said
 
 
 def test_several_videos_do_not_share_a_file(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
-    (tmp_path/"file").touch()
-    for option, name in (
-        ("--strip", "p.png"),
-        ("--gif", "g.gif"),
-        ("--mp4", "m.mp4"),
-        ("--strip", "file"),
-    ):
-        assert f"{option} of 2 videos must be a folder" in refused(
-            "caption", tree, option, tmp_path / name
-        )
-    assert "is one of the videos" in refused("caption", tree, "--mp4", tree) and drawn(
-        tmp_path
-    ) == ["file", "videos/a/v.mp4", "videos/b/v.mp4"]
+    for name in ("p.png", "g.gif", "m.mp4", "s.srt"):
+        said = refused("caption", tree, "--out", tmp_path / name)
+        assert "one file for 2 videos" in said and f"{{}}{Path(name).suffix}" in said
+    assert "is one of the videos" in refused("caption", tree, "--out", tree/"{}.mp4")
+    assert drawn(tmp_path) == ["videos/a/v.mp4", "videos/b/v.mp4"]
+
+
+@pytest.mark.parametrize("ending", ["png", "gif", "srt", "json"])
+def test_each_video_of_a_folder_has_an_output_of_its_own(toy, tmp_path, monkeypatch, ending):
+    for job in ("render", "save_strip"):
+        monkeypatch.setattr(drawing, job, lambda found, out: Path(out).write_text(found.source))
+    for name in ("a.mp4", "a.mkv", "a.mp4.mov", "b.mp4"):
+        (tmp_path/"videos").mkdir(exist_ok=True)
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/"videos"/name)
+    code, said, _ = picknet(
+        "caption", tmp_path/"videos", "--model", toy/"run", "--out", tmp_path/"out"/f"{{}}.{ending}"
+    )
+    assert code == 0
+    names = ("a.mkv", "a.mp4", "a.mp4.mov", "b")
+    assert drawn(tmp_path/"out") == sorted(f"{name}.{ending}" for name in names)
+    # one file, typed in two ways, is one video
+    code, said, _ = picknet(
+        "caption", tmp_path/"videos"/"b.mp4", f"{tmp_path}/./videos/b.mp4", "--model", toy/"run"
+    )
+    assert code == 0 and len(said.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "old, name, made",
+    [
+        ("--strip", "s.png", ["s.png"]),
+        ("--strip", "folder", ["folder/v.png"]),
+        ("--gif", "g.gif", ["g.gif"]),
+        ("--gif", "folder", ["folder/v.gif"]),
+        ("--mp4", "folder", ["folder/v.mp4"]),
+        ("--subtitles", "s.vtt", ["s.vtt"]),
+        ("--subtitles", "folder", ["folder/v.srt"]),
+    ],
+)
+def test_options_of_the_last_version_work_and_name_the_new_one(
+    toy, tree, tmp_path, monkeypatch, old, name, made
+):
+    monkeypatch.setattr(drawing, "render", lambda found, out: Path(out).touch())
+    out = tmp_path/"out"
+    code, _, told = picknet("caption", tree/"a"/"v.mp4", "--run", toy/"run", old, out / name)
+    assert code == 0 and drawn(out) == made
+    assert f"--run is now --model {toy/'run'}" in told and f"{old} is now --out {out}" in told
+    assert old not in picknet("caption", "--help")[1] and len(told.splitlines()) == 2
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_closed_folder_is_named(tree, tmp_path):
     (tmp_path/"closed").mkdir(mode=0o500)
     assert f"{tmp_path/'closed'/'s.png'}: cannot be written" in refused(
-        "caption", tree/"a"/"v.mp4", "--strip", tmp_path/"closed"/"s.png"
+        "caption", tree/"a"/"v.mp4", "--out", tmp_path/"closed"/"s.png"
     )
 
 
 def test_the_best_sentences_are_printed(toy):
     code, said, _ = picknet(
-        "caption", toy/"videos"/"example.mp4", "--run", toy/"run", "--best", 3
+        "caption", toy/"videos"/"example.mp4", "--model", toy/"run", "--best", 3
     )
     assert code == 0 and len(set(said.splitlines())) == 4  # three sentences, and the frames
     assert (
         len(
-            picknet("caption", toy/"videos", "--run", toy/"run", "--best", 2, "--beam", 3)[
+            picknet("caption", toy/"videos", "--model", toy/"run", "--best", 2, "--beam", 3)[
                 1
             ].splitlines()
         )
@@ -887,7 +924,7 @@ def test_the_best_sentences_are_printed(toy):
 def test_failures_are_part_of_the_json(toy, tmp_path):
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
     (tmp_path/"b.mp4").write_bytes(b"no film")
-    code, said, errors = picknet("caption", tmp_path, "--run", toy/"run", "--json")
+    code, said, errors = picknet("caption", tmp_path, "--model", toy/"run", "--json")
     first, second = map(json.loads, said.splitlines())
     assert (
         code == terminal.SOME_LEFT_OUT
@@ -905,23 +942,23 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     for command in ("caption", "stream"):
         code, _, errors = picknet(command, video)
         assert code == 0 and errors.startswith(
-            "with the model in the box, everyday; `picknet models everyday` tells"
+            "model: everyday; `picknet models everyday` tells"
         )
-        assert picknet(command, video, "--run", "runs")[2] == "with runs/mine, trained on shapes\n"
+        assert picknet(command, video, "--model", "runs")[2] == "model: runs/mine, trained on shapes\n"
         assert (
-            picknet(command, video, "--run", run)[2]
+            picknet(command, video, "--model", run)[2]
             == picknet(command, video, "--model", "shapes")[2]
             == ""
         )
     said = [
         json.loads(picknet("caption", video, "--json", *words)[1])["caption"]
-        for words in (("--model", "shapes"), ("--run", run))
+        for words in (("--model", "shapes"), ("--model", run))
     ]
     assert said[0] == said[1] and json.loads(picknet("caption", video, "--json")[1])[
         "run"
     ].endswith("everyday")
     assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
-    assert "no model 'shape' in the box: did you mean shapes?" in refused(
+    assert "shape: no such folder, and no model 'shape' in the box: did you mean shapes?" in refused(
         "caption", video, "--model", "shape"
     )
 
@@ -940,13 +977,13 @@ def test_a_model_is_listed_shown_made_and_used(toy, tmp_path):
         and str(tmp_path/"mine") in said
         and "not an empty folder" in refused("export", toy/"run", tmp_path/"mine")
     )
-    assert picknet("caption", toy/"videos"/"example.mp4", "--run", tmp_path/"mine")[0] == 0
+    assert picknet("caption", toy/"videos"/"example.mp4", "--model", tmp_path/"mine")[0] == 0
 
 
 def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
     video = toy/"videos"/"example.mp4"
     code, said, _ = picknet(
-        "caption", video, "--model", "shapes", "--subtitles", tmp_path/"a.srt"
+        "caption", video, "--model", "shapes", "--out", tmp_path/"a.srt"
     )
     assert (
         code == 0
@@ -958,7 +995,7 @@ def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
         shutil.copy(video, tmp_path/"films" / name)
     (tmp_path/"films"/"broken.mp4").write_bytes(b"no film")
     code, _, errors = picknet(
-        "caption", tmp_path/"films", "--model", "shapes", "--subtitles", tmp_path/"texts"
+        "caption", tmp_path/"films", "--model", "shapes", "--out", tmp_path/"texts"/"{}.srt"
     )
     assert (
         code == 3
@@ -966,15 +1003,17 @@ def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
         and sorted(path.name for path in (tmp_path/"texts").iterdir()) == ["one.srt", "two.srt"]
     )
     assert "cannot be combined" in refused(
-        "caption", video, "--subtitles", tmp_path/"b.srt", "--best", 3, "--beam", 3
+        "caption", video, "--out", tmp_path/"b.srt", "--best", 3, "--beam", 3
     )
-    assert "must end in .srt, .vtt" in refused("caption", video, "--subtitles", tmp_path/"b.doc")
+    assert "cannot be combined" in refused(
+        "caption", video, "--out", tmp_path/"b.srt", "--out", tmp_path/"b.png"
+    )
 
 
 def test_whoever_asks_one_sentence_of_a_long_video_hears_of_subtitles(toy, tmp_path):
     film(tmp_path/"long.mp4", total=90, rate=1)
     assert (
-        "it lasts 1 minute: --subtitles long.srt"
+        "it lasts 1 minute: --out long.srt"
         in picknet("caption", tmp_path/"long.mp4", "--model", "shapes")[2]
     )
 
@@ -1023,10 +1062,10 @@ def test_sentences_on_the_way_are_made_for_those_who_see_them(toy, tmp_path, mon
             asked.append(options["running"]) or plain(self, paths, **options)
         ),
     )
-    command = "caption", toy/"videos"/"example.mp4", "--run", toy/"run"
+    command = "caption", toy/"videos"/"example.mp4", "--model", toy/"run"
     text, found, _ = (
         picknet(*command, *more)[1]
-        for more in ((), ("--json",), ("--strip", tmp_path/"strip.png"))
+        for more in ((), ("--json",), ("--out", tmp_path/"strip.png"))
     )
     assert asked == [False, True, True]
     found = json.loads(found)
@@ -1038,7 +1077,7 @@ def test_sentences_on_the_way_are_made_for_those_who_see_them(toy, tmp_path, mon
 def test_a_drawing_does_not_go_to_standard_output(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert (
-        "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--strip", "-")
+        "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--out", "-")
         and not (tmp_path/"-").exists()
     )
 
@@ -1062,7 +1101,7 @@ def test_letters_that_the_terminal_lacks_do_not_end_the_work(toy, tmp_path, monk
         shutil.copy(toy/"videos"/"example.mp4", tmp_path/name)
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", terminal)
-    assert typed(monkeypatch, "caption", tmp_path, "--run", toy/"run") == 0
+    assert typed(monkeypatch, "caption", tmp_path, "--model", toy/"run") == 0
     first, second = terminal.buffer.getvalue().splitlines()
     assert b"K\\xe4se.mp4: " in first and b"z.mp4: " in second
 
@@ -1075,7 +1114,7 @@ def test_a_name_that_begins_with_a_dash_is_explained(toy, tmp_path, monkeypatch,
         and "write ./-8y1Q.mp4" in capsys.readouterr().err
     )
     assert typed(monkeypatch, "caption", "-nope.mp4") == 2 and "./" not in capsys.readouterr().err
-    assert typed(monkeypatch, "caption", "./-8y1Q.mp4", "--run", toy/"run") == 0
+    assert typed(monkeypatch, "caption", "./-8y1Q.mp4", "--model", toy/"run") == 0
 
 
 def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
@@ -1114,7 +1153,7 @@ def test_numbers_out_of_range_are_mistyped_commands(line):
 
 
 def test_one_s_own_weights_can_be_explored(toy, tmp_path):
-    explore = ("explore", "--run", toy/"run", "--videos", toy/"videos", "--no-browser")
+    explore = ("explore", "--model", toy/"run", "--videos", toy/"videos", "--no-browser")
     assert "the backbone tiny, which reads no weights" in refused(
         *explore, "--weights", tmp_path/"mine.pth"
     )
@@ -1148,7 +1187,7 @@ def test_the_cider_of_one_clip_is_explained(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_not_there_is_not_explored(toy, tmp_path):
     assert f"{tmp_path/'nodir'}: no such folder" in refused(
-        "explore", "--run", toy/"run", "--videos", tmp_path/"nodir", "--no-browser"
+        "explore", "--model", toy/"run", "--videos", tmp_path/"nodir", "--no-browser"
     )
 
 
@@ -1239,9 +1278,42 @@ def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monke
 
 
 def test_a_model_from_the_box_is_judged_by_data_that_somebody_names():
-    assert "where are clips to judge it by? Name a corpus with --data" in refused(
-        "evaluate", "everyday", "--no-scores"
+    for words in (["--model", "everyday"], []):
+        assert "where are clips to judge it by? Name a corpus with --data" in refused(
+            "evaluate", *words, "--no-scores"
+        )
+
+
+def test_a_model_is_a_bundled_one_or_a_folder(toy, tmp_path, monkeypatch):
+    "A folder that has a bundled model's name does not take its place."
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(toy/"run", tmp_path/"everyday")
+    video = toy/"videos"/"example.mp4"
+    cnn = lambda said: json.loads(said)["run"]
+    assert cnn(picknet("caption", video, "--json", "--model", "./everyday")[1]) == "everyday"
+    assert cnn(picknet("caption", video, "--json", "--model", "everyday")[1]) == str(
+        models.find_model("everyday")
     )
+    for command in (["caption", video], ["stream", video], ["evaluate", "--no-scores"]):
+        assert "./nowhere: no such folder" in refused(*command, "--model", "./nowhere")
+        assert "nowhere: no such folder, and no model" in refused(*command, "--model", "nowhere")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "caption {video} --out --json",
+        "caption {video} --gif --mp4",
+        "caption {video} --model --json",
+        "evaluate --out --no-scores",
+        "prepare videos --captions c.json --videos v --out --name",
+        "train run --data --resume",
+    ],
+)
+def test_an_option_is_not_the_value_of_another(toy, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    said = refused(*line.format(video=toy/"videos"/"example.mp4").split())
+    assert "needs a value, and --" in said and drawn(tmp_path) == []
 
 
 def test_a_place_that_cannot_be_written_is_noticed_before_a_split_is_captioned(

@@ -856,6 +856,14 @@ def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
     )
 
 
+def test_names_in_json_do_not_reach_the_terminal_raw(capsys):
+    name = "a\x1b\x7f\x85\x9b31m\u200b\u2028\u202egpj Käse 映画\udc80"
+    preparing.say({"source": name}, True, "")
+    said = capsys.readouterr().out
+    assert said.rstrip("\n").isprintable() and "Käse 映画" in said
+    assert json.loads(said) == {"source": name}
+
+
 def test_what_is_no_number_is_no_json():
     with pytest.raises(PickNetError, match="cannot be written as JSON"):
         preparing.say({"score": math.nan}, True, "")

@@ -19,6 +19,27 @@ from picknet_nb.use.subtitles import (
 from picknet_nb.interface import watch as watching
 
 
+HOSTILE = [
+    "a \x1b]0;owned\x07man",
+    "a man\n\n2\n00:00:09,000 --> 00:00:10,000\nforged",
+    "<script>alert(1)</script> {\\an8} <b>bold</b>",
+    "a\u2028b\x85c\x9b31m\u202egpj",
+]
+
+
+def test_words_of_a_stranger_are_text_in_every_format():
+    "No escape reaches a terminal, no word makes a cue or a tag."
+    lines = [Line(0, 1, text) for text in HOSTILE]
+    for ending, write in subtitles.SUBTITLES.items():
+        text = write(lines)
+        assert all(letter.isprintable() or letter == "\n" for letter in text), ending
+        if ending in (".srt", ".vtt"):
+            assert text.count("-->") == len(lines)
+            assert not set("<>") & set(re.sub(r"^[0-9:.,]+ --> [0-9:.,]+$", "", text, flags=re.M))
+    assert "{" not in as_srt(lines) and json.loads(subtitles.as_json(lines))[1]["text"] == HOSTILE[1]
+    assert len(subtitles.as_text(lines).splitlines()) == len(lines)
+
+
 @pytest.fixture(scope="module")
 def captioner():
     return load_captioner(find_model("shapes"), device="cpu")

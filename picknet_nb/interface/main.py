@@ -22,7 +22,7 @@ from picknet_nb.core.printing import (
 from ..core.registry import use_module
 from ..core.settings import PRESETS
 from .evaluate import evaluate, score
-from .prepare import prepare, settings_table
+from .prepare import StrictCommand, prepare, settings_table
 from .reproduce import frontier, reproduce
 from .train import train
 from .watch import caption, explore, export, models, stream
@@ -76,21 +76,26 @@ def start(
 # %% ../../nbs/interface/07_main.ipynb #765d3438
 def offer(command, example: str, end: str = DONE) -> None:
     "Make a function one of the commands, with an example below its help."
-    app.command(epilog=f"Example: picknet {example}{end}")(command)
+    app.command(cls=StrictCommand, epilog=f"Example: picknet {example}{end}")(command)
 
 
 offer(reproduce, "reproduce --scale smoke")
 offer(
     train,
-    "train runs/mine --data data/corpora/mine --scale laptop; "
+    "train runs/mine --data data/corpora/mine --preset laptop; "
     "when it was interrupted: picknet train runs/mine --resume",
 )
 offer(frontier, "frontier --scale smoke --budget 2 --budget 4")
-offer(evaluate, "evaluate runs/mine --beam 5")
+offer(evaluate, "evaluate --model runs/mine --beam 5")
 offer(score, "score captions.json --references references.json")
 
 # %% ../../nbs/interface/07_main.ipynb #e667f33d
-offer(caption, "caption holiday.mp4 --strip strip.png", EXIT)
+offer(
+    caption,
+    "caption holiday.mp4 --out picks.png; a sentence for each scene: "
+    "picknet caption film.mp4 --out film.srt",
+    EXIT,
+)
 offer(
     stream,
     "stream rtsp://camera.local/live --rate 1; by a pipe: ffmpeg -i film.mp4 -f matroska - | "

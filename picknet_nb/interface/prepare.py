@@ -22,9 +22,9 @@ from ..core.settings import (
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'SETTINGS', 'BRING',
-           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'DataSetCommands',
-           'kinds_of_data', 'joined', 'of_all', 'report', 'before_extraction', 'prepare_shapes', 'prepare_videos',
-           'add_dataset', 'prepare_features', 'prepare_join']
+           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'StrictCommand',
+           'DataSetCommands', 'kinds_of_data', 'joined', 'of_all', 'report', 'before_extraction', 'prepare_shapes',
+           'prepare_videos', 'add_dataset', 'prepare_features', 'prepare_join']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -111,6 +111,22 @@ def settings_table(width: int = 100) -> str:
     )
 
 # %% ../../nbs/interface/02_prepare.ipynb #3b6d45f3
+class StrictCommand(typer.core.TyperCommand):
+    "A command whose options do not take the next option for their value, as in `--out --json`."
+
+    def parse_args(self, context, arguments: list[str]) -> list[str]:
+        rest = super().parse_args(context, arguments)
+        for option in self.params:
+            values = context.params.get(option.name)
+            for value in values if isinstance(values, (list, tuple)) else [values]:
+                # a name that begins with dashes is given as ./--name
+                if option.param_type_name == "option" and str(value).startswith("--"):
+                    raise typer.BadParameter(
+                        f"needs a value, and {printable(value)} is an option", context, option
+                    )
+        return rest
+
+
 class DataSetCommands(typer.core.TyperGroup):
     "The commands of `prepare`, and one for each data set that a module of the user's registers."
 
@@ -133,6 +149,8 @@ class DataSetCommands(typer.core.TyperGroup):
 
 
 prepare = typer.Typer(cls=DataSetCommands, no_args_is_help=True, rich_markup_mode=None)
+
+
 @prepare.callback()
 def kinds_of_data() -> None:
     """Make a corpus to train on. It is made of your own videos, MSVD, MSR-VTT, features you
@@ -239,12 +257,16 @@ BRING = "bring some of those clips, or let `picknet prepare videos` split the on
 OF_THE_WORLD = tuple(name for name in OF_A_CORPUS if name != "frames")
 
 
-@prepare.command("shapes", epilog="Example: picknet prepare shapes --scale small" + DONE)
+@prepare.command(
+    "shapes", cls=StrictCommand, epilog="Example: picknet prepare shapes --preset small" + DONE
+)
 def prepare_shapes(
-    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "small",
+    scale: Annotated[
+        str, typer.Option("--preset", "--scale", help="smoke, small or paper.")
+    ] = "small",
     out: Annotated[
         Optional[Path],
-        typer.Option(help="Folder of the corpus; default: data/corpora/shapes-SCALE."),
+        typer.Option(help="Folder of the corpus; default: data/corpora/shapes-PRESET."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Another number is another world.")] = 0,
     settings: Annotated[
@@ -252,7 +274,7 @@ def prepare_shapes(
         typer.Option(
             "--set",
             help=(
-                f"name=value, a setting that differs from the scale's; needs --out. There are "
+                f"name=value, a setting that differs from the preset's; needs --out. There are "
                 f"{', '.join(OF_THE_WORLD)}."
             ),
         ),
@@ -286,6 +308,7 @@ def prepare_shapes(
 # %% ../../nbs/interface/02_prepare.ipynb #91811193
 @prepare.command(
     "videos",
+    cls=StrictCommand,
     epilog="Example: picknet prepare videos --captions captions.json --videos clips --name mine "
     "--out data/corpora/mine" + EXIT,
 )
@@ -390,7 +413,8 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
             report(made, out)
 
     prepare_dataset.__doc__ = f"{about} Stopped at any moment, the same command goes on."
-    group.command(name, epilog=f"Example: picknet prepare {name} {example}{EXIT}")(prepare_dataset)
+    epilog = f"Example: picknet prepare {name} {example}{EXIT}"
+    group.command(name, cls=StrictCommand, epilog=epilog)(prepare_dataset)
 
 
 add_dataset(
@@ -417,6 +441,7 @@ OF_FEATURES = tuple(name for name in OF_A_CORPUS if name not in ("glance_size", 
 
 @prepare.command(
     "features",
+    cls=StrictCommand,
     epilog="Example: picknet prepare features --features vgg16_part0.npz --features "
            "vgg16_part1.npz "
     "--captions captions.json --splits youtube_mapping.txt --name msvd --out "
@@ -468,6 +493,7 @@ OF_WORDS = ("min_word_count", "vocabulary_from")  # what may differ when corpora
 
 @prepare.command(
     "join",
+    cls=StrictCommand,
     epilog="Example: picknet prepare join data/corpora/msvd data/corpora/msrvtt --out "
            "data/corpora/both --set min_word_count=15"
     + DONE,

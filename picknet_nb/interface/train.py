@@ -27,7 +27,7 @@ SET = Annotated[
     typer.Option(
         "--set",
         help=(
-            "name=value, a setting that differs from the scale's; may be repeated; `picknet info "
+            "name=value, a setting that differs from the preset's; may be repeated; `picknet info "
             "--settings` lists them."
         ),
     ),
@@ -44,9 +44,8 @@ CAPTIONER = Annotated[
         ),
     ),
 ]
-SCALES = ("smoke (seconds), small (minutes), laptop (real videos on a CPU, beginning with the "
-          "model "
-          "in the box), paper, or improved (real videos on a GPU)")
+SCALES = ("smoke (seconds), small (minutes), laptop (real videos on a CPU, beginning with a "
+          "bundled model), paper, or improved (real videos on a GPU)")
 
 # %% ../../nbs/interface/03_train.ipynb #9b89eaf0
 def changes_of(settings: Optional[list[str]], captioner: Optional[str]) -> dict:
@@ -89,7 +88,11 @@ def train(
     ] = None,
     scale: Annotated[
         Optional[str],
-        typer.Option(help=f"{SCALES}; default: small for the built-in world, else laptop."),
+        typer.Option(
+            "--preset",
+            "--scale",
+            help=f"{SCALES}; default: small for the built-in world, else laptop.",
+        ),
     ] = None,
     row: Annotated[
         Optional[str], typer.Option(help="A row of the table; default: 'PickNet (V+L)'.")
@@ -123,10 +126,14 @@ def train(
         raise RunError(folder, "holds a run already; add --resume to go on with it")
     if resume and not started:
         raise RunError(folder, "holds no run to go on with; without --resume one is begun")
+    named = data is not None
     was = noted(folder) if started else dict.fromkeys(("recipe", "data", "scale"))
     data = same_as_noted(folder, "--data", data, was["data"]) or ("" if started else "shapes")
     if not data:
         raise RunError(folder, "does not say which data it was begun with: name it with --data")
+    if data == "shapes" and not started and not named:
+        print("no --data: training on the built-in world, little videos of drawn shapes",
+              file=sys.stderr)
     usual = usual_scale(data)
     config = read_settings(folder) if started else preset(scale or usual)
     scale = same_as_noted(folder, "--scale", present_scale(scale), was["scale"]) or usual
@@ -146,7 +153,7 @@ def train(
     print(printable(folder/"weights.safetensors"))
     command = " ".join(["picknet", *(f"--use {printable(name)}" for name in USED)])
     print(
-        f"next: `{command} evaluate {printable(folder)}` scores it on its test clips, `{command} "
-        f"caption VIDEO --run {printable(folder)}` uses it",
+        f"next: `{command} evaluate --model {printable(folder)}` scores it on its test clips, "
+        f"`{command} caption VIDEO --model {printable(folder)}` uses it",
         file=sys.stderr,
     )

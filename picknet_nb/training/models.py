@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator
@@ -25,7 +26,8 @@ from .runs import RunError, load_run, read_about, read_settings, save_weights
 
 # %% auto #0
 __all__ = ['BOX', 'EVERYDAY', 'BoxedModel', 'describe_model', 'models', 'find_model', 'read_card', 'halved', 'Decoding',
-           'new_folder', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run']
+           'new_folder', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run',
+           'named_model']
 
 # %% ../../nbs/training/07_models.ipynb #e1bd98e6
 # the bundled models, a folder each; a notebook has no __file__
@@ -71,7 +73,7 @@ def find_model(name: str = EVERYDAY) -> Path:
     raise PickNetError(
         f"no model {name!r} in the box: {f'did you mean {near[0]}? ' if near else ''}There are "
         f"{', '.join(known) or 'none'}; "
-        "a folder of your own is named by its path (for `picknet caption`, with --run)"
+        "a folder of your own is named by its path"
     )
 
 # %% ../../nbs/training/07_models.ipynb #f49a593b
@@ -264,3 +266,20 @@ def find_run(
         found,
         key=lambda run: (has_both_rewards(run), (run/"weights.safetensors").stat().st_mtime),
     )
+
+# %% ../../nbs/training/07_models.ipynb #58db85da
+def named_model(
+    name,  # of a bundled model, or the folder of a run or model
+) -> Path:
+    """The folder that a name or a path means. A bundled model comes first, so that a folder
+    that happens to be here does not take its place: `./everyday` names the folder."""
+    if os.sep not in str(name) and (BOX/str(name)/"run.json").is_file():
+        return BOX/str(name)
+    if os.path.lexists(name):
+        return Path(name)
+    if os.sep in str(name):
+        raise RunError(name, "no such folder")
+    try:
+        return find_model(str(name))
+    except PickNetError as reason:
+        raise PickNetError(f"{name}: no such folder, and {reason}") from None
