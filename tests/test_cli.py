@@ -23,6 +23,7 @@ from picknet_nb.core import printing as terminal
 from picknet_nb.core.files import PickNetError, write_whole
 from picknet_nb.core.registry import USED
 from picknet_nb.core.settings import explanations
+from picknet_nb.data import text
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.world import world
 from picknet_nb.method.captioner import CAPTIONERS
@@ -1357,3 +1358,153 @@ def test_where_use_belongs_is_said():
         == terminal.after_mistake([])
         == []
     )
+
+
+# the first hour
+# --------------------------------------------------------------------------------------------------
+
+
+def in_a_process(*words, **options) -> subprocess.CompletedProcess:
+    "The command in a process, which says on its last line of errors whether it imported PyTorch."
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
+        "from picknet_nb.interface.main import main\n"
+        "main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, **options
+    )
+
+
+def test_what_is_plainly_wrong_is_said_before_pytorch_is_imported(tmp_path):
+    (tmp_path/"empty.mp4").touch()
+    (tmp_path/"still.mp4").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
+    (tmp_path/"photo.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(20))
+    (tmp_path/"out.json").write_text("{}")
+    for line, reason in {
+        "caption nowhere.mp4": "nowhere.mp4: no such file",
+        "caption empty.mp4": "empty.mp4: is empty",
+        "caption still.mp4": "still.mp4: is a picture (PNG), not a video",
+        "caption photo.jpg --json": "photo.jpg: is a picture (JPEG), not a video",
+        "caption --json out.json": "--json takes no name: write > FILE",
+        "stream nowhere.mp4": "nowhere.mp4: no such file",
+        "stream empty.mp4": "empty.mp4: is empty",
+        "--help": "",
+    }.items():
+        done = in_a_process(*line.split(), cwd=tmp_path)
+        *told, imported = done.stderr.splitlines()
+        assert reason in "".join(told) and imported == "False", (line, done.stderr)
+
+
+def test_a_picture_among_videos_is_left_out(toy, tmp_path):
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
+    (tmp_path/"b.mp4").touch()
+    code, said, told = picknet("caption", tmp_path/"a.mp4", tmp_path/"b.mp4", "--model", toy/"run")
+    assert code == terminal.SOME_LEFT_OUT and "a.mp4: " in said and "b.mp4" in told
+
+
+def test_a_clip_of_two_frames_is_reported_alike_to_people_and_programs(toy, tmp_path):
+    film(tmp_path/"two.mp4", total=2, rate=30)
+    words = ("caption", tmp_path/"two.mp4", "--model", toy/"run", "--picker", "uniform-5")
+    sentence, frames = picknet(*words)[1].splitlines()
+    found = json.loads(picknet(*words, "--json")[1])
+    assert found["times"] == [0.0, 0.033] and frames == "2 frames picked, at 0.000, 0.033 s"
+
+
+def test_training_on_the_built_in_world_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_, **__: None)
+    monkeypatch.setitem(world.SCALES, "smoke", (8, 4, 4))
+    monkeypatch.setattr(training, "data_folder", lambda: tmp_path/"data")
+    said = "no --data: training on the built-in world"
+    assert said in picknet("train", tmp_path/"a", "--preset", "smoke")[2]
+    assert said not in picknet("train", tmp_path/"b", "--data", "shapes", "--preset", "smoke")[2]
+
+
+@pytest.mark.parametrize("word", ["--preset", "--scale"])
+def test_a_mistyped_preset_is_guessed(tmp_path, word):
+    assert "no preset 'laptopp': did you mean laptop? There are paper" in refused(
+        "train", tmp_path/"run", word, "laptopp"
+    )
+
+
+def handful(toy, folder: Path, count: int) -> tuple:
+    "Some videos of one's own, and the words that prepare them."
+    (folder/"clips").mkdir()
+    for number in range(count):
+        shutil.copy(toy/"videos"/"example.mp4", folder/"clips"/f"c{number}.mp4")
+    (folder/"captions.json").write_text(
+        json.dumps({f"c{number}": ["a ball rolls, again"] for number in range(count)})
+    )
+    return (
+        *("prepare", "videos", "--captions", folder/"captions.json", "--videos", folder/"clips"),
+        *("--out", folder/"out", "--cnn", "tiny", "--workers", 1),
+    )
+
+
+def test_three_clips_are_too_few_and_clips_without_captions_one_line(toy, tmp_path):
+    words = handful(toy, tmp_path, 3)
+    for number in range(7):
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/"clips"/f"x{number}.mp4")
+    code, _, told = picknet(*words)
+    assert code == terminal.SOME_LEFT_OUT and "3 clips are too few to learn from" in told
+    (skipped,) = [line for line in told.splitlines() if line.startswith("skipped")]
+    assert skipped.startswith("skipped 7: ") and skipped.endswith("and 5 more")
+
+
+def test_what_preparing_needs_is_checked_before_anything_is_measured(toy, tmp_path, monkeypatch):
+    from picknet_nb.training import forecast
+
+    monkeypatch.setattr(
+        forecast, "foresee_extraction", lambda *_, **__: pytest.fail("measured first")
+    )
+    words = handful(toy, tmp_path, 4)
+    for name in {"nltk", *(name for name in sys.modules if name.startswith("nltk."))}:
+        monkeypatch.setitem(sys.modules, name, None)
+    text._nltk_words.cache_clear()
+    assert 'pip install "picknet_nb[metrics]"' in refused(*words)
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        forecast, "foresee_extraction", lambda *_, **__: pytest.fail("measured first")
+    )
+    full = shutil._ntuple_diskusage(10**9, 10**9, 10**3)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    assert "MB are needed, and 0 MB are free" in refused(*words)
+    (tmp_path/"file").touch()
+    assert "is a file" in refused(*words[:6], "--out", tmp_path/"file"/"out", *words[8:])
+    assert "no backbone 'nope'" in refused(
+        *words[:6], "--out", tmp_path/"new", "--cnn", "nope", "--workers", 1
+    )
+    assert not (tmp_path/"new").exists()
+
+
+def test_a_full_disk_is_noticed_before_training(noise, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_, **__: pytest.fail("trained first"))
+    full = shutil._ntuple_diskusage(10**9, 10**9, 10**3)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    assert "MB are needed, and 0 MB are free" in refused(
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke"
+    )
+
+
+@pytest.mark.parametrize("ending", ["gif", "mp4"])
+def test_what_was_drawn_before_is_not_captioned(toy, tmp_path, ending):
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
+    drawing_of_it = tmp_path/f"drawn.{ending}"
+    assert picknet(
+        "caption", tmp_path/"a.mp4", "--model", toy/"run", "--out", drawing_of_it
+    )[0] == 0
+    with pytest.warns(UserWarning, match=f"has drawn it: drawn.{ending}"):
+        code, said, _ = picknet("caption", tmp_path, "--model", toy/"run")
+    assert code == 0 and len(said.splitlines()) == 2
+    # named, it is a video like any other
+    assert picknet("caption", drawing_of_it, "--model", toy/"run")[0] == 0
+
+
+def test_no_progress_bar_goes_into_a_log_file(toy, tmp_path, monkeypatch):
+    "On a terminal there is one."
+    words = handful(toy, tmp_path, 4)
+    assert "%|" not in picknet(*words)[2]
+    shutil.rmtree(tmp_path/"out")
+    monkeypatch.setattr("picknet_nb.data.extraction.at_terminal", lambda: True)
+    assert "%|" in picknet(*words)[2]

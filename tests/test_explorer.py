@@ -76,11 +76,26 @@ def test_links_to_nothing_are_not_shown(toy, tmp_path):
     assert Library(tmp_path).names == ["b.mp4"]
 
 
-def test_links_that_lead_out_of_the_folder_are_not_shown(toy, tmp_path):
+def test_links_are_followed_where_they_led_when_the_folder_was_opened(toy, tmp_path):
     (tmp_path/"a.mp4").symlink_to(toy/"videos"/"example.mp4")
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"b.mp4")
     (tmp_path/"c.mp4").symlink_to(tmp_path/"b.mp4")
-    assert Library(tmp_path).names == ["b.mp4", "c.mp4"]
+    library = Library(tmp_path)
+    assert library.names == ["a.mp4", "b.mp4", "c.mp4"]
+    assert library.path("a.mp4") == tmp_path/"a.mp4"
+    (tmp_path/"a.mp4").unlink()
+    (tmp_path/"a.mp4").symlink_to(toy/"videos"/"clip 1.mp4")
+    with pytest.raises(VideoError, match="is not one of the clips"):
+        library.path("a.mp4")
+
+
+def test_a_clip_without_captions_has_no_reward(toy, tmp_path):
+    (tmp_path/"videos").mkdir()
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"videos")
+    bare = Exploration(load_captioner(toy/"run", device="cpu"), Library(tmp_path/"videos"))
+    bare.frame = 29
+    told = module.rewards_html(bare.moment())
+    assert "No reward: " in told and "penalty" not in told and "reward so far" not in told
 
 
 def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):

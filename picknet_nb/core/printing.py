@@ -21,7 +21,7 @@ from .files import PickNetError
 
 # %% auto #0
 __all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'printable', 'json_text', 'say', 'show_warning',
-           'after_mistake', 'escape_unprintable', 'left_out', 'typed', 'missing_parts']
+           'at_terminal', 'after_mistake', 'escape_unprintable', 'left_out', 'typed', 'missing_parts']
 
 # %% ../../nbs/core/05_printing.ipynb #64a940f8
 def printable(text) -> str:
@@ -74,6 +74,12 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
         else warnings.formatwarning(message, category, filename, lineno, line)
     )
     tqdm.write(text, file=file or sys.stderr, end="")  # which lifts a progress bar out of the way
+
+
+def at_terminal() -> bool:
+    """Whether somebody sees a progress bar move: in a log file it would be one line of thousands
+    of updates."""
+    return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
 
 
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`

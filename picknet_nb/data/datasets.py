@@ -31,7 +31,7 @@ from tqdm import tqdm
 from ..core.files import (
     FileError, PickNetError, WriteError, file_digest, first_few, open_regular, read_json,
     read_text, real_folder, replacing, write_whole)
-from ..core.printing import printable
+from ..core.printing import at_terminal, printable
 from ..core.processes import rank_and_world
 from ..core.registry import Registry
 from ..core.settings import ClipSettings, ConfigError, group_of
@@ -137,18 +137,19 @@ def prepare_videos(
 ) -> Prepared:
     "Extract the videos that have captions, and put the corpus together."
     wanted = {name: videos[name] for name in captions if name in videos}
+    # what that needs and is not installed is told before minutes of measuring and extracting
+    cut_captions([captions[name] for name in wanted])
     if check:
         check(wanted, split(list(wanted)))
-    # what that needs and is not installed is told before hours of extraction
-    cut_captions([captions[name] for name in wanted])
     extracted = extract_folder(
         wanted, out, cnn, settings.frames, settings.glance_size, workers, progress
     )
     if rank_and_world()[0]:
         return Prepared(None, extracted.failed, [])
     strangers = _strangers(videos, captions.keys(), source)
-    for line in strangers.values() if progress else ():
-        tqdm.write(printable(f"skipped {line}"), file=sys.stderr)
+    if strangers and progress:
+        lines = first_few(strangers.values(), 2)
+        print(printable(f"skipped {len(strangers)}: {lines}"), file=sys.stderr)
     corpus = assemble(
         out,
         name,
@@ -533,7 +534,7 @@ def _fetch(url: str, partial: Path, progress: bool, timeout: float) -> None:
                 unit="B",
                 unit_scale=True,
                 desc=partial.stem,
-                disable=not progress,
+                disable=not (progress and at_terminal()),
             ) as bar,
         ):
             while block := answer.read(1 << 20):

@@ -5,6 +5,8 @@
 # %% ../../nbs/interface/02_prepare.ipynb #8cb15e36
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import textwrap
 from dataclasses import asdict, fields
@@ -15,7 +17,7 @@ import typer
 import typer.core
 import typer.main
 
-from ..core.files import PickNetError, first_few
+from ..core.files import PickNetError, WriteError, first_few
 from ..core.printing import DONE, EXIT, JSON, WEIGHTS, left_out, printable, say
 from ..core.settings import (
     PRESETS, ClipSettings, ConfigError, explanations, find_setting, preset)
@@ -23,8 +25,8 @@ from ..core.settings import (
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'SETTINGS', 'BRING',
            'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'StrictCommand',
-           'DataSetCommands', 'kinds_of_data', 'joined', 'of_all', 'report', 'before_extraction', 'prepare_shapes',
-           'prepare_videos', 'add_dataset', 'prepare_features', 'prepare_join']
+           'DataSetCommands', 'kinds_of_data', 'joined', 'of_all', 'report', 'check_room', 'before_extraction',
+           'prepare_shapes', 'warn_of_few', 'prepare_videos', 'add_dataset', 'prepare_features', 'prepare_join']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -227,16 +229,35 @@ def report(prepared, out: Path, named: bool = True) -> None:
     left_out(len(prepared.failed), len(corpus.ids))
 
 # %% ../../nbs/interface/02_prepare.ipynb #02ce5eda
+def check_room(
+    folder: Path,  # that is to be written, and need not be there yet
+    needed: int,  # bytes, about
+) -> None:
+    "Raise an error for a folder that cannot be written, or whose disk has too little room."
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise WriteError(folder, f"{there} is a file" if there != folder else "is a file")
+    if not os.access(there, os.W_OK):
+        raise WriteError(folder, "no permission")
+    if (free := shutil.disk_usage(there).free) < needed:
+        raise WriteError(
+            folder, f"about {needed / 1e6:,.0f} MB are needed, and {free / 1e6:,.0f} MB are free"
+        )
+
+
 def before_extraction(
     out: Path, where: Path, cnn, clip: ClipSettings, workers: Optional[int], way_out: str
 ):
-    "A function that checks the splits and says how long it will take, before extraction."
+    "A function that checks splits and disk, and says how long it will take, before extraction."
     from picknet_nb.core.processes import rank_and_world
     from picknet_nb.data.datasets import check_trainable
     from picknet_nb.training.forecast import forecast, foresee_extraction
 
     def check(files: dict[str, Path], splits: dict) -> None:
         check_trainable(where, splits, way_out)
+        # features in half precision and grey glances, as parts and put together
+        frame = 2 * cnn.dims + clip.glance_size**2
+        check_room(out, 2 * len(files) * clip.frames * frame)
         if rank_and_world()[0] or cnn.device.type != "cpu":
             return
         smaller = (
@@ -306,6 +327,19 @@ def prepare_shapes(
     )
 
 # %% ../../nbs/interface/02_prepare.ipynb #91811193
+_FEW = 10  # clips, of which a split for validation or test has one or two
+
+
+def warn_of_few(count: int) -> None:
+    "Say that a handful of clips is enough to try the commands, and not to learn from."
+    if count < _FEW:
+        print(
+            f"picknet: {count} clips are too few to learn from, and a split of one or two clips "
+            "says nothing about a model: enough to try the commands, no more",
+            file=sys.stderr,
+        )
+
+
 @prepare.command(
     "videos",
     cls=StrictCommand,
@@ -344,16 +378,18 @@ def prepare_videos(
     clip = clip_settings(settings_of(settings))
     texts = read_captions(captions)
     files = list_videos(videos)
-    draws, again = splits is None, (out/"splits.json").exists()
-    splits = checked_splits(splits, captions, videos, texts, files, out)
-    if draws:
-        print(
-            f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
-            f"{printable(splits)}"
-            + "; the others stay where they were" * again
-        )
+    check_room(out, 0)
     with joined() as device:
-        eye = load_backbone(cnn, weights, device)
+        eye = load_backbone(cnn, weights, device)  # a name that is not known leaves no file behind
+        draws, again = splits is None, (out/"splits.json").exists()
+        splits = checked_splits(splits, captions, videos, texts, files, out)
+        if draws:
+            print(
+                f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
+                f"{printable(splits)}"
+                + "; the others stay where they were" * again
+            )
+        warn_of_few(len(texts.keys() & files.keys()))
         check = before_extraction(
             out, splits, eye, clip, workers, "change it, or leave out --splits"
         )

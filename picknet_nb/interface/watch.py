@@ -423,6 +423,8 @@ def stream(
 ) -> None:
     """Caption a stream as it goes. A line comes whenever what is said changes; with --json,
     whenever a frame is picked."""
+    if not (source == "-" or source.isdecimal() or ":" in source or Path(source).is_dir()):
+        check_there([Path(source)])
     from picknet_nb.use.streams import watch_source
 
     _, captioner = open_model(chosen_model(model, run), weights, picker)

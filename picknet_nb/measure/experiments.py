@@ -31,6 +31,7 @@ from tqdm.auto import tqdm
 
 import picknet_nb
 from ..core.files import FileError, PickNetError, first_few, read_json, slug, write_whole
+from ..core.printing import at_terminal
 from ..core.processes import Done, Pool, usable_cores
 from ..core.settings import VERSION, Config, ConfigError, settings_from
 from ..data.corpus import Corpus
@@ -504,7 +505,7 @@ def train_tables(
         total=len(tables) * len(rows) * seeds,
         desc="rows",
         unit="row",
-        disable=not bars or workers == 1,
+        disable=not bars or workers == 1 or not at_terminal(),
         position=0,
     ) as bar:
         for job, row, reason in done_jobs(plan.jobs, workers, corpus, setup, beams, bars):

@@ -21,6 +21,7 @@ from tqdm import tqdm
 
 from ..core.figures import PICK_GREEN, draw_bar, draw_frame, import_pyplot
 from ..core.files import LIMITS, limit, write_whole
+from ..data.extraction import DRAWING
 from ..data.video import VideoError, check_file, import_av, in_decoder, open_file
 from .captioning import Caption
 
@@ -270,6 +271,9 @@ def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:
     # the default way to choose 256 colours takes fifty times as long
     few = (picture.quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
     next(few).save(path, save_all=True, append_images=few, duration=round(1000 / rate), loop=0)
+    with open(path, "r+b") as file:  # a comment, before the byte that ends the file
+        file.seek(-1, os.SEEK_END)
+        file.write(b"\x21\xfe" + bytes([len(DRAWING)]) + DRAWING + b"\0;")
 
 
 def _write_mp4(path: Path, pictures: Iterator, rate: float) -> None:
@@ -278,6 +282,7 @@ def _write_mp4(path: Path, pictures: Iterator, rate: float) -> None:
 
     first = next(pictures)
     with av.open(f"file:{path}", "w") as container:
+        container.metadata["comment"] = DRAWING.decode()
         stream = container.add_stream(
             "libx264", rate=round(rate), options={"crf": "23", "preset": "veryfast"}
         )
