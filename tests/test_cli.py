@@ -942,10 +942,10 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     shutil.copytree(toy/"run", run)
     for command in ("caption", "stream"):
         code, _, errors = picknet(command, video)
-        assert code == 0 and errors.startswith(
-            "model: everyday; `picknet models everyday` tells"
+        assert code == 0 and errors.startswith("model: everyday; `picknet models everyday` tells")
+        assert (
+            picknet(command, video, "--model", "runs")[2] == "model: runs/mine, trained on shapes\n"
         )
-        assert picknet(command, video, "--model", "runs")[2] == "model: runs/mine, trained on shapes\n"
         assert (
             picknet(command, video, "--model", run)[2]
             == picknet(command, video, "--model", "shapes")[2]
@@ -959,8 +959,9 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
         "run"
     ].endswith("everyday")
     assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
-    assert "shape: no such folder, and no model 'shape' in the box: did you mean shapes?" in refused(
-        "caption", video, "--model", "shape"
+    assert (
+        "shape: no such folder, and no model 'shape' in the box: did you mean shapes?"
+        in refused("caption", video, "--model", "shape")
     )
 
 

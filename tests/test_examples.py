@@ -81,7 +81,7 @@ def help_lines() -> list[str]:
 def front_page() -> list[str]:
     """The lines of the front page, in its blocks and in its prose; what stands in tables was
     typed elsewhere."""
-    page = (ROOT/"README.md").read_text(encoding="utf-8").partition("## Results")[0]
+    page = (ROOT/"README.md").read_text(encoding="utf-8")
     page = "\n".join(line for line in page.splitlines() if not line.startswith("|"))
     return [
         found[found.index("picknet ") :]
@@ -224,7 +224,7 @@ def type_in(line: str, desk: Path) -> None:
 
 
 BEFORE = ("picknet prepare videos --captions captions.json --videos clips --out data/corpora/mine",
-          "picknet train runs/mine --data data/corpora/mine --scale laptop")
+          "picknet train runs/mine --data data/corpora/mine --preset laptop")
 
 
 def test_the_examples_of_every_help(quick, desk):
@@ -239,28 +239,24 @@ def test_the_lines_of_the_front_page(quick, desk):
     lines = front_page()
     assert {
         "picknet caption holiday.mp4",
-        "picknet evaluate runs/mine",
+        "picknet evaluate --model runs/mine",
+        "picknet explore --videos clips",
         "picknet --help",
-        "picknet stream -",
     } <= set(lines)
     for line in [*BEFORE, *lines]:
         type_in(line, desk)
 
 
-def test_the_python_of_the_front_page(quick, desk, monkeypatch):
-    monkeypatch.setattr(
-        "picknet_nb.interface.python.load_backbone", lambda *_, **__: cnn.load_backbone("tiny")
-    )
+def test_the_python_of_the_front_page(desk, monkeypatch):
+    monkeypatch.chdir(desk)
     (code,) = re.findall(
         r"```python\n(import picknet_nb as pn.+?)```",
         (ROOT/"README.md").read_text(encoding="utf-8"),
         re.S,
     )
-    shutil.rmtree(desk/"runs"/"mine", ignore_errors=True)
-    shutil.rmtree(desk/"data"/"corpora"/"mine", ignore_errors=True)
     left = {}
     exec(code, left)
-    assert left["model"].eye.picker.label == "learned" and len(left["corpus"].ids) == 9
+    assert left["found"].text and left["found"].times[0] == 0
 
 
 @pytest.mark.parametrize("data, scale", [("shapes", "small"), ("data/corpora/mine", "laptop")])

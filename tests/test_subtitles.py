@@ -36,7 +36,9 @@ def test_words_of_a_stranger_are_text_in_every_format():
         if ending in (".srt", ".vtt"):
             assert text.count("-->") == len(lines)
             assert not set("<>") & set(re.sub(r"^[0-9:.,]+ --> [0-9:.,]+$", "", text, flags=re.M))
-    assert "{" not in as_srt(lines) and json.loads(subtitles.as_json(lines))[1]["text"] == HOSTILE[1]
+    assert (
+        "{" not in as_srt(lines) and json.loads(subtitles.as_json(lines))[1]["text"] == HOSTILE[1]
+    )
     assert len(subtitles.as_text(lines).splitlines()) == len(lines)
 
 
