@@ -116,6 +116,7 @@ def command(tmp_path_factory, request) -> Path:
         capture_output=True,
         text=True,
         cwd=folder,
+        env=alone(),
         check=True,
     )
     assert str(own) in found.stdout
@@ -148,7 +149,7 @@ def typed(command: Path, desk: Path, *words, **options) -> tuple[str, str]:
 
 def explored(command: Path, desk: Path, *words) -> str:
     "What the explorer has printed when its page can be opened; then it is stopped."
-    borrowed = os.environ | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}
+    borrowed = alone() | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}
     words = [command, *words, "--no-browser", "--port", str(free_port())]
     with open(desk/"server.log", "w") as output:
         server = subprocess.Popen(words, stdout=output, stderr=output, cwd=desk, env=borrowed)
