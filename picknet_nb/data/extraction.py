@@ -142,15 +142,16 @@ _NOT_VIDEO = frozenset(
 )
 
 
-DRAWING = b"drawn by picknet_nb"  # near the end of every clip that this package draws
+DRAWING = b"drawn by picknet_nb"  # near the beginning or the end of a clip that we have drawn
 
 
 def is_drawing(path) -> bool:
     "Whether a file is a clip that this package has drawn, with its caption beneath the picture."
     try:
         with open_regular(path) as file:
+            first = file.read(4096)
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-            return DRAWING in file.read(4096)
+            return DRAWING in first or DRAWING in file.read(4096)
     except (FileError, OSError):
         return False  # said where it is read
 

@@ -270,10 +270,8 @@ def _write_gif(path: Path, pictures: Iterator, rate: float) -> None:
     from PIL import Image
     # the default way to choose 256 colours takes fifty times as long
     few = (picture.quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
-    next(few).save(path, save_all=True, append_images=few, duration=round(1000 / rate), loop=0)
-    with open(path, "r+b") as file:  # a comment, before the byte that ends the file
-        file.seek(-1, os.SEEK_END)
-        file.write(b"\x21\xfe" + bytes([len(DRAWING)]) + DRAWING + b"\0;")
+    how = {"append_images": few, "duration": round(1000 / rate), "loop": 0, "comment": DRAWING}
+    next(few).save(path, save_all=True, **how)
 
 
 def _write_mp4(path: Path, pictures: Iterator, rate: float) -> None:
