@@ -621,7 +621,7 @@ def test_a_clip_of_one_s_own_is_shown(page, toy):
     settled(
         page,
         lambda: page.locator(".pn-moment").inner_text(),
-        lambda text: "no captions to compare with" in text,
+        lambda text: "there are no captions of this clip" in text,
     )
 
 
