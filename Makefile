@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup test mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints
+.PHONY: help setup check test mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,8 +17,11 @@ setup: $(READY) ## a .venv with everything, from constraints.txt (quick when not
 $(READY): constraints.txt settings.ini setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "picknet_nb needs Python 3.10 or newer; choose one with PYTHON=..."; exit 1; }
 	$(PYTHON) -m venv .venv
-	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
+	@$(BIN)/python tools/install.py $(BIN)/pip install --progress-bar off --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
+
+check: $(READY) ## in two minutes, for every day: sync, and the notebooks and tests that your change touches
+	$(BIN)/python tools/check.py sync changed
 
 test: $(READY) ## notebooks and package in sync, every notebook and test file in a process of its own, wheel and source distribution in a clean environment
 	$(BIN)/python tools/check.py $(STEPS)

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import shutil
+import subprocess
 import sys
 import warnings
 from dataclasses import replace
@@ -23,6 +24,7 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.files import write_whole
 from picknet_nb.core.registry import USED
 from picknet_nb.core.settings import explanations
+from picknet_nb.data import text
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.interface import main as cli
 from picknet_nb.interface import python
@@ -147,7 +149,6 @@ def test_what_cannot_go_on_does_not_promise_to(tmp_path):
     for line in (
         ["reproduce"],
         ["prepare", "msvd"],
-        ["extract", "x"],
         ["train", str(tmp_path), "--resume"],
         ["--use", "mine", "reproduce"],
     ):
@@ -360,7 +361,7 @@ def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
     )
     chosen = ("--picker", "uniform-4", "--threshold", 0.01)
     said = "uniform-4 picks without a policy: there is no threshold to choose"
-    assert said in refused("caption", toy/"videos"/"example.mp4", "--run", toy/"run", *chosen)
+    assert said in refused("caption", toy/"videos"/"example.mp4", "--model", toy/"run", *chosen)
     assert said in refused("evaluate", tmp_path/"run", "--no-scores", *chosen)
     assert "uniform-6 picks without a policy" in refused(
         "evaluate", tmp_path/"run", "--no-scores", "--threshold", 0.01
@@ -531,7 +532,7 @@ def test_settings_that_a_corpus_does_not_depend_on_are_refused(tmp_path):
 def test_every_cnn_is_offered():
     from picknet_nb.data.backbones import BACKBONES
 
-    for command in (["extract"], ["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"]):
+    for command in (["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"]):
         offered = " ".join(picknet(*command, "--help")[1].split())
         assert (
             all(name in offered for name in BACKBONES)
@@ -676,7 +677,7 @@ def test_from_videos_of_one_s_own_to_a_caption(toy, tmp_path):
     assert picknet(*prepare)[0] == 0 and (out/"splits.json").read_text() == first
     assert json.loads((out/"corpus.json").read_text())["name"] == "mine"
     assert picknet("train", run, "--data", out, "--scale", "smoke", *QUICK)[0] == 0
-    code, said, _ = picknet("caption", toy/"videos"/"example.mp4", "--run", run)
+    code, said, _ = picknet("caption", toy/"videos"/"example.mp4", "--model", run)
     assert code == 0 and said.splitlines()[0] and "picked, at" in said
 
 
@@ -764,7 +765,11 @@ def test_a_file_that_is_left_out_is_named_once(toy, tmp_path):
 def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
     nothing = tmp_path/"nope.pth"
     assert "the backbone tiny reads no weights" in refused(
-        "extract",
+        "prepare",
+        "videos",
+        "--captions",
+        toy/"videos"/"captions.json",
+        "--videos",
         toy/"videos",
         "--out",
         tmp_path/"parts",
@@ -774,7 +779,7 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
         nothing,
     )
     assert "the backbone tiny, which reads no weights" in refused(
-        "caption", toy/"videos", "--run", toy/"run", "--weights", nothing
+        "caption", toy/"videos", "--model", toy/"run", "--weights", nothing
     )
 
 
@@ -784,7 +789,7 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
 
 def test_nothing_is_drawn_that_nobody_asked_for(toy, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert picknet("caption", toy/"videos"/"example.mp4", "--run", toy/"run")[0] == 0
+    assert picknet("caption", toy/"videos"/"example.mp4", "--model", toy/"run")[0] == 0
     assert drawn(tmp_path) == []
 
 
@@ -795,13 +800,13 @@ def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_
     code, said, _ = picknet(
         "caption",
         one,
-        "--run",
+        "--model",
         toy/"run",
-        "--strip",
+        "--out",
         out/"new"/"s.png",
-        "--gif",
+        "--out",
         out/"g.gif",
-        "--mp4",
+        "--out",
         out/"deep"/"m.mp4",
     )
     assert (
@@ -818,66 +823,103 @@ def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_
     ):
         shutil.rmtree(out)
         assert (
-            picknet("caption", *paths, "--run", toy/"run", "--strip", out, "--gif", out)[0] == 0
+            picknet(
+                "caption", *paths, "--model", toy/"run", "--out", out, "--out", out/"{}.gif"
+            )[0]
+            == 0
         )
         assert drawn(out) == sorted(f"{name}.{kind}" for name in names for kind in ("gif", "png"))
 
 
 @pytest.mark.parametrize(
-    "option, name, reason",
+    "name, reason",
     [
-        ("--strip", "x.txt", "must end in .png"),
-        ("--gif", "x.webm", "must end in .gif"),
-        ("--mp4", "x.gif", "must end in .mp4"),
-        ("--strip", "file", "must end in .png"),
-        ("--strip", "file/x.png", "cannot be written"),
-        ("--mp4", "videos/a/v.mp4", "is one of the videos"),
-        ("--gif", "folder", "v.gif: cannot be written: is a folder"),
+        ("x.doc", "must end in .png"),
+        ("x.webm", "must end in .png"),
+        ("file", "must end in .png"),
+        ("file/x.png", "cannot be written"),
+        ("videos/a/v.mp4", "is one of the videos"),
+        ("folder/v.gif", "v.gif/v.png: cannot be written: is a folder"),
     ],
 )
 def test_a_name_that_cannot_be_written_is_refused_before_anything_is_read(
-    tree, tmp_path, monkeypatch, option, name, reason
+    tree, tmp_path, monkeypatch, name, reason
 ):
     monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     (tmp_path/"file").touch()
-    (tmp_path/"folder"/"v.gif").mkdir(parents=True)
-    said = refused("caption", tree/"a"/"v.mp4", option, tmp_path / name)
+    (tmp_path/"folder"/"v.gif"/"v.png").mkdir(parents=True)
+    said = refused("caption", tree/"a"/"v.mp4", "--out", tmp_path / name)
     assert str(tmp_path / name) in said and reason in said
 
 
 def test_several_videos_do_not_share_a_file(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
-    (tmp_path/"file").touch()
-    for option, name in (
-        ("--strip", "p.png"),
-        ("--gif", "g.gif"),
-        ("--mp4", "m.mp4"),
-        ("--strip", "file"),
-    ):
-        assert f"{option} of 2 videos must be a folder" in refused(
-            "caption", tree, option, tmp_path / name
-        )
-    assert "is one of the videos" in refused("caption", tree, "--mp4", tree) and drawn(
-        tmp_path
-    ) == ["file", "videos/a/v.mp4", "videos/b/v.mp4"]
+    for name in ("p.png", "g.gif", "m.mp4", "s.srt"):
+        said = refused("caption", tree, "--out", tmp_path / name)
+        assert "one file for 2 videos" in said and f"{{}}{Path(name).suffix}" in said
+    assert "is one of the videos" in refused("caption", tree, "--out", tree/"{}.mp4")
+    assert drawn(tmp_path) == ["videos/a/v.mp4", "videos/b/v.mp4"]
+
+
+@pytest.mark.parametrize("ending", ["png", "gif", "srt", "json"])
+def test_each_video_of_a_folder_has_an_output_of_its_own(toy, tmp_path, monkeypatch, ending):
+    for job in ("render", "save_strip"):
+        monkeypatch.setattr(drawing, job, lambda found, out: Path(out).write_text(found.source))
+    for name in ("a.mp4", "a.mkv", "a.mp4.mov", "b.mp4"):
+        (tmp_path/"videos").mkdir(exist_ok=True)
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/"videos"/name)
+    code, said, _ = picknet(
+        "caption", tmp_path/"videos", "--model", toy/"run", "--out", tmp_path/"out"/f"{{}}.{ending}"
+    )
+    assert code == 0
+    names = ("a.mkv", "a.mp4", "a.mp4.mov", "b")
+    assert drawn(tmp_path/"out") == sorted(f"{name}.{ending}" for name in names)
+    # one file, typed in two ways, is one video
+    code, said, _ = picknet(
+        "caption", tmp_path/"videos"/"b.mp4", f"{tmp_path}/./videos/b.mp4", "--model", toy/"run"
+    )
+    assert code == 0 and len(said.splitlines()) == 2
+
+
+@pytest.mark.parametrize(
+    "old, name, made",
+    [
+        ("--strip", "s.png", ["s.png"]),
+        ("--strip", "folder", ["folder/v.png"]),
+        ("--gif", "g.gif", ["g.gif"]),
+        ("--gif", "folder", ["folder/v.gif"]),
+        ("--mp4", "folder", ["folder/v.mp4"]),
+        ("--subtitles", "s.vtt", ["s.vtt"]),
+        ("--subtitles", "folder", ["folder/v.srt"]),
+    ],
+)
+def test_options_of_the_last_version_work_and_name_the_new_one(
+    toy, tree, tmp_path, monkeypatch, old, name, made
+):
+    monkeypatch.setattr(drawing, "render", lambda found, out: Path(out).touch())
+    out = tmp_path/"out"
+    code, _, told = picknet("caption", tree/"a"/"v.mp4", "--run", toy/"run", old, out / name)
+    assert code == 0 and drawn(out) == made
+    assert f"--run is now --model {toy/'run'}" in told and f"{old} is now --out {out}" in told
+    assert old not in picknet("caption", "--help")[1] and len(told.splitlines()) == 2
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_closed_folder_is_named(tree, tmp_path):
     (tmp_path/"closed").mkdir(mode=0o500)
     assert f"{tmp_path/'closed'/'s.png'}: cannot be written" in refused(
-        "caption", tree/"a"/"v.mp4", "--strip", tmp_path/"closed"/"s.png"
+        "caption", tree/"a"/"v.mp4", "--out", tmp_path/"closed"/"s.png"
     )
 
 
 def test_the_best_sentences_are_printed(toy):
     code, said, _ = picknet(
-        "caption", toy/"videos"/"example.mp4", "--run", toy/"run", "--best", 3
+        "caption", toy/"videos"/"example.mp4", "--model", toy/"run", "--best", 3
     )
     assert code == 0 and len(set(said.splitlines())) == 4  # three sentences, and the frames
     assert (
         len(
-            picknet("caption", toy/"videos", "--run", toy/"run", "--best", 2, "--beam", 3)[
+            picknet("caption", toy/"videos", "--model", toy/"run", "--best", 2, "--beam", 3)[
                 1
             ].splitlines()
         )
@@ -891,7 +933,7 @@ def test_the_best_sentences_are_printed(toy):
 def test_failures_are_part_of_the_json(toy, tmp_path):
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
     (tmp_path/"b.mp4").write_bytes(b"no film")
-    code, said, errors = picknet("caption", tmp_path, "--run", toy/"run", "--json")
+    code, said, errors = picknet("caption", tmp_path, "--model", toy/"run", "--json")
     first, second = map(json.loads, said.splitlines())
     assert (
         code == terminal.SOME_LEFT_OUT
@@ -908,25 +950,26 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     shutil.copytree(toy/"run", run)
     for command in ("caption", "stream"):
         code, _, errors = picknet(command, video)
-        assert code == 0 and errors.startswith(
-            "with the model in the box, everyday; `picknet models everyday` tells"
-        )
-        assert picknet(command, video, "--run", "runs")[2] == "with runs/mine, trained on shapes\n"
+        assert code == 0 and errors.startswith("model: everyday; `picknet models everyday` tells")
         assert (
-            picknet(command, video, "--run", run)[2]
+            picknet(command, video, "--model", "runs")[2] == "model: runs/mine, trained on shapes\n"
+        )
+        assert (
+            picknet(command, video, "--model", run)[2]
             == picknet(command, video, "--model", "shapes")[2]
             == ""
         )
     said = [
         json.loads(picknet("caption", video, "--json", *words)[1])["caption"]
-        for words in (("--model", "shapes"), ("--run", run))
+        for words in (("--model", "shapes"), ("--model", run))
     ]
     assert said[0] == said[1] and json.loads(picknet("caption", video, "--json")[1])[
         "run"
     ].endswith("everyday")
     assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
-    assert "no model 'shape' in the box: did you mean shapes?" in refused(
-        "caption", video, "--model", "shape"
+    assert (
+        "shape: no such folder, and no model 'shape' in the box: did you mean shapes?"
+        in refused("caption", video, "--model", "shape")
     )
 
 
@@ -944,13 +987,13 @@ def test_a_model_is_listed_shown_made_and_used(toy, tmp_path):
         and str(tmp_path/"mine") in said
         and "not an empty folder" in refused("export", toy/"run", tmp_path/"mine")
     )
-    assert picknet("caption", toy/"videos"/"example.mp4", "--run", tmp_path/"mine")[0] == 0
+    assert picknet("caption", toy/"videos"/"example.mp4", "--model", tmp_path/"mine")[0] == 0
 
 
 def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
     video = toy/"videos"/"example.mp4"
     code, said, _ = picknet(
-        "caption", video, "--model", "shapes", "--subtitles", tmp_path/"a.srt"
+        "caption", video, "--model", "shapes", "--out", tmp_path/"a.srt"
     )
     assert (
         code == 0
@@ -962,7 +1005,7 @@ def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
         shutil.copy(video, tmp_path/"films" / name)
     (tmp_path/"films"/"broken.mp4").write_bytes(b"no film")
     code, _, errors = picknet(
-        "caption", tmp_path/"films", "--model", "shapes", "--subtitles", tmp_path/"texts"
+        "caption", tmp_path/"films", "--model", "shapes", "--out", tmp_path/"texts"/"{}.srt"
     )
     assert (
         code == 3
@@ -970,15 +1013,17 @@ def test_subtitles_of_a_video_of_several_and_of_a_broken_one(toy, tmp_path):
         and sorted(path.name for path in (tmp_path/"texts").iterdir()) == ["one.srt", "two.srt"]
     )
     assert "cannot be combined" in refused(
-        "caption", video, "--subtitles", tmp_path/"b.srt", "--best", 3, "--beam", 3
+        "caption", video, "--out", tmp_path/"b.srt", "--best", 3, "--beam", 3
     )
-    assert "must end in .srt, .vtt" in refused("caption", video, "--subtitles", tmp_path/"b.doc")
+    assert "cannot be combined" in refused(
+        "caption", video, "--out", tmp_path/"b.srt", "--out", tmp_path/"b.png"
+    )
 
 
 def test_whoever_asks_one_sentence_of_a_long_video_hears_of_subtitles(toy, tmp_path):
     film(tmp_path/"long.mp4", total=90, rate=1)
     assert (
-        "it lasts 1 minute: --subtitles long.srt"
+        "it lasts 1 minute: --out long.srt"
         in picknet("caption", tmp_path/"long.mp4", "--model", "shapes")[2]
     )
 
@@ -1027,10 +1072,10 @@ def test_sentences_on_the_way_are_made_for_those_who_see_them(toy, tmp_path, mon
             asked.append(options["running"]) or plain(self, paths, **options)
         ),
     )
-    command = "caption", toy/"videos"/"example.mp4", "--run", toy/"run"
+    command = "caption", toy/"videos"/"example.mp4", "--model", toy/"run"
     text, found, _ = (
         picknet(*command, *more)[1]
-        for more in ((), ("--json",), ("--strip", tmp_path/"strip.png"))
+        for more in ((), ("--json",), ("--out", tmp_path/"strip.png"))
     )
     assert asked == [False, True, True]
     found = json.loads(found)
@@ -1042,7 +1087,7 @@ def test_sentences_on_the_way_are_made_for_those_who_see_them(toy, tmp_path, mon
 def test_a_drawing_does_not_go_to_standard_output(tree, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert (
-        "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--strip", "-")
+        "not to standard output" in refused("caption", tree/"a"/"v.mp4", "--out", "-")
         and not (tmp_path/"-").exists()
     )
 
@@ -1066,7 +1111,7 @@ def test_letters_that_the_terminal_lacks_do_not_end_the_work(toy, tmp_path, monk
         shutil.copy(toy/"videos"/"example.mp4", tmp_path/name)
     terminal = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", terminal)
-    assert typed(monkeypatch, "caption", tmp_path, "--run", toy/"run") == 0
+    assert typed(monkeypatch, "caption", tmp_path, "--model", toy/"run") == 0
     first, second = terminal.buffer.getvalue().splitlines()
     assert b"K\\xe4se.mp4: " in first and b"z.mp4: " in second
 
@@ -1079,7 +1124,7 @@ def test_a_name_that_begins_with_a_dash_is_explained(toy, tmp_path, monkeypatch,
         and "write ./-8y1Q.mp4" in capsys.readouterr().err
     )
     assert typed(monkeypatch, "caption", "-nope.mp4") == 2 and "./" not in capsys.readouterr().err
-    assert typed(monkeypatch, "caption", "./-8y1Q.mp4", "--run", toy/"run") == 0
+    assert typed(monkeypatch, "caption", "./-8y1Q.mp4", "--model", toy/"run") == 0
 
 
 def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
@@ -1110,7 +1155,7 @@ def test_nothing_is_cut_off_in_the_list_of_commands(group):
         "explore --port 99999",
         "explore --port 0",
         "reproduce --beam 0",
-        "extract x --out y --workers 0",
+        "prepare videos --captions x --videos y --out z --workers 0",
     ],
 )
 def test_numbers_out_of_range_are_mistyped_commands(line):
@@ -1118,7 +1163,7 @@ def test_numbers_out_of_range_are_mistyped_commands(line):
 
 
 def test_one_s_own_weights_can_be_explored(toy, tmp_path):
-    explore = ("explore", "--run", toy/"run", "--videos", toy/"videos", "--no-browser")
+    explore = ("explore", "--model", toy/"run", "--videos", toy/"videos", "--no-browser")
     assert "the backbone tiny, which reads no weights" in refused(
         *explore, "--weights", tmp_path/"mine.pth"
     )
@@ -1152,14 +1197,58 @@ def test_the_cider_of_one_clip_is_explained(tmp_path, monkeypatch):
 
 def test_a_folder_that_is_not_there_is_not_explored(toy, tmp_path):
     assert f"{tmp_path/'nodir'}: no such folder" in refused(
-        "explore", "--run", toy/"run", "--videos", tmp_path/"nodir", "--no-browser"
+        "explore", "--model", toy/"run", "--videos", tmp_path/"nodir", "--no-browser"
     )
 
 
-def test_benchmarks_are_listed():
-    code, said, _ = picknet("bench")
-    assert code == 0 and "captioner" in said and "common" not in said
-    assert "no benchmark 'nope'; there are captioner" in refused("bench", "nope")
+@pytest.mark.parametrize("line", ["bench captioner", "extract videos", "prepare download msvd"])
+def test_a_command_that_is_gone_says_what_replaces_it(line, monkeypatch, capsys):
+    assert typed(monkeypatch, *line.split()) == 2
+    assert f"the command {line.split()[-2]} is gone: " in capsys.readouterr().err
+
+
+TRAP = "from pathlib import Path\nPath({mark!r}).touch()\nraise SystemExit\n"
+
+
+def test_nothing_of_the_current_folder_is_run_that_nobody_named(tmp_path):
+    """A package installed without a checkout, in a folder that others can write to: neither
+    benchmarks of a parent folder nor modules beside the videos are run."""
+    shutil.copytree(
+        Path(cli.__file__).parents[1],
+        tmp_path/"site"/"picknet_nb",
+        ignore=shutil.ignore_patterns("__pycache__", "box"),
+    )
+    work, mark = tmp_path/"shared"/"work", tmp_path/"mark"
+    (tmp_path/"shared"/"benchmarks").mkdir(parents=True)
+    work.mkdir()
+    (tmp_path/"shared"/"settings.ini").touch()
+    trap = TRAP.format(mark=str(mark))
+    (tmp_path/"shared"/"benchmarks"/"captioner.py").write_text(trap + "__name__ == '__main__'\n")
+    for name in ("multiprocessing", "struct", "torch", "numpy"):
+        (work/f"{name}.py").write_text(trap)
+    (tmp_path/"bin").mkdir()
+    (tmp_path/"bin"/"picknet").write_text(
+        "import multiprocessing\n"
+        "from picknet_nb.interface.main import main\n"
+        "if __name__ == '__main__':\n"
+        "    try: main()\n"
+        "    except SystemExit: pass\n"
+        "    child = multiprocessing.get_context('spawn').Process(target=int)\n"
+        "    child.start()\n"
+        "    child.join()\n"
+        "    assert child.exitcode == 0\n"
+    )
+    kept = {name: each for name, each in os.environ.items() if name != "PYTHONSAFEPATH"}
+    for words in (["bench", "captioner"], ["--version"]):
+        # Python 3.10 has no such switch: there the processes of `reproduce` look here first
+        if words == ["--version"] and sys.version_info < (3, 11):
+            continue
+        subprocess.run(
+            [sys.executable, tmp_path/"bin"/"picknet", *words],
+            cwd=work,
+            env=kept | {"PYTHONPATH": str(tmp_path/"site")},
+        )
+        assert not mark.exists(), words
 
 
 def test_the_version():
@@ -1199,9 +1288,42 @@ def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monke
 
 
 def test_a_model_from_the_box_is_judged_by_data_that_somebody_names():
-    assert "where are clips to judge it by? Name a corpus with --data" in refused(
-        "evaluate", "everyday", "--no-scores"
+    for words in (["--model", "everyday"], []):
+        assert "where are clips to judge it by? Name a corpus with --data" in refused(
+            "evaluate", *words, "--no-scores"
+        )
+
+
+def test_a_model_is_a_bundled_one_or_a_folder(toy, tmp_path, monkeypatch):
+    "A folder that has a bundled model's name does not take its place."
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(toy/"run", tmp_path/"everyday")
+    video = toy/"videos"/"example.mp4"
+    cnn = lambda said: json.loads(said)["run"]
+    assert cnn(picknet("caption", video, "--json", "--model", "./everyday")[1]) == "everyday"
+    assert cnn(picknet("caption", video, "--json", "--model", "everyday")[1]) == str(
+        models.find_model("everyday")
     )
+    for command in (["caption", video], ["stream", video], ["evaluate", "--no-scores"]):
+        assert "./nowhere: no such folder" in refused(*command, "--model", "./nowhere")
+        assert "nowhere: no such folder, and no model" in refused(*command, "--model", "nowhere")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "caption {video} --out --json",
+        "caption {video} --gif --mp4",
+        "caption {video} --model --json",
+        "evaluate --out --no-scores",
+        "prepare videos --captions c.json --videos v --out --name",
+        "train run --data --resume",
+    ],
+)
+def test_an_option_is_not_the_value_of_another(toy, tmp_path, monkeypatch, line):
+    monkeypatch.chdir(tmp_path)
+    said = refused(*line.format(video=toy/"videos"/"example.mp4").split())
+    assert "needs a value, and --" in said and drawn(tmp_path) == []
 
 
 def test_a_place_that_cannot_be_written_is_noticed_before_a_split_is_captioned(
@@ -1245,3 +1367,153 @@ def test_where_use_belongs_is_said():
         == terminal.after_mistake([])
         == []
     )
+
+
+# the first hour
+# --------------------------------------------------------------------------------------------------
+
+
+def in_a_process(*words, **options) -> subprocess.CompletedProcess:
+    "The command in a process, which says on its last line of errors whether it imported PyTorch."
+    code = (
+        "import atexit, sys\n"
+        "atexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))\n"
+        "from picknet_nb.interface.main import main\n"
+        "main()"
+    )
+    return subprocess.run(
+        [sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True, **options
+    )
+
+
+def test_what_is_plainly_wrong_is_said_before_pytorch_is_imported(tmp_path):
+    (tmp_path/"empty.mp4").touch()
+    (tmp_path/"still.mp4").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
+    (tmp_path/"photo.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(20))
+    (tmp_path/"out.json").write_text("{}")
+    for line, reason in {
+        "caption nowhere.mp4": "nowhere.mp4: no such file",
+        "caption empty.mp4": "empty.mp4: is empty",
+        "caption still.mp4": "still.mp4: is a picture (PNG), not a video",
+        "caption photo.jpg --json": "photo.jpg: is a picture (JPEG), not a video",
+        "caption --json out.json": "--json takes no name: write > FILE",
+        "stream nowhere.mp4": "nowhere.mp4: no such file",
+        "stream empty.mp4": "empty.mp4: is empty",
+        "--help": "",
+    }.items():
+        done = in_a_process(*line.split(), cwd=tmp_path)
+        *told, imported = done.stderr.splitlines()
+        assert reason in "".join(told) and imported == "False", (line, done.stderr)
+
+
+def test_a_picture_among_videos_is_left_out(toy, tmp_path):
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
+    (tmp_path/"b.mp4").touch()
+    code, said, told = picknet("caption", tmp_path/"a.mp4", tmp_path/"b.mp4", "--model", toy/"run")
+    assert code == terminal.SOME_LEFT_OUT and "a.mp4: " in said and "b.mp4" in told
+
+
+def test_a_clip_of_two_frames_is_reported_alike_to_people_and_programs(toy, tmp_path):
+    film(tmp_path/"two.mp4", total=2, rate=30)
+    words = ("caption", tmp_path/"two.mp4", "--model", toy/"run", "--picker", "uniform-5")
+    sentence, frames = picknet(*words)[1].splitlines()
+    found = json.loads(picknet(*words, "--json")[1])
+    assert found["times"] == [0.0, 0.033] and frames == "2 frames picked, at 0.000, 0.033 s"
+
+
+def test_training_on_the_built_in_world_says_so(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_, **__: None)
+    monkeypatch.setitem(world.SCALES, "smoke", (8, 4, 4))
+    monkeypatch.setattr(training, "data_folder", lambda: tmp_path/"data")
+    said = "no --data: training on the built-in world"
+    assert said in picknet("train", tmp_path/"a", "--preset", "smoke")[2]
+    assert said not in picknet("train", tmp_path/"b", "--data", "shapes", "--preset", "smoke")[2]
+
+
+@pytest.mark.parametrize("word", ["--preset", "--scale"])
+def test_a_mistyped_preset_is_guessed(tmp_path, word):
+    assert "no preset 'laptopp': did you mean laptop? There are paper" in refused(
+        "train", tmp_path/"run", word, "laptopp"
+    )
+
+
+def handful(toy, folder: Path, count: int) -> tuple:
+    "Some videos of one's own, and the words that prepare them."
+    (folder/"clips").mkdir()
+    for number in range(count):
+        shutil.copy(toy/"videos"/"example.mp4", folder/"clips"/f"c{number}.mp4")
+    (folder/"captions.json").write_text(
+        json.dumps({f"c{number}": ["a ball rolls, again"] for number in range(count)})
+    )
+    return (
+        *("prepare", "videos", "--captions", folder/"captions.json", "--videos", folder/"clips"),
+        *("--out", folder/"out", "--cnn", "tiny", "--workers", 1),
+    )
+
+
+def test_three_clips_are_too_few_and_clips_without_captions_one_line(toy, tmp_path):
+    words = handful(toy, tmp_path, 3)
+    for number in range(7):
+        shutil.copy(toy/"videos"/"example.mp4", tmp_path/"clips"/f"x{number}.mp4")
+    code, _, told = picknet(*words)
+    assert code == terminal.SOME_LEFT_OUT and "3 clips are too few to learn from" in told
+    (skipped,) = [line for line in told.splitlines() if line.startswith("skipped")]
+    assert skipped.startswith("skipped 7: ") and skipped.endswith("and 5 more")
+
+
+def test_what_preparing_needs_is_checked_before_anything_is_measured(toy, tmp_path, monkeypatch):
+    from picknet_nb.training import forecast
+
+    monkeypatch.setattr(
+        forecast, "foresee_extraction", lambda *_, **__: pytest.fail("measured first")
+    )
+    words = handful(toy, tmp_path, 4)
+    for name in {"nltk", *(name for name in sys.modules if name.startswith("nltk."))}:
+        monkeypatch.setitem(sys.modules, name, None)
+    text._nltk_words.cache_clear()
+    assert 'pip install "picknet_nb[metrics]"' in refused(*words)
+    monkeypatch.undo()
+    monkeypatch.setattr(
+        forecast, "foresee_extraction", lambda *_, **__: pytest.fail("measured first")
+    )
+    full = shutil._ntuple_diskusage(10**9, 10**9, 10**3)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    assert "MB are needed, and 0 MB are free" in refused(*words)
+    (tmp_path/"file").touch()
+    assert "is a file" in refused(*words[:6], "--out", tmp_path/"file"/"out", *words[8:])
+    assert "no backbone 'nope'" in refused(
+        *words[:6], "--out", tmp_path/"new", "--cnn", "nope", "--workers", 1
+    )
+    assert not (tmp_path/"new").exists()
+
+
+def test_a_full_disk_is_noticed_before_training(noise, tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "train", lambda *_, **__: pytest.fail("trained first"))
+    full = shutil._ntuple_diskusage(10**9, 10**9, 10**3)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
+    assert "MB are needed, and 0 MB are free" in refused(
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke"
+    )
+
+
+@pytest.mark.parametrize("ending", ["gif", "mp4"])
+def test_what_was_drawn_before_is_not_captioned(toy, tmp_path, ending):
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"a.mp4")
+    drawing_of_it = tmp_path/f"drawn.{ending}"
+    assert picknet(
+        "caption", tmp_path/"a.mp4", "--model", toy/"run", "--out", drawing_of_it
+    )[0] == 0
+    with pytest.warns(UserWarning, match=f"has drawn it: drawn.{ending}"):
+        code, said, _ = picknet("caption", tmp_path, "--model", toy/"run")
+    assert code == 0 and len(said.splitlines()) == 2
+    # named, it is a video like any other
+    assert picknet("caption", drawing_of_it, "--model", toy/"run")[0] == 0
+
+
+def test_no_progress_bar_goes_into_a_log_file(toy, tmp_path, monkeypatch):
+    "On a terminal there is one."
+    words = handful(toy, tmp_path, 4)
+    assert "%|" not in picknet(*words)[2]
+    shutil.rmtree(tmp_path/"out")
+    monkeypatch.setattr("picknet_nb.data.extraction.at_terminal", lambda: True)
+    assert "%|" in picknet(*words)[2]

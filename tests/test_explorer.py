@@ -25,17 +25,25 @@ from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data.video import VideoError
-from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
-from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.pickers import PICKERS
+from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import Recipe
-from picknet_nb.method.rewards import REWARDS, reward_from
-from picknet_nb.training.models import example_run, find_model
-from picknet_nb.use import page as module, server
+from picknet_nb.method.rewards import REWARDS
+from picknet_nb.method.rewards import reward_from
+from picknet_nb.training.models import example_run
+from picknet_nb.training.models import find_model
+from picknet_nb.use import page as module
+from picknet_nb.use import server
 from picknet_nb.use.captioning import load_captioner
-from picknet_nb.use.exploration import Exploration, Library, limited_threshold, threshold_sweep
-from picknet_nb.use.page import Explorer, choose_sources
+from picknet_nb.use.exploration import Exploration
+from picknet_nb.use.exploration import Library
+from picknet_nb.use.exploration import limited_threshold
+from picknet_nb.use.exploration import threshold_sweep
+from picknet_nb.use.page import Explorer
+from picknet_nb.use.page import choose_sources
 from picknet_nb.use.server import write_page
+from picknet_nb.world.world import write_examples
 
 
 @pytest.fixture(scope="module")
@@ -76,11 +84,26 @@ def test_links_to_nothing_are_not_shown(toy, tmp_path):
     assert Library(tmp_path).names == ["b.mp4"]
 
 
-def test_links_that_lead_out_of_the_folder_are_not_shown(toy, tmp_path):
+def test_links_are_followed_where_they_led_when_the_folder_was_opened(toy, tmp_path):
     (tmp_path/"a.mp4").symlink_to(toy/"videos"/"example.mp4")
     shutil.copy(toy/"videos"/"example.mp4", tmp_path/"b.mp4")
     (tmp_path/"c.mp4").symlink_to(tmp_path/"b.mp4")
-    assert Library(tmp_path).names == ["b.mp4", "c.mp4"]
+    library = Library(tmp_path)
+    assert library.names == ["a.mp4", "b.mp4", "c.mp4"]
+    assert library.path("a.mp4") == tmp_path/"a.mp4"
+    (tmp_path/"a.mp4").unlink()
+    (tmp_path/"a.mp4").symlink_to(toy/"videos"/"clip 1.mp4")
+    with pytest.raises(VideoError, match="is not one of the clips"):
+        library.path("a.mp4")
+
+
+def test_a_clip_without_captions_has_no_reward(toy, tmp_path):
+    (tmp_path/"videos").mkdir()
+    shutil.copy(toy/"videos"/"example.mp4", tmp_path/"videos")
+    bare = Exploration(load_captioner(toy/"run", device="cpu"), Library(tmp_path/"videos"))
+    bare.frame = 29
+    told = module.rewards_html(bare.moment())
+    assert "No reward: " in told and "penalty" not in told and "reward so far" not in told
 
 
 def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
@@ -603,7 +626,7 @@ def test_a_clip_of_one_s_own_is_shown(page, toy):
     settled(
         page,
         lambda: page.locator(".pn-moment").inner_text(),
-        lambda text: "no captions to compare with" in text,
+        lambda text: "there are no captions of this clip" in text,
     )
 
 

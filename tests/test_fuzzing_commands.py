@@ -24,6 +24,7 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import BACKBONES, load_backbone
 from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.extraction import extract_folder
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.data.video import Clip
 from picknet_nb.method.recipes import recipes
@@ -659,27 +660,10 @@ def test_extraction_of_damaged_videos(films, tmp_path):  # noqa: F811
         write_all(paths[-1], {name: content, "good.mp4": good})
 
     def job(path):
-        status, said, complaints = picknet(
-            "extract",
-            path,
-            "--out",
-            tmp_path/"out" / path.name,
-            "--cnn",
-            "tiny",
-            "--frames",
-            "4",
-            "--workers",
-            "1",
-            "--json",
-        )
-        done = json.loads(said)
-        assert (
-            "good" in done["done"]
-            and len(done["done"]) + len(done["failed"]) == 2
-            and status == (3 if done["failed"] else 0)
-        ), (status, said, complaints)
-        if done["failed"]:
-            raise PickNetError(str(done["failed"]))
+        done = extract_folder(path, tmp_path/"out" / path.name, load_backbone("tiny"), 4, workers=1)
+        assert "good" in done.ids and len(done.ids) + len(done.failed) == 2, done
+        if done.failed:
+            raise PickNetError(str(done.failed))
 
     commands("extract, damaged videos", job, paths)
 
@@ -715,19 +699,8 @@ def data(tmp_path_factory, toy) -> Path:
     (folder/"abc_splits.json").write_text(
         json.dumps({"train": ["a"], "validation": ["b"], "test": ["c"]})
     )
-    status, _, complaints = picknet(
-        "extract",
-        folder/"videos",
-        "--out",
-        folder/"out",
-        "--cnn",
-        "tiny",
-        "--frames",
-        "4",
-        "--workers",
-        "1",
-    )
-    assert status == 0, complaints
+    done = extract_folder(folder/"videos", folder/"out", load_backbone("tiny"), 4, workers=1)
+    assert not done.failed
     return folder
 
 
@@ -1091,7 +1064,11 @@ def test_weights_of_a_cnn_from_elsewhere(toy, tmp_path):
 
     def job(path):
         obeyed(
-            "extract",
+            "prepare",
+            "videos",
+            "--captions",
+            tmp_path/"captions.json",
+            "--videos",
             tmp_path/"videos",
             "--out",
             tmp_path/"out" / path.name,
@@ -1101,7 +1078,11 @@ def test_weights_of_a_cnn_from_elsewhere(toy, tmp_path):
             path,
         )
 
-    write_all(tmp_path/"videos", {"film.mp4": toy.film.read_bytes()})
+    films = {f"{number}.mp4": toy.film.read_bytes() for number in range(4)}
+    write_all(tmp_path/"videos", films)
+    (tmp_path/"captions.json").write_text(
+        json.dumps({Path(name).stem: ["a man runs"] for name in films})
+    )
     assert commands("weights, damaged", job, write_all(tmp_path/"weights", contents))[
         REFUSED
     ] == len(contents)
@@ -1257,7 +1238,11 @@ def test_bombs_at_their_real_size(toy, data, tmp_path):
             for path in features
         },
         weights: (
-            "extract",
+            "prepare",
+            "videos",
+            "--captions",
+            data/"captions.json",
+            "--videos",
             data/"videos",
             "--out",
             tmp_path/"features",

@@ -761,19 +761,21 @@ def test_a_checkpoint_is_spoken_of_only_where_there_is_one(tmp_path, monkeypatch
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("command", ["train", "extract", "prepare"])
+@pytest.mark.parametrize("command", ["train", "videos", "prepare"])
 def test_no_command_takes_a_lock_through_a_link(tmp_path, command, monkeypatch):
     """`.lock` and `.locked_by` that lead to a file of somebody else: the command is refused or
     does its work, and the file stays as it is."""
     monkeypatch.setitem(world.SCALES, "smoke", (2, 1, 1))
     (victim := tmp_path/"victim.txt").write_text("mine")
     out, videos = tmp_path/"out", tmp_path/"videos"
-    for folder in (out, out/"parts") if command == "extract" else (out,):
+    for folder in (out, out/"parts") if command == "videos" else (out,):
         folder.mkdir()
         for name in (".lock", ".locked_by"):
             (folder / name).symlink_to(victim)
     videos.mkdir()
-    shutil.copy(Path(__file__).parents[1]/"data"/"example.mp4", videos/"a.mp4")
+    for name in "abcd":
+        shutil.copy(Path(__file__).parents[1]/"data"/"example.mp4", videos/f"{name}.mp4")
+    (tmp_path/"captions.json").write_text(json.dumps(dict.fromkeys("abcd", ["a ball"])))
     words = {
         "train": (
             "train",
@@ -785,7 +787,10 @@ def test_no_command_takes_a_lock_through_a_link(tmp_path, command, monkeypatch):
             "--row",
             "Baseline",
         ),
-        "extract": ("extract", videos, "--out", out, "--cnn", "tiny", "--workers", 1),
+        "videos": (
+            *("prepare", "videos", "--captions", tmp_path/"captions.json", "--videos", videos),
+            *("--out", out, "--cnn", "tiny", "--workers", 1),
+        ),
         "prepare": ("prepare", "shapes", "--scale", "smoke", "--out", out),
     }
     code, said = picknet(*words[command])
@@ -859,22 +864,29 @@ def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
     )
 
 
+def test_names_in_json_do_not_reach_the_terminal_raw(capsys):
+    name = "a\x1b\x7f\x85\x9b31m\u200b\u2028\u202egpj Käse 映画\udc80"
+    preparing.say({"source": name}, True, "")
+    said = capsys.readouterr().out
+    assert said.rstrip("\n").isprintable() and "Käse 映画" in said
+    assert json.loads(said) == {"source": name}
+
+
 def test_what_is_no_number_is_no_json():
     with pytest.raises(PickNetError, match="cannot be written as JSON"):
         preparing.say({"score": math.nan}, True, "")
 
 
-def test_exit_codes_of_files_that_are_left_out(trained, tmp_path):
+def test_exit_codes_of_files_that_are_left_out(tmp_path):
     pytest.importorskip("av")
     videos = tmp_path/"videos"
     videos.mkdir()
     (videos/"a.mp4").write_bytes(b"no film")
-    extract = ("extract", videos, "--out", tmp_path/"out", "--cnn", "tiny", "--workers", 1)
-    assert picknet(*extract)[0] == 1
+    caption = ("caption", videos, "--model", "shapes")
+    assert picknet(*caption)[0] == 1
     shutil.copy(Path(__file__).parents[1]/"data"/"example.mp4", videos/"b.mp4")
-    assert picknet(*extract)[0] == SOME_LEFT_OUT
+    assert picknet(*caption)[0] == SOME_LEFT_OUT
     for command in (
-        ["extract"],
         ["caption"],
         ["prepare", "videos"],
         ["prepare", "msvd"],
@@ -888,7 +900,7 @@ def test_exit_codes_of_files_that_are_left_out(trained, tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-@pytest.mark.parametrize("words", [["--version"], ["info", "--settings"], ["bench"]], ids=" ".join)
+@pytest.mark.parametrize("words", [["--version"], ["info", "--settings"]], ids=" ".join)
 def test_a_full_device_is_a_sentence(words):
     with open("/dev/full", "w") as full:
         done = subprocess.run(

@@ -6,8 +6,10 @@ import pytest
 
 from picknet_nb.core.files import FileError, PickNetError, read_json
 from picknet_nb.core.settings import ClipSettings, preset
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.datasets import checked_splits, draw_splits
+from picknet_nb.data.extraction import extract_folder
 from picknet_nb.data.video import VideoError
 from picknet_nb.world import world
 from picknet_nb.method.stages import Model
@@ -15,7 +17,7 @@ from picknet_nb.training import train as training
 from picknet_nb.training.checkpoints import Trainer
 from picknet_nb.training.runs import RunError
 from picknet_nb.use import captioning
-from picknet_nb.interface import prepare as preparing, python as api, watch as watching
+from picknet_nb.interface import python as api, watch as watching
 
 
 def test_a_clip_that_stands_twice_in_a_file(tmp_path):
@@ -104,7 +106,7 @@ def test_a_folder_without_videos(tmp_path):
     (tmp_path/"notes.txt").write_text("no video")
     for refuse in (
         lambda: api.prepare(tmp_path, {"a": ["x"]}, tmp_path/"out", cnn="tiny"),
-        lambda: preparing.extract(tmp_path, tmp_path/"out", "tiny"),
+        lambda: extract_folder(tmp_path, tmp_path/"out", load_backbone("tiny")),
     ):
         with pytest.raises(FileError, match="no video in this folder"):
             refuse()
@@ -133,14 +135,12 @@ def test_what_python_gives_is_checked_before_anything_is_extracted(
 
 def test_two_models_at_once():
     with pytest.raises(PickNetError, match="give one of them"):
-        watching.named(Path("runs/mine"), "shapes")
+        watching.chosen_model("shapes", "runs/mine")
 
 
 def test_one_picture_for_several_videos(tmp_path):
-    with pytest.raises(
-        PickNetError, match="all.gif: --gif of 2 videos must be a folder, not a file"
-    ):
-        watching.drawings("--gif", tmp_path/"all.gif", ["a", "b"], [Path("a.mp4"), Path("b.mp4")])
+    with pytest.raises(PickNetError, match="all.gif: one file for 2 videos: write {} for the name"):
+        watching.output_files(tmp_path/"all.gif", ["a", "b"], [Path("a.mp4"), Path("b.mp4")])
 
 
 @pytest.mark.parametrize(

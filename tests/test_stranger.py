@@ -3,6 +3,7 @@ nothing but what the front page says."""
 import json
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 pytest.importorskip("av")
 
 from conftest import free_port
+from test_examples import front_page
 from test_explorer import find_chromium, launch, running
 from test_packaging import shared_wheel
 
@@ -70,6 +72,7 @@ def desk(tmp_path_factory) -> Path:
         json.dumps({name: describe(story) for name, story in stories.items()})
     )
     write_film(folder/"holiday.mp4", make_story((6, 0)))
+    write_film(folder/"film.mp4", make_story((6, 1)))
     write_film(folder/"holiday.mkv", make_story((6, 0)))
     return folder
 
@@ -113,24 +116,29 @@ def command(tmp_path_factory, request) -> Path:
         capture_output=True,
         text=True,
         cwd=folder,
+        env=alone(),
         check=True,
     )
     assert str(own) in found.stdout
     return python.with_name("picknet")
 
 
-def typed(command: Path, desk: Path, *words, **options) -> tuple[str, str]:
-    "What a command prints on standard output and on standard error; it must succeed."
-    surroundings = {
+def alone() -> dict[str, str]:
+    "The environment without what was set for tests."
+    return {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("PYTHON", "PICKNET"))
     }
+
+
+def typed(command: Path, desk: Path, *words, **options) -> tuple[str, str]:
+    "What a command prints on standard output and on standard error; it must succeed."
     done = subprocess.run(
         [command, *map(str, words)],
         cwd=desk,
         capture_output=True,
-        env=surroundings,
+        env=alone(),
         timeout=600,
         **options,
     )
@@ -139,54 +147,77 @@ def typed(command: Path, desk: Path, *words, **options) -> tuple[str, str]:
     return said, told
 
 
+def explored(command: Path, desk: Path, *words) -> str:
+    "What the explorer has printed when its page can be opened; then it is stopped."
+    borrowed = alone() | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}
+    words = [command, *words, "--no-browser", "--port", str(free_port())]
+    with open(desk/"server.log", "w") as output:
+        server = subprocess.Popen(words, stdout=output, stderr=output, cwd=desk, env=borrowed)
+    with running(server, desk/"server.log", "?token="):
+        return (desk/"server.log").read_text()
+
+
+# what a line of the front page says; standard output, then standard error
+PROMISED = {
+    "picknet caption holiday.mp4": (r"[a-z ]+\n\d+ frames? picked, at 0\.0", "model: everyday"),
+    "picknet caption holiday.mp4 --out picks.png": ("picks.png", ""),
+    "picknet caption film.mp4 --out film.srt": ("film.srt", ""),
+    "picknet caption clips --out out/{}.srt": ("out/film19.srt", ""),
+    "picknet models everyday": ("What it cannot do", ""),
+    "picknet prepare videos": (
+        r"data/corpora/mine: 20 videos \(15 train, 2 validation, 3 test\)",
+        "20 videos, on this machine: about",
+    ),
+    "picknet train runs/mine --data": (
+        "runs/mine/weights.safetensors",
+        r"begins with everyday, which has learned from MSVD and MSR-VTT and knows \d+ of these "
+        r"\d+ words\n(.*\n)*on this machine: about .+ \(supervision .+, reinforcement .+\)"
+        r"(.*\n)*next: `picknet evaluate --model runs/mine` scores it",
+    ),
+    "picknet evaluate --model runs/mine": (
+        r"CIDEr \d+\.\d .*videos:3(.*\n)*.*\d distinct captions? of 3, \d+\.\d words each",
+        "",
+    ),
+    "picknet --help": ("caption +", ""),
+}
+# in seconds, not minutes: little is looked at, and little is learned
+SHORT = {"prepare": ("--set", "frames=8"), "train": BRIEF}
+
+
 def test_the_first_hour(command, desk):
-    say = lambda *words, **options: typed(command, desk, *words, **options)
-    said, told = say("caption", "holiday.mp4")
-    assert (
-        re.match(r"[a-z ]+\n\d+ frames? picked, at 0\.0", said)
-        and "with the model in the box, everyday" in told
-    )
-
-    said, told = say(
-        "prepare",
-        "videos",
-        "--captions",
-        "captions.json",
-        "--videos",
-        "clips",
-        "--cnn",
-        "efficientnet-lite0",
-        "--out",
-        "data/corpora/mine",
-        "--set",
-        "frames=8",
-    )
-    assert (
-        "data/corpora/mine: 20 videos (15 train, 2 validation, 3 test)" in said
-        and "20 videos, on this machine: about" in told
-    )
-
-    said, told = say(
-        "train", "runs/mine", "--data", "data/corpora/mine", "--scale", "laptop", *BRIEF
-    )
-    assert said == "runs/mine/weights.safetensors\n" and re.search(
-        r"on this machine: about .+ \(supervision .+, reinforcement .+\)", told
-    )
-    assert re.search(
-        r"begins with everyday, which has learned from MSVD and MSR-VTT and knows \d+ of these \d+ "
-        r"words",
-        told,
-    )
-    assert "next: `picknet evaluate runs/mine` scores it" in told and "0/0" not in told
-
-    said, told = say("evaluate", "runs/mine")
-    assert re.search(r"CIDEr \d+\.\d .*videos:3", said) and re.search(
-        r"\d distinct captions? of 3, \d+\.\d words each", said
-    )
-
-    said, _ = say("caption", "holiday.mp4", "--run", "runs/mine", "--strip", "strip.png")
-    assert "strip.png" in said and (desk/"strip.png").read_bytes().startswith(b"\x89PNG")
-    assert "runs/mine" in say("info")[0]
+    """Every line of the front page, in its order, in an environment that has nothing but the
+    wheel; pictures that it only names are drawn, too."""
+    lines, said_by = front_page(), {}
+    first = "picknet caption holiday.mp4"
+    lines += [f"{first} --out clip.gif", f"{first} --out clip.mp4"]
+    # what is resumed must have been begun
+    for line in sorted(lines, key=lambda line: "--resume" in line):
+        words = shlex.split(line, comments=True)[1:]
+        if words[0] == "explore":
+            assert find_spec("voila") is None or "?token=" in explored(command, desk, *words)
+        elif words[:2] == ["stream", "0"]:  # there is no camera here
+            done = subprocess.run(
+                [command, *words], cwd=desk, capture_output=True, text=True, env=alone()
+            )
+            assert done.returncode == 1 and "Traceback" not in done.stderr, done.stderr
+        else:
+            fresh = SHORT.get(words[0], ()) if "--resume" not in words else ()
+            said_by[shlex.join(["picknet", *words])] = typed(command, desk, *words, *fresh)
+    for promise, (said, told) in PROMISED.items():
+        found = [
+            each for line, each in said_by.items() if line.replace("'", "").startswith(promise)
+        ]
+        assert found, promise
+        assert re.search(said, found[0][0]) and re.search(told, found[0][1]), (promise, found[0])
+    for name, begins in {
+        "picks.png": b"\x89PNG",
+        "clip.gif": b"GIF8",
+        "clip.mp4": b"\0\0\0",
+        "film.srt": b"1\n00:",
+    }.items():
+        assert (desk / name).read_bytes().startswith(begins)
+    assert len(list((desk/"out").iterdir())) == 20
+    assert "runs/mine" in typed(command, desk, "info")[0]
 
 
 def test_a_stream_by_a_pipe(command, desk):

@@ -19,6 +19,29 @@ from picknet_nb.use.subtitles import (
 from picknet_nb.interface import watch as watching
 
 
+HOSTILE = [
+    "a \x1b]0;owned\x07man",
+    "a man\n\n2\n00:00:09,000 --> 00:00:10,000\nforged",
+    "<script>alert(1)</script> {\\an8} <b>bold</b>",
+    "a\u2028b\x85c\x9b31m\u202egpj",
+]
+
+
+def test_words_of_a_stranger_are_text_in_every_format():
+    "No escape reaches a terminal, no word makes a cue or a tag."
+    lines = [Line(0, 1, text) for text in HOSTILE]
+    for ending, write in subtitles.SUBTITLES.items():
+        text = write(lines)
+        assert all(letter.isprintable() or letter == "\n" for letter in text), ending
+        if ending in (".srt", ".vtt"):
+            assert text.count("-->") == len(lines)
+            assert not set("<>") & set(re.sub(r"^[0-9:.,]+ --> [0-9:.,]+$", "", text, flags=re.M))
+    assert (
+        "{" not in as_srt(lines) and json.loads(subtitles.as_json(lines))[1]["text"] == HOSTILE[1]
+    )
+    assert len(subtitles.as_text(lines).splitlines()) == len(lines)
+
+
 @pytest.fixture(scope="module")
 def captioner():
     return load_captioner(find_model("shapes"), device="cpu")
@@ -114,7 +137,7 @@ def test_the_same_sentence_twice_in_a_row_is_one_line(captioner, monkeypatch):
 def test_files_are_whole_and_of_a_kind_that_is_known(tmp_path):
     lines = [Line(0, 1.5, "a <b> & c", (0.5,)), Line(3599.9996, 3601, "two")]
     assert as_srt(lines).startswith(
-        "1\n00:00:00,000 --> 00:00:01,500\na <b> & c\n\n2\n01:00:00,000 --> 01:00:01,000\ntwo\n"
+        "1\n00:00:00,000 --> 00:00:01,500\na ‹b› & c\n\n2\n01:00:00,000 --> 01:00:01,000\ntwo\n"
     )
     assert "a &lt;b&gt; &amp; c" in save_subtitles(lines, tmp_path/"a.vtt").read_text()
     assert json.loads(save_subtitles(lines, tmp_path/"a.json").read_text())[0] == {
@@ -153,7 +176,7 @@ def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, t
         for line in subtitle_video(captioner, cut):
             lines.append(line)
     assert 2 <= len(lines) and lines[-1].end < 35
-    assert not watching.tell_lines(captioner, cut, tmp_path/"cut.srt", as_json=False)
+    assert not watching.tell_lines(captioner, cut, [tmp_path/"cut.srt"], as_json=False)
     told = capsys.readouterr()
     assert (
         f"what was told so far is in {tmp_path/'cut.srt'}" in told.err
@@ -162,7 +185,7 @@ def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, t
     )
     assert len(read_back((tmp_path/"cut.srt").read_text(), ",")) == len(lines)
     assert watching.tell_lines(
-        captioner, tmp_path/"whole.mkv", tmp_path/"whole.srt", as_json=False
+        captioner, tmp_path/"whole.mkv", [tmp_path/"whole.srt"], as_json=False
     )
 
 
@@ -173,7 +196,7 @@ def test_an_interrupt_keeps_the_lines_that_were_told(captioner, tmp_path, monkey
 
     monkeypatch.setattr(subtitles, "subtitle_video", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        watching.tell_lines(captioner, tmp_path/"film.mp4", tmp_path/"film.srt", as_json=False)
+        watching.tell_lines(captioner, tmp_path/"film.mp4", [tmp_path/"film.srt"], as_json=False)
     assert (
         "a ball rolls" in (tmp_path/"film.srt").read_text()
         and "what was told so far is in" in capsys.readouterr().err

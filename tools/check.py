@@ -1,5 +1,7 @@
 """What `make test` does: sync, then notebooks and pytest together and, beside them, wheel; each
-step timed, a summary at the end."""
+step timed, a summary at the end. `make check` does sync and what a change touches."""
+import ast
+import json
 import os
 import re
 import shutil
@@ -104,6 +106,72 @@ def notebooks_and_pytest() -> str:
     return side_by_side("notebooks", "tests")
 
 
+SECONDS = Path(sys.prefix)/"seconds.json"  # how long each took the last time, by tools/pool.py
+BUDGET = 90  # seconds on the clock, for what a change touches
+
+
+def changed_files() -> list[Path]:
+    "Files that differ from where this branch left main, new ones included."
+    git = lambda *words: subprocess.run(
+        ["git", *words], capture_output=True, text=True
+    ).stdout.splitlines()
+    left = [git("merge-base", "HEAD", name) for name in ("origin/main", "main")]
+    base = next((found[0] for found in left if found), "HEAD")
+    named = git("diff", "--name-only", base) + git("ls-files", "--others", "--exclude-standard")
+    return [Path(name) for name in dict.fromkeys(named)]
+
+
+def imports_of(test: Path) -> set[str]:
+    "The modules of the package that a test file imports, as `core.files`."
+    found = set()
+    for node in ast.walk(ast.parse(test.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("picknet_nb."):
+            module = node.module.removeprefix("picknet_nb.")
+            found |= {module} | {f"{module}.{each.name}" for each in node.names}
+    return found
+
+
+def touched_by(files: list[Path], tests: list[Path]) -> list[str]:
+    """Names of notebooks and test files for tools/pool.py: first what was changed itself, then
+    tests of changed modules, those that import the fewest modules first."""
+    there = lambda path: path.exists()  # a file that was removed touches nothing
+    books = [path for path in files if path.suffix == ".ipynb" and there(path)]
+    names = [f"{path.parent.name}/{path.stem}" for path in books if path.parent != Path("nbs")]
+    names += ["index"] * (Path("nbs/index.ipynb") in books)
+    names += [path.stem for path in files if path in tests and there(path)]
+    modules = {
+        f"{path.parent.name}.{re.sub(r'^[0-9]+_', '', path.stem)}"
+        for path in files
+        if path.suffix == ".ipynb" or path.parts[0] == "picknet_nb"
+    }
+    imports = {test: imports_of(test) for test in tests}
+    users = sorted(
+        (test for test in tests if imports[test] & modules), key=lambda test: len(imports[test])
+    )
+    return list(dict.fromkeys([*names, *(test.stem for test in users)]))
+
+
+def affordable(names: list[str], seconds: dict[str, float]) -> list[str]:
+    "As many of these, in order, as the time allows; what was never timed counts as ten seconds."
+    left, chosen = BUDGET * (os.cpu_count() or 1), []
+    for name in names:
+        if (takes := seconds.get(name, 10.0)) <= left:
+            chosen.append(name)
+            left -= takes
+    return chosen
+
+
+def changed() -> str:
+    "The notebooks and tests that a change touches, as many as fit into the time."
+    names = touched_by(changed_files(), sorted(Path("tests").glob("test_*.py")))
+    seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+    chosen = affordable(names, seconds)
+    late = [name for name in names if name not in chosen]
+    if late:
+        print(f"too long for this, `make test` runs them: {', '.join(late)}", flush=True)
+    return side_by_side(*chosen) if chosen else "nothing that has a test was changed"
+
+
 def copy_sources(root: Path, folder: Path) -> None:
     "Copy what a wheel is made of; notebooks, data and built things stay behind."
     anywhere = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info")
@@ -192,7 +260,10 @@ for module in pkgutil.walk_packages(picknet_nb.__path__, "picknet_nb."):
     importlib.import_module(module.name)
 picknet_nb.measure.tables.load_paper()  # data that must come along
 """
-STEPS = {step.__name__: step for step in (sync, notebooks, pytest, notebooks_and_pytest, wheel)}
+STEPS = {
+    step.__name__: step
+    for step in (sync, changed, notebooks, pytest, notebooks_and_pytest, wheel)
+}
 
 
 @contextmanager

@@ -1,5 +1,5 @@
-"""README.md from nbs/index.ipynb: its prose as it is, its code fenced, links turned so that they
-work from the repository's root."""
+"""README.md from nbs/index.ipynb, up to the mark that ends it: prose as it is, code fenced, links
+turned so that they work from the repository's root."""
 import re
 import sys
 from pathlib import Path
@@ -28,9 +28,14 @@ def cell_text(cell) -> str:
     return "\n\n".join(shown)
 
 
+END = "<!-- the README ends here -->"  # what follows is for readers of the notebook
+
+
 def readme(notebook: Path) -> str:
-    "The whole notebook as Markdown."
+    "The notebook as Markdown, as far as it belongs to the front page."
     cells = nbformat.read(notebook, as_version=4).cells
+    ends = next((i for i, cell in enumerate(cells) if END in cell.source), len(cells))
+    cells = cells[:ends]
     text = "\n\n".join(filter(None, map(cell_text, cells))) + "\n"
     # beside the notebook
     text = re.sub(r"(\]\(|src=\")(?!https?:|#|\.\./|mailto:)", r"\1nbs/", text)

@@ -346,15 +346,11 @@ def main() -> None:
     DOCS.mkdir()
     (DOCS/"site.css").write_text(STYLE)
     shutil.copytree(ROOT/"nbs"/"images", DOCS/"images")
-    home = (
-        (ROOT/"README.md")
-        .read_text()
-        .replace("](nbs/", "](")
-        .replace('src="nbs/', 'src="')
-        .replace("<details>", '<details markdown="1">')
-    )
+    home = (ROOT/"README.md").read_text().replace("<details>", '<details markdown="1">')
+    # notebooks and pictures are part of the site, folders are not
+    home = re.sub(r"(\]\(|src=\")nbs/(?=images/|\w+/\w+\.ipynb)", r"\1", home)
     (DOCS/"index.md").write_text(
-        re.sub(r"\]\((?!https?:|images/|#)(?!\w+/\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home)
+        re.sub(r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home)
     )
     notebooks = copy_notebooks()
     settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {

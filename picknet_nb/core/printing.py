@@ -20,8 +20,8 @@ import picknet_nb
 from .files import PickNetError
 
 # %% auto #0
-__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'printable', 'say', 'show_warning', 'after_mistake',
-           'escape_unprintable', 'left_out', 'typed', 'missing_parts']
+__all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'printable', 'json_text', 'say', 'show_warning',
+           'at_terminal', 'after_mistake', 'escape_unprintable', 'left_out', 'typed', 'missing_parts']
 
 # %% ../../nbs/core/05_printing.ipynb #64a940f8
 def printable(text) -> str:
@@ -38,12 +38,22 @@ def printable(text) -> str:
     )
 
 
+def json_text(content, **options) -> str:
+    "JSON whose letters are letters and whose unprintable characters are escapes."
+    text = json.dumps(content, ensure_ascii=False, allow_nan=False, **options)
+    return "".join(
+        # JSON itself escapes what is below a space; line breaks are those of `indent`
+        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
+        for letter in text
+    )
+
+
 def say(content, as_json: bool, text: str) -> None:
     """Print an answer, as JSON for a program or as text for a person, and flush it, so that a kill
     loses nothing."""
     try:
         said = (
-            json.dumps(content, ensure_ascii=False, allow_nan=False)
+            json_text(content)
             if as_json
             else "\n".join(map(printable, text.split("\n")))
         )
@@ -64,6 +74,12 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
         else warnings.formatwarning(message, category, filename, lineno, line)
     )
     tqdm.write(text, file=file or sys.stderr, end="")  # which lifts a progress bar out of the way
+
+
+def at_terminal() -> bool:
+    """Whether somebody sees a progress bar move: in a log file it would be one line of thousands
+    of updates."""
+    return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
 
 
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`

@@ -15,11 +15,11 @@ from ..core.files import PickNetError
 from ..core.printing import printable
 from ..core.registry import USED, use_thing
 from ..core.settings import preset
-from .prepare import joined, settings_of
+from .prepare import check_room, joined, settings_of
 from .watch import PICKER
 
 # %% auto #0
-__all__ = ['SET', 'CAPTIONER', 'SCALES', 'changes_of', 'announce', 'train']
+__all__ = ['SET', 'CAPTIONER', 'SCALES', 'changes_of', 'room_for_run', 'announce', 'train']
 
 # %% ../../nbs/interface/03_train.ipynb #b17b76c6
 SET = Annotated[
@@ -27,7 +27,7 @@ SET = Annotated[
     typer.Option(
         "--set",
         help=(
-            "name=value, a setting that differs from the scale's; may be repeated; `picknet info "
+            "name=value, a setting that differs from the preset's; may be repeated; `picknet info "
             "--settings` lists them."
         ),
     ),
@@ -44,9 +44,8 @@ CAPTIONER = Annotated[
         ),
     ),
 ]
-SCALES = ("smoke (seconds), small (minutes), laptop (real videos on a CPU, beginning with the "
-          "model "
-          "in the box), paper, or improved (real videos on a GPU)")
+SCALES = ("smoke (seconds), small (minutes), laptop (real videos on a CPU, beginning with a "
+          "bundled model), paper, or improved (real videos on a GPU)")
 
 # %% ../../nbs/interface/03_train.ipynb #9b89eaf0
 def changes_of(settings: Optional[list[str]], captioner: Optional[str]) -> dict:
@@ -57,13 +56,30 @@ def changes_of(settings: Optional[list[str]], captioner: Optional[str]) -> dict:
     return changes
 
 # %% ../../nbs/interface/03_train.ipynb #655f5ab6
-def announce(corpus, config, recipe, scale: str) -> None:
-    "Say what a run begins with and, on a CPU, how long it will take."
+def room_for_run(corpus, config) -> int:
+    "Bytes on disk that a run takes, about: weights of each stage, and checkpoints with moments."
+    import torch
+    from picknet_nb.method.stages import Model
+
+    sizes = corpus.features.shape[-1], corpus.glances.shape[-1], len(corpus.vocabulary)
+    try:
+        with torch.device("meta"):  # sizes alone: no memory, and no random numbers are drawn
+            model = Model(config, *sizes)
+    except (RuntimeError, NotImplementedError):
+        return 0  # a captioner of the user's that computes with its weights when it is made
+    # 4 bytes each; a checkpoint has weights, two moments and an average, and is replaced by
+    # another one while it is still there; three stages leave their weights
+    return 4 * (2 * 4 + 3) * sum(weight.numel() for weight in model.parameters())
+
+
+def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
+    "Check the disk, say what a run begins with and, on a CPU, how long it will take."
     from picknet_nb.core.processes import rank_and_world
     from picknet_nb.training.forecast import forecast, foresee_training, something_smaller
     from picknet_nb.training.runs import load_run
     from picknet_nb.training.transfer import read_start
 
+    check_room(folder, room_for_run(corpus, config))
     start = read_start(recipe.settings(config), corpus, load_run)
     if start and rank_and_world()[0] == 0:
         print(start.told(corpus), file=sys.stderr)
@@ -89,7 +105,11 @@ def train(
     ] = None,
     scale: Annotated[
         Optional[str],
-        typer.Option(help=f"{SCALES}; default: small for the built-in world, else laptop."),
+        typer.Option(
+            "--preset",
+            "--scale",
+            help=f"{SCALES}; default: small for the built-in world, else laptop.",
+        ),
     ] = None,
     row: Annotated[
         Optional[str], typer.Option(help="A row of the table; default: 'PickNet (V+L)'.")
@@ -123,10 +143,14 @@ def train(
         raise RunError(folder, "holds a run already; add --resume to go on with it")
     if resume and not started:
         raise RunError(folder, "holds no run to go on with; without --resume one is begun")
+    named = data is not None
     was = noted(folder) if started else dict.fromkeys(("recipe", "data", "scale"))
     data = same_as_noted(folder, "--data", data, was["data"]) or ("" if started else "shapes")
     if not data:
         raise RunError(folder, "does not say which data it was begun with: name it with --data")
+    if data == "shapes" and not started and not named:
+        print("no --data: training on the built-in world, little videos of drawn shapes",
+              file=sys.stderr)
     usual = usual_scale(data)
     config = read_settings(folder) if started else preset(scale or usual)
     scale = same_as_noted(folder, "--scale", present_scale(scale), was["scale"]) or usual
@@ -141,12 +165,12 @@ def train(
     with joined() as device:
         corpus = open_data(data, scale, device=device)
         if not started:
-            announce(corpus, config, recipe, scale)
+            announce(folder, corpus, config, recipe, scale)
         run(folder, corpus, config, recipe)
     print(printable(folder/"weights.safetensors"))
     command = " ".join(["picknet", *(f"--use {printable(name)}" for name in USED)])
     print(
-        f"next: `{command} evaluate {printable(folder)}` scores it on its test clips, `{command} "
-        f"caption VIDEO --run {printable(folder)}` uses it",
+        f"next: `{command} evaluate --model {printable(folder)}` scores it on its test clips, "
+        f"`{command} caption VIDEO --model {printable(folder)}` uses it",
         file=sys.stderr,
     )

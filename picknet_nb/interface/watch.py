@@ -20,25 +20,22 @@ from ..core.printing import JSON, WEIGHTS, left_out, printable, say
 from ..core.registry import use_thing
 
 # %% auto #0
-__all__ = ['RUN', 'MODEL', 'PICKER', 'named', 'with_picker', 'open_model', 'drawing_names', 'drawings', 'check_place', 'tell',
-           'hint_at_length', 'tell_lines', 'hint_at_home', 'told_captions', 'caption', 'stream', 'explore', 'models',
-           'export']
+__all__ = ['MODEL', 'RUN', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'renamed', 'chosen_model',
+           'with_picker', 'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell',
+           'clock', 'hint_at_length', 'tell_lines', 'no_video', 'check_there', 'hint_at_home', 'told_captions',
+           'caption', 'stream', 'explore', 'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
-RUN = Annotated[
-    Optional[Path],
-    typer.Option(
-        "--run",
-        help="Folder of a run or a model of yours, or a folder of runs; default: the model in the "
-             "box.",
-    ),
-]
 MODEL = Annotated[
     Optional[str],
     typer.Option(
-        "--model", help="A model in the box; `picknet models` lists them. Default: everyday."
+        "--model",
+        metavar="NAME_OR_FOLDER",
+        help="A bundled model (`picknet models` lists them), or the folder of a run or model of "
+             "yours. Default: everyday.",
     ),
 ]
+RUN = Annotated[Optional[str], typer.Option("--run", hidden=True)]  # before there was --model
 PICKER = Annotated[
     Optional[str],
     typer.Option(
@@ -52,15 +49,24 @@ PICKER = Annotated[
 ]
 
 
-def named(run: Optional[Path], model: Optional[str]) -> Optional[Path]:
-    "The folder that --run or --model means; None where neither is given."
-    from picknet_nb.training.models import find_model
+def renamed(option: str, new: str) -> None:
+    "Say what an option of an earlier version is called now."
+    print(
+        f"picknet: {option} is now {printable(new)}; the next version will not know {option}",
+        file=sys.stderr,
+    )
 
-    if run and model:
-        raise PickNetError(
-            "--run names a model of yours and --model one in the box: give one of them"
-        )
-    return find_model(model) if model else run
+
+def chosen_model(model: Optional[str], run: Optional[str] = None) -> Optional[Path]:
+    "The folder that --model means, or --run of an earlier version; None where neither is given."
+    if run is not None:
+        renamed("--run", f"--model {run}")
+        if model is not None:
+            raise PickNetError("--run is another spelling of --model: give one of them")
+    from picknet_nb.training.models import named_model
+
+    name = run if model is None else model
+    return None if name is None else named_model(name)
 
 
 def with_picker(captioner, label: Optional[str]):
@@ -73,8 +79,7 @@ def with_picker(captioner, label: Optional[str]):
 
 
 def open_model(
-    run: Optional[Path],
-    model: Optional[str] = None,
+    model: Optional[Path],  # its folder, or a folder of runs; None: the default
     weights: Optional[Path] = None,
     picker: Optional[str] = None,
 ) -> tuple[Path, object]:
@@ -84,72 +89,63 @@ def open_model(
     from picknet_nb.use.captioning import load_captioner
 
     use_thing(picker)  # first: the run may have been trained with it
-    found = find_run(named(run, model))
+    found = find_run(model)
     captioner = with_picker(load_captioner(found, weights=weights), picker)
-    if run is None and model is None:
+    if model is None:
         print(
-            f"with the model in the box, {found.name}; `picknet models {found.name}` tells what it "
-            f"can and cannot do",
+            f"model: {found.name}; `picknet models {found.name}` tells what it can and cannot do",
             file=sys.stderr,
         )
-    elif found != run and not model:
-        print(
-            printable(
-                f"with {found}, trained on {read_about(found).get('corpus', 'unknown data')}"
-            ),
-            file=sys.stderr,
-        )
+    elif found != model:
+        trained_on = read_about(found).get("corpus", "unknown data")
+        print(printable(f"model: {found}, trained on {trained_on}"), file=sys.stderr)
     return found, captioner
 
 # %% ../../nbs/interface/06_watch.ipynb #78703327
-def drawing_names(
+def output_names(
     paths: list[Path],  # as typed: files and folders
-    files: list[Path],  # the videos in them
+    files: list[Path],  # the videos in them, none of them twice
 ) -> list[str]:
-    """A name for each video without an ending: its path below the folder that was typed, or
-    below the one that all have in common."""
+    """A name for each video without its ending, or with it where another video has that name:
+    its path below the folder that was typed, or below the one that all have in common."""
     base = os.path.commonpath(
         [os.path.abspath(path if path.is_dir() else path.parent) for path in paths]
     )
-    names = [Path(os.path.relpath(os.path.abspath(file), base)) for file in files]
-    alike = Counter(name.with_suffix("") for name in names)
-    return [
-        str(name.with_suffix("") if alike[name.with_suffix("")] == 1 else name) for name in names
-    ]
+    names = [os.path.relpath(os.path.abspath(file), base) for file in files]
+    stems = [os.path.splitext(name)[0] for name in names]
+    taken = Counter([*stems, *names])  # a.mp4.mov without its ending is what a.mp4 is with it
+    return [stem if taken[stem] == 1 else name for stem, name in zip(stems, names)]
 
 # %% ../../nbs/interface/06_watch.ipynb #49479b76
-def drawings(
-    option: str,  # --strip, --gif, --mp4 or --subtitles
-    given: Optional[Path],  # a file, or a folder
+DRAWN = (".png", ".jpg", ".jpeg", ".pdf", ".svg")  # a picture of the picks
+MOVING = (".gif", ".mp4")  # the clip with its running caption
+WRITTEN = (".srt", ".vtt", ".txt", ".json")  # a sentence for each scene
+ENDINGS = ", ".join((*DRAWN, *MOVING, *WRITTEN))
+
+
+def output_files(
+    given: Path,  # a file; for several videos a name with {} in it, or a folder for pictures
     names: list[str],  # of the videos
     files: list[Path],  # the videos
-) -> list[Optional[Path]]:
-    "Where the drawing of each video goes, in a folder that is there and can be written."
-    from picknet_nb.use.drawing import STRIP_SUFFIXES
-    from picknet_nb.use.subtitles import SUBTITLES
-
-    endings = {
-        "--strip": STRIP_SUFFIXES,
-        "--gif": (".gif",),
-        "--mp4": (".mp4",),
-        "--subtitles": tuple(SUBTITLES),
-    }[option]
-    if given is None:
-        return [None] * len(names)
+) -> list[Path]:
+    "Where the output of each video goes, in a folder that is there and can be written."
     if str(given) == "-":
-        raise PickNetError(
-            f"{option} - cannot be: it goes to a file or a folder, not to standard output"
-        )
+        raise PickNetError("--out - cannot be: it goes to a file, not to standard output")
     if given.is_dir() or not given.suffix and not given.exists():
-        places = [given/f"{name}{endings[0]}" for name in names]
-    elif len(names) > 1:
-        raise FileError(given, f"{option} of {len(names)} videos must be a folder, not a file")
-    elif given.suffix.lower() not in endings:
-        raise FileError(given, f"{option} must end in {', '.join(endings)}, or be a folder")
-    else:
-        places = [given]
+        given = given/"{}.png"
+    if given.suffix.lower() not in (*DRAWN, *MOVING, *WRITTEN):
+        raise FileError(given, f"--out must end in {ENDINGS}, or be a folder")
+    if len(names) > 1 and "{}" not in str(given):
+        raise FileError(
+            given,
+            f"one file for {len(names)} videos: write {{}} for the name of each, as in "
+            f"--out {given.with_name('{}' + given.suffix)}",
+        )
+    places = [Path(str(given).replace("{}", name)) for name in names]
     for place in places:
         check_place(place, {os.path.realpath(file) for file in files})
+    if len({os.path.realpath(place) for place in places}) < len(places):
+        raise FileError(given, "two videos would be written to one file: caption them apart")
     return places
 
 
@@ -164,6 +160,18 @@ def check_place(place: Path, videos: set[str]) -> None:
         raise WriteError(place, reason.strerror) from reason
     if place.is_dir() or not os.access(place.parent, os.W_OK):
         raise WriteError(place, "is a folder" if place.is_dir() else "no permission")
+
+
+def earlier_outputs(**given: Optional[Path]) -> list[Path]:
+    "What --strip, --gif, --mp4 and --subtitles of an earlier version ask for, as --out has it."
+    ending = {"strip": ".png", "gif": ".gif", "mp4": ".mp4", "subtitles": ".srt"}
+    found = []
+    for option, path in given.items():
+        if path is not None:
+            folder = path.is_dir() or not path.suffix and not path.exists()
+            found.append(path / ("{}" + ending[option]) if folder else path)
+            renamed(f"--{option}", f"--out {found[-1]}")
+    return found
 
 # %% ../../nbs/interface/06_watch.ipynb #3dccf6a0
 def tell(found, as_json: bool, one: bool, run: Path) -> None:
@@ -182,11 +190,14 @@ def tell(found, as_json: bool, one: bool, run: Path) -> None:
         )
         say({**found.to_dict(), "run": str(run)}, as_json, "\n".join(lines))
     if one and not failed and not as_json:
-        times = list(dict.fromkeys(found.times))  # a short video shows one frame several times
-        print(
-            f"{len(times)} frame{'s' * (len(times) > 1)} picked, at "
-            f"{', '.join(f'{time:.1f}' for time in times)} s"
-        )
+        count = len(found.times)
+        print(f"{count} frame{'s' * (count > 1)} picked, at {clock(found.times)} s")
+
+
+def clock(times: list[float]) -> str:
+    "Seconds with one digit, or with three where two of them would look the same."
+    short = [f"{time:.1f}" for time in times]
+    return ", ".join(short if len(set(short)) == len(times) else [f"{time:.3f}" for time in times])
 
 # %% ../../nbs/interface/06_watch.ipynb #81383c64
 _LONG = 60.0  # seconds of video, about which one sentence says little
@@ -199,14 +210,14 @@ def hint_at_length(found, one: bool) -> None:
         minutes = f"{lasts / 60:.0f} minute{'s' * (lasts >= 90)}"
         print(
             printable(
-                f"it lasts {minutes}: --subtitles {Path(found.source).stem}.srt gives each of its "
+                f"it lasts {minutes}: --out {Path(found.source).stem}.srt gives each of its "
                 f"scenes a sentence"
             ),
             file=sys.stderr,
         )
 
 
-def tell_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> bool:
+def tell_lines(captioner, file: Path, places: list[Path], as_json: bool, **options) -> bool:
     "Print the lines of a video as they come and write its subtitles; whether that went well."
     from dataclasses import asdict
     from picknet_nb.use.subtitles import as_text, save_subtitles, subtitle_video
@@ -218,14 +229,51 @@ def tell_lines(captioner, file: Path, place: Path, as_json: bool, **options) -> 
     except (FileError, KeyboardInterrupt) as reason:
         wrong = reason
     try:
-        if lines: save_subtitles(lines, place)
-        if lines and wrong: print(f"what was told so far is in {printable(place)}", file=sys.stderr)
+        for place in places if lines else ():
+            save_subtitles(lines, place)
+            if wrong: print(f"what was told so far is in {printable(place)}", file=sys.stderr)
     except FileError as reason:
         wrong = wrong or reason
     if isinstance(wrong, KeyboardInterrupt): raise wrong
     if wrong: print(f"left out: {printable(wrong)}", file=sys.stderr)
-    elif not as_json: print(printable(place))
+    elif not as_json: print(*map(printable, places), sep="\n")
     return wrong is None
+
+# %% ../../nbs/interface/06_watch.ipynb #54d29744
+_PICTURES = {  # how a file begins that holds one picture
+    b"\x89PNG": "PNG",
+    b"\xff\xd8\xff": "JPEG",
+    b"BM": "BMP",
+    b"II*\0": "TIFF",
+    b"MM\0*": "TIFF",
+}
+
+
+def no_video(path: Path) -> str:
+    "Why a path cannot be a video, as far as its first bytes tell; empty where it may be one."
+    if not os.path.lexists(path):
+        return "no such file"
+    if not path.is_file():
+        return ""  # a folder, or something that the decoder has a word for
+    try:
+        with open(path, "rb") as file:
+            first = file.read(12)
+    except OSError:
+        return ""  # said where it is read
+    if not first:
+        return "is empty"
+    if path.suffix.lower() == ".json":
+        return "is a JSON file, not a video; --json takes no name: write > FILE at the end"
+    kind = next((kind for begins, kind in _PICTURES.items() if first.startswith(begins)), "")
+    kind = "WebP" if first[:4] == b"RIFF" and first[8:] == b"WEBP" else kind
+    return f"is a picture ({kind}), not a video" if kind else ""
+
+
+def check_there(paths: list[Path]) -> None:
+    "Raise an error if none of these paths can be a video."
+    reasons = [no_video(path) for path in paths]
+    if all(reasons):
+        raise FileError(paths[0], reasons[0])
 
 # %% ../../nbs/interface/06_watch.ipynb #80d6566b
 def hint_at_home(found, run: Path) -> None:
@@ -238,35 +286,51 @@ def hint_at_home(found, run: Path) -> None:
             printable(
                 f"{found.source}: this model has seen nothing but the drawn shapes of the built-in "
                 f"world, so its sentence means nothing here; "
-                "without --run and --model, a model speaks that has seen real videos"
+                "leave out --model for one that has seen real videos"
             ),
             file=sys.stderr,
         )
 
 # %% ../../nbs/interface/06_watch.ipynb #5952207a
 def told_captions(
-    captioner, run: Path, files: list[Path], drawn: list[list], as_json: bool, **options
+    captioner, run: Path, files: list[Path], drawn: list[list[Path]], as_json: bool, **options
 ) -> Iterator[bool]:
     "Print the caption of each video and draw what is asked for; for each, whether it has one."
     from picknet_nb.use.captioning import Failure
     from picknet_nb.use.drawing import render, save_strip
 
-    # who prints one sentence need not know what was said on the way
-    one, running = len(files) == 1, as_json or any(map(any, drawn))
-    for found, *places in zip(captioner.caption_many(files, running=running, **options), *drawn):
+    # without a drawing, one sentence is printed: what was said on the way is not needed
+    one, running = len(files) == 1, as_json or bool(drawn)
+    found_captions = captioner.caption_many(files, running=running, **options)
+    for number, found in enumerate(found_captions):
         tell(found, as_json, one, run)
         failed = isinstance(found, Failure)
-        for draw, place in zip((save_strip, render, render), () if failed else places):
-            if place:
-                draw(found, place)
-                if one and not as_json:
-                    print(printable(place))
+        for place in () if failed else (places[number] for places in drawn):
+            (render if place.suffix.lower() in MOVING else save_strip)(found, place)
+            if one and not as_json:
+                print(printable(place))
         if not failed:
             hint_at_length(found, one)
             hint_at_home(found, run)
         yield not failed
 
 # %% ../../nbs/interface/06_watch.ipynb #b35eb611
+OUTPUT = Annotated[
+    Optional[list[Path]],
+    typer.Option(
+        "--out",
+        metavar="FILE",
+        help=(
+            "Where to write what the ending says: the picked frames (.png, .jpg, .pdf, .svg), the "
+            "clip with its running caption (.gif, .mp4), a sentence for each scene (.srt, .vtt, "
+            ".txt, .json). For several videos, {} stands for the name of each: out/{}.srt. May "
+            "be repeated."
+        ),
+    ),
+]
+OLD = typer.Option(hidden=True)  # of an earlier version, for the length of this one
+
+
 def caption(
     paths: Annotated[
         list[Path],
@@ -274,70 +338,54 @@ def caption(
             help="Video files, or folders of them; what is in their subfolders counts, too."
         ),
     ],
-    run: RUN = None,
     model: MODEL = None,
-    weights: WEIGHTS = None,
+    out: OUTPUT = None,
     picker: PICKER = None,
-    beam: Annotated[
-        Optional[int], typer.Option(min=1, help="1 is greedy; default: as the model speaks best.")
-    ] = None,
-    best: Annotated[int, typer.Option(min=1, help="How many sentences, at most --beam.")] = 1,
     threshold: Annotated[
         Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")
     ] = None,
-    strip: Annotated[
-        Optional[Path],
-        typer.Option(
-            help="Draw the picks: a .png, .jpg, .pdf or .svg; of several videos a folder."
-        ),
+    beam: Annotated[
+        Optional[int], typer.Option(min=1, help="1 is greedy; default: as stored in the model.")
     ] = None,
-    gif: Annotated[
-        Optional[Path],
-        typer.Option(help="The clip with its running caption: a .gif; of several videos a folder."),
-    ] = None,
-    mp4: Annotated[Optional[Path], typer.Option(help="The same as .mp4.")] = None,
-    subtitles: Annotated[
-        Optional[Path],
-        typer.Option(
-            help=(
-                "A sentence for each scene, with its time: a .srt, .vtt, .txt or .json; of several "
-                "videos a folder."
-            )
-        ),
-    ] = None,
+    best: Annotated[int, typer.Option(min=1, help="How many sentences, at most --beam.")] = 1,
+    weights: WEIGHTS = None,
     as_json: JSON = False,
+    run: RUN = None,
+    strip: Annotated[Optional[Path], OLD] = None,
+    gif: Annotated[Optional[Path], OLD] = None,
+    mp4: Annotated[Optional[Path], OLD] = None,
+    subtitles: Annotated[Optional[Path], OLD] = None,
 ) -> None:
     "Say what videos show; the backbone looks only at picked frames."
-    from picknet_nb.data.extraction import find_videos
-
     if beam and best > beam:
         raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")
-    if subtitles and (strip or gif or mp4 or best > 1):
+    check_there(paths)
+    outputs = [*(out or ()), *earlier_outputs(strip=strip, gif=gif, mp4=mp4, subtitles=subtitles)]
+    spoken = [path for path in outputs if path.suffix.lower() in WRITTEN]
+    if spoken and (len(spoken) < len(outputs) or best > 1):
         raise PickNetError(
-            "--subtitles gives a sentence for each scene: it cannot be combined with --strip, "
-            "--gif, --mp4 or --best"
+            f"--out {spoken[0]} gives a sentence for each scene: it cannot be combined with "
+            "pictures of one caption, nor with --best"
         )
-    files = list(dict.fromkeys(find_videos(paths)))
-    # before a model is looked for, which may not be there either
-    if not any(map(os.path.lexists, files)):
-        raise FileError(files[0], "no such file")
-    names = drawing_names(paths, files)
-    asked = {"--strip": strip, "--gif": gif, "--mp4": mp4, "--subtitles": subtitles}
-    *drawn, written = [drawings(option, given, names, files) for option, given in asked.items()]
-    if strip or gif or mp4:
+    from picknet_nb.data.extraction import find_videos
+
+    files = list({os.path.abspath(file): file for file in find_videos(paths)}.values())
+    names = output_names(paths, files)
+    places = [output_files(path, names, files) for path in outputs]
+    if outputs and not spoken:
         from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
-    found, captioner = open_model(run, model, weights, picker)
-    if subtitles:
+    found, captioner = open_model(chosen_model(model, run), weights, picker)
+    if spoken:
         told = [
-            tell_lines(captioner, file, place, as_json, beam=beam, threshold=threshold)
-            for file, place in zip(files, written)
+            tell_lines(captioner, file, where, as_json, beam=beam, threshold=threshold)
+            for file, *where in zip(files, *places)
         ]
     else:
         told = list(
             told_captions(
-                captioner, found, files, drawn, as_json, beam=beam, best=best, threshold=threshold
+                captioner, found, files, places, as_json, beam=beam, best=best, threshold=threshold
             )
         )
     left_out(told.count(False), told.count(True))
@@ -350,9 +398,7 @@ def stream(
             help="A file, an address, the number of a camera, or - for what comes by a pipe."
         ),
     ],
-    run: RUN = None,
     model: MODEL = None,
-    weights: WEIGHTS = None,
     picker: Annotated[
         Optional[str],
         typer.Option(
@@ -371,13 +417,17 @@ def stream(
     window: Annotated[
         int, typer.Option(min=0, help="Describe the last so many picked frames; 0: all of them.")
     ] = 0,
+    weights: WEIGHTS = None,
     as_json: JSON = False,
+    run: RUN = None,
 ) -> None:
     """Caption a stream as it goes. A line comes whenever what is said changes; with --json,
     whenever a frame is picked."""
+    if not (source == "-" or source.isdecimal() or ":" in source or Path(source).is_dir()):
+        check_there([Path(source)])
     from picknet_nb.use.streams import watch_source
 
-    _, captioner = open_model(run, model, weights, picker)
+    _, captioner = open_model(chosen_model(model, run), weights, picker)
     remark = None
     for remark in watch_source(
         captioner,
@@ -393,9 +443,7 @@ def stream(
 
 # %% ../../nbs/interface/06_watch.ipynb #764d0927
 def explore(
-    run: RUN = None,
     model: MODEL = None,
-    weights: WEIGHTS = None,
     videos: Annotated[
         Optional[Path],
         typer.Option(help="Folder with videos; default: clips of the built-in world."),
@@ -412,6 +460,8 @@ def explore(
         ),
     ] = 8866,
     browser: Annotated[bool, typer.Option(help="Open one.")] = True,
+    weights: WEIGHTS = None,
+    run: RUN = None,
 ) -> None:
     "A page to step through clips and move the threshold."
     # before torch and a model are loaded
@@ -421,7 +471,7 @@ def explore(
         )
     from picknet_nb.use.server import serve
 
-    serve(named(run, model), videos, captions, port, browser, weights)
+    serve(chosen_model(model, run), videos, captions, port, browser, weights)
 
 # %% ../../nbs/interface/06_watch.ipynb #d15c3e57
 def models(
@@ -473,6 +523,6 @@ def export(
         export_model(run, out, Decoding(beam, no_repeats), read_text(card) if card else None)
     )
     print(
-        f"{printable(made.folder)}: {made.megabytes} MB; picknet caption holiday.mp4 --run "
+        f"{printable(made.folder)}: {made.megabytes} MB; picknet caption holiday.mp4 --model "
         f"{printable(made.folder)}"
     )

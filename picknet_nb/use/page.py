@@ -159,14 +159,14 @@ def rewards_html(moment: Moment) -> str:
             'far '
             'it has seen the picked ones.</p>'
         )
-    language = (
-        "no captions to compare with"
-        if numbers["language"] is None
-        else f"{numbers['language']:.2f}"
-    )
+    if numbers["language"] is None:
+        return (
+            '<p class="pn-wait">No reward: it compares the caption with what people said, and '
+            'there are no captions of this clip.</p>'
+        )
     rows = {
         "picks so far": moment.n_picks,
-        "language (CIDEr)": language,
+        "language (CIDEr)": f"{numbers['language']:.2f}",
         "diversity": f"{numbers['diversity']:.2f} × random picks",
         "within limits": "yes" if numbers["inside"] else "no: the penalty",
         "reward so far": f"<b>{numbers['total']:.2f}</b>",

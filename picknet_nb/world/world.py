@@ -18,6 +18,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from ..core.files import PickNetError, locked, read_json, write_whole
+from ..core.printing import at_terminal
 from ..core.processes import Pool, usable_cores
 from ..core.settings import PRESETS, ClipSettings, present_name, preset
 from ..data.backbones import load_backbone
@@ -133,7 +134,7 @@ def make_shapes(
             initial=len(stories) - len(missing),
             unit="clip",
             desc="drawing",
-            disable=not progress,
+            disable=not (progress and at_terminal()),
         ) as bar:
             _write_clips(
                 missing, folder/"videos", min(workers or usable_cores(), len(missing)), bar
