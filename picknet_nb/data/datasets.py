@@ -317,23 +317,23 @@ def prepare_dataset(
     videos,  # a folder of video files
     cnn: Backbone,
     splits=None,  # a file that says how the clips are split, for a data set that reads one
-    settings: ClipSettings = ClipSettings(),
+    settings: ClipSettings | None = None,  # None: as the data set was registered
     workers: int | None = None,
     progress: bool = True,
     check: Check | None = None,
 ) -> Prepared:
     "Make a corpus of a registered data set from its annotation files and videos."
     paths = _listed(annotations)
-    found = read_annotations(name, paths, splits)
+    found, facts = read_annotations(name, paths, splits), dataset_facts(name)
     return prepare_videos(
         out,
         name,
-        files_by_clip(list_videos(videos), found.names),
+        files_by_clip(facts.get("files", list_videos)(videos), found.names),
         found.captions,
         lambda ids: split_by_name(found.splits, ids),
         paths[0],
         cnn,
-        settings,
+        settings or ClipSettings(**facts.get("settings", {})),
         workers,
         progress,
         check,
@@ -659,3 +659,4 @@ def download_dataset(
 # %% ../../nbs/data/11_datasets.ipynb #6321c1ed
 import picknet_nb.data.msrvtt
 import picknet_nb.data.msvd
+import picknet_nb.data.pictures

@@ -146,7 +146,8 @@ BACKBONE = Annotated[
         "--backbone",
         "--cnn",
         help=(
-            "tiny, efficientnet-lite0, clip-vit-b16, resnet18, resnet50, resnet101, resnet152, "
+            "tiny, efficientnet-lite0, lite0-clip, clip-vit-b16, resnet18, resnet50, resnet101, "
+            "resnet152, "
             "with torchvision's older weights resnet50-v1, resnet101-v1, resnet152-v1, any "
             "network of timm as timm:NAME, or one of your own (picknet --use MODULE)."
         ),
@@ -378,9 +379,10 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
         settings: SETTINGS = None,
     ) -> None:
         from picknet_nb.data.backbones import load_backbone
-        from picknet_nb.data.datasets import clip_settings, prepare_dataset as make
+        from picknet_nb.data.datasets import (
+            clip_settings, dataset_facts, prepare_dataset as make)
 
-        clip = clip_settings(settings_of(settings))
+        clip = clip_settings(settings_of(settings), **dataset_facts(name).get("settings", {}))
         with joined() as device:
             eye = load_backbone(cnn, weights, device)
             check = before_extraction(out, videos, eye, clip, workers, BRING)
@@ -408,6 +410,13 @@ add_dataset(
     "resnet152",
     "--annotations train_val_videodatainfo.json --annotations test_videodatainfo.json "
     "--videos videos --out data/corpora/msrvtt",
+)
+add_dataset(
+    prepare,
+    "pictures",
+    "Captioned pictures as clips of one frame: COCO, Flickr8k, your own.",
+    "efficientnet-lite0",
+    "--annotations captions_train2017.json --videos train2017 --out data/corpora/coco",
 )
 
 # %% ../../nbs/interface/02_prepare.ipynb #d6bae780
