@@ -41,6 +41,7 @@ from ..training.diagnostics import signs_of
 from ..training.runs import (
     RunError, fingerprint, learned_from, load_run, open_run, read_log)
 from ..training.train import LEADER, takes_a_number, train
+from ..training.transfer import with_start_words
 from ..training.upgrade import fingerprints, upgraded
 from .scoring import decoding_name, row_path
 
@@ -248,6 +249,8 @@ def find_row(
 ) -> dict | None:
     """A row that is there already; one that was made from something else is refused, with what
     differs."""
+    home = folder/f"seed-{config.training.seed}"/stage_one(config, recipe)[0]
+    corpus = with_start_words(corpus, config, home)
     path = row_path(folder, config.training.seed, name)
     if not path.exists():
         return None
@@ -291,6 +294,7 @@ def train_row(
     path = row_path(folder, seed, name)
     home = folder/f"seed-{seed}" / slug(name)
     first = folder/f"seed-{seed}" / start
+    corpus = with_start_words(corpus, config, first)
     try:
         row = find_row(folder, corpus, config, name, recipe)
     except FileError as reason:

@@ -26,6 +26,7 @@ from ..core.settings import Config, preset
 from ..data.corpus import Corpus
 from ..method.recipes import Recipe
 from ..training.train import check_changes, open_data, present_scale, train
+from ..training.transfer import with_start_words
 from .experiments import (
     check_split, circumstances, measure_row, minutes_of, shared_gpu, sit_down)
 from .reproduction import check_scorers
@@ -83,6 +84,7 @@ def measure_point(
     path, start = home/"points"/f"{recipe.picker}-{budget}.json", home/"captioner"
     if path.exists():
         return read_json(path)
+    corpus = with_start_words(corpus, config, home/"captioner")
     if recipe.learns:
         config, start = with_budget(config, budget), home/f"learned-{budget}"
         model = train(
