@@ -77,11 +77,11 @@ def rows_of_words(config: Config, corpus: Corpus) -> dict[str, int]:
             make_captioner(config.captioner, corpus.features.shape[-1], words).state_dict()
             for words in (10, 11)
         )
-    return {
-        name: next(axis for axis, size in enumerate(weight.shape) if size != large[name].shape[axis])
+    differing = {
+        name: [axis for axis, size in enumerate(weight.shape) if size != large[name].shape[axis]]
         for name, weight in small.items()
-        if weight.shape != large[name].shape
     }
+    return {name: axes[0] for name, axes in differing.items() if axes}
 
 
 def matched_rows(
