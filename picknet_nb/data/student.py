@@ -77,7 +77,7 @@ def _student(weights=None) -> Backbone:
                 BUNDLED, "the weights of lite0-clip are missing from this copy of picknet_nb: "
                 "install it again, or name a file that tools/distil.py wrote with --weights")
         fit_weights(net := empty_network(Student), read_weights(path)[0], path)
-        origin = weights_origin(path, "" if weights else "lite0-clip")
+        origin = weights_origin(path, "lite0-clip")  # whatever the file is called
     body = Normalised(net, [0.498] * 3, [0.502] * 3)  # 127 and 128 of 255, as for Lite0
     return Backbone("lite0-clip", body, net.dims, net.image_size, origin, batch=6,
                     batch_on_cuda=512, faster=folded, fast_on=("cpu", "cuda"))
