@@ -346,7 +346,7 @@ def _known_weights() -> tuple[dict[str, Tensor], Path | str]:
     return net.state_dict(), f"timm:{TIMM}"
 
 
-@BACKBONES.add("clip-vit-b16")
+@BACKBONES.add("clip-vit-b16", comes="fetched once, 351 MB, or a file")
 def _clip(weights=None) -> Backbone:
     "CLIP ViT-B/16 with OpenAI's weights, fetched once, or those of a file."
     make = partial(ClipVision, **SIZES)
