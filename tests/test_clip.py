@@ -305,3 +305,13 @@ def test_sharp_rejects_the_wrong_file_from_the_hub_and_by_hand(sharp, published,
     safetensors.torch.save_file(other, tmp_path/"other.safetensors")
     said = sharp("--weights", tmp_path/"other.safetensors")
     assert said.exit_code == 1 and "features made with other weights" in str(said.exception)
+
+
+def test_the_folded_activation_gives_the_same_features(small, tower, tmp_path):
+    safetensors.torch.save_file(tower.state_dict(), tmp_path/"tower.safetensors")
+    frames = torch.randint(0, 256, (3, 3, 60, 80), dtype=torch.uint8)
+    plain, quick = (load_backbone("clip-vit-b16", tmp_path/"tower.safetensors", fast=fast)
+                    for fast in (False, None))
+    kinds = [type(cnn.body.net.blocks[0].mlp) for cnn in (plain, quick)]
+    assert kinds == [clip.MLP, clip.FoldedMLP] and plain.weights == quick.weights
+    assert_close(quick(frames), plain(frames), rtol=1e-4, atol=1e-5)
