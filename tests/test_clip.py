@@ -4,6 +4,7 @@ import hashlib
 import http.server
 import threading
 import zipfile
+from dataclasses import replace
 
 import pytest
 import safetensors.torch
@@ -11,10 +12,19 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.testing import assert_close
+from typer.testing import CliRunner
 
+from conftest import noise_corpus
 from picknet_nb.data import clip
 from picknet_nb.data.backbones import WeightsError, load_backbone
 from picknet_nb.data.clip import ClipVision, Pin, fetch_clip, known_as, read_clip, read_torchscript
+from picknet_nb.core.settings import preset
+from picknet_nb.interface.main import app
+from picknet_nb.method.recipes import recipes
+from picknet_nb.training import models
+from picknet_nb.training.models import export_model
+from picknet_nb.training.train import train
+from picknet_nb.world.world import write_examples
 
 SMALL = {"width": 16, "heads": 2, "depth": 2, "patch": 32}
 
@@ -231,3 +241,77 @@ def test_half_precision_stays_close(tower):
         quick = clip.HalfPrecision(tower, torch.device("cpu"))(images)
         assert quick.dtype == torch.float32
         assert F.cosine_similarity(quick, tower(images)).min() > 0.999
+
+
+# a bundled model whose backbone is fetched
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def sharp(small, published, tower, tmp_path, monkeypatch):
+    "A bundled model on features of the small tower, a clip, and the command."
+    content, pin = published
+    monkeypatch.setattr(clip, "OPENAI", pin)
+    monkeypatch.setattr(clip, "find_spec", lambda name: None)  # no timm
+    monkeypatch.setattr(models, "BOX", tmp_path/"box")
+    corpus = noise_corpus(videos=16)
+    known = ClipVision(**SMALL)
+    known.load_state_dict({name: weight.half() for name, weight in tower.state_dict().items()})
+    corpus = replace(corpus, settings=replace(corpus.settings, cnn="clip-vit-b16"),
+                     details={"weights": known_as(known)})
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0)
+    train(tmp_path/"run", corpus, config, recipes()["PickNet (V+L)"], bars=False)
+    export_model(tmp_path/"run", tmp_path/"box"/"sharp")
+    write_examples(tmp_path/"clips", 1)
+    (video,) = (tmp_path/"clips").glob("*.mp4")
+    return lambda *more: CliRunner().invoke(app, [
+        "caption", str(video), "--model", "sharp", *map(str, more)])
+
+
+def test_sharp_without_weights_and_network_says_in_one_sentence_what_to_bring(sharp):
+    said = sharp()
+    assert said.exit_code == 1 and isinstance(said.exception, WeightsError)
+    sentence = str(said.exception)
+    assert "\n" not in sentence and "cannot be fetched" in sentence
+    assert "once online, or bring ViT-B-16.pt of OpenAI's CLIP" in sentence
+    assert "--weights" in sentence
+
+
+def test_sharp_with_a_file(sharp, published, tmp_path):
+    (tmp_path/"brought.pt").write_bytes(published[0])
+    said = sharp("--weights", tmp_path/"brought.pt")
+    assert said.exit_code == 0 and "frame" in said.output, said.output
+
+
+def test_sharp_fetches_its_weights_once(sharp, published, monkeypatch):
+    with Hub(published[0], breaks=True) as hub:
+        monkeypatch.setenv("PICKNET_CLIP_ADDRESS", hub.address)
+        broken = sharp()
+        assert broken.exit_code == 1 and "broke off after" in str(broken.exception)
+        first = sharp()
+    assert first.exit_code == 0, first.output
+    assert [start for _, start in hub.asked] == [0, len(published[0]) // 2]
+    monkeypatch.delenv("PICKNET_CLIP_ADDRESS")
+    assert sharp().output == first.output  # without a network
+
+
+def test_sharp_rejects_the_wrong_file_from_the_hub_and_by_hand(sharp, published, tower, tmp_path,
+                                                               monkeypatch):
+    with Hub(published[0][:-1] + b"x") as hub:
+        monkeypatch.setenv("PICKNET_CLIP_ADDRESS", hub.address)
+        assert "SHA-256 is" in str(sharp().exception)
+    assert not (clip.cache_folder()/clip.KEPT).exists()
+    other = {name: weight + 1 for name, weight in tower.state_dict().items()}
+    safetensors.torch.save_file(other, tmp_path/"other.safetensors")
+    said = sharp("--weights", tmp_path/"other.safetensors")
+    assert said.exit_code == 1 and "features made with other weights" in str(said.exception)
+
+
+def test_the_folded_activation_gives_the_same_features(small, tower, tmp_path):
+    safetensors.torch.save_file(tower.state_dict(), tmp_path/"tower.safetensors")
+    frames = torch.randint(0, 256, (3, 3, 60, 80), dtype=torch.uint8)
+    plain, quick = (load_backbone("clip-vit-b16", tmp_path/"tower.safetensors", fast=fast)
+                    for fast in (False, None))
+    kinds = [type(cnn.body.net.blocks[0].mlp) for cnn in (plain, quick)]
+    assert kinds == [clip.MLP, clip.FoldedMLP] and plain.weights == quick.weights
+    assert_close(quick(frames), plain(frames), rtol=1e-4, atol=1e-5)

@@ -18,9 +18,10 @@ from torch import nn
 from torch.testing import assert_close
 
 from picknet_nb.core.files import PickNetError
-from picknet_nb.data import backbones as cnn, efficientnet
+from picknet_nb.data import backbones as cnn, efficientnet, student
 from picknet_nb.data.backbones import BACKBONES, Backbone, WeightsError, load_backbone, read_weights
 from picknet_nb.data.efficientnet import EfficientNetLite0, SameConv, folded
+from picknet_nb.data.student import Student, distillation_loss, save_student
 from picknet_nb.data.tiny import Tiny
 
 ROOT = Path(__file__).parents[1]
@@ -406,6 +407,74 @@ def test_same_padding_is_tensorflows(side, kernel, stride):
         ]
     )
     assert_close(conv(image[None, None])[0, 0], expected)
+
+
+# a student of CLIP
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def written(tmp_path):
+    "A student, the statistics of its teacher, and the file that was written."
+    torch.manual_seed(0)
+    net, mean, std = lively(Student()), torch.randn(1536), torch.rand(1536) * 3 + 0.1
+    return net, mean, std, save_student(net, tmp_path/"student.safetensors", mean, std)
+
+
+@pytest.mark.parametrize("fast", [False, True, None])
+def test_a_written_student_gives_features_in_the_units_of_its_teacher(written, fast):
+    net, mean, std, path = written
+    found = load_backbone("lite0-clip", path, fast=fast)
+    with torch.no_grad():
+        wanted = net((synthetic() / 255 - 0.498) / 0.502) * std + mean
+    assert (found.name, found.dims, found.image_size) == ("lite0-clip", 1536, 224)
+    assert (found(synthetic()) - wanted).norm() / wanted.norm() < 2e-3  # half precision
+
+
+def test_the_file_of_a_student_is_small_and_has_the_names_of_the_contract(written):
+    tensors, _ = read_weights(written[-1])
+    lite0 = {name for name in EfficientNetLite0().state_dict() if "num_batches" not in name}
+    assert tensors.keys() == lite0 | {"project.weight", "project.bias"}
+    assert {weight.dtype for weight in tensors.values()} == {torch.float16}
+    assert written[-1].stat().st_size < 12e6
+
+
+def test_a_student_that_half_precision_cannot_hold_is_not_written(tmp_path):
+    net = Student(dims=2)
+    with pytest.raises(WeightsError, match="half precision cannot hold project.bias"):
+        save_student(net, tmp_path/"student.safetensors", torch.tensor([0, 1e6]), torch.ones(2))
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_bundled_student_is_read_or_one_sentence_says_that_it_is_missing(
+        written, monkeypatch, tmp_path):
+    monkeypatch.setattr(student, "BUNDLED", written[-1])
+    named = load_backbone("lite0-clip", written[-1]).weights
+    # a model that was trained with the file by its path works with the bundled one
+    assert load_backbone("lite0-clip").weights == named and named.startswith("lite0-clip ")
+    monkeypatch.setattr(student, "BUNDLED", tmp_path/"none.safetensors")
+    with pytest.raises(WeightsError, match="none.safetensors: the weights of lite0-clip are "
+                       "missing .*--weights") as one:
+        load_backbone("lite0-clip")
+    assert "\n" not in str(one.value)
+
+
+def test_a_student_needs_all_of_its_weights(tmp_path):
+    safetensors.torch.save_file(EfficientNetLite0().state_dict(), tmp_path/"lite0.safetensors")
+    with pytest.raises(WeightsError, match="has no project.weight, project.bias"):
+        load_backbone("lite0-clip", tmp_path/"lite0.safetensors")
+
+
+def test_the_distillation_loss_is_the_formula_in_a_loop():
+    torch.manual_seed(0)
+    found, wanted, losses = torch.randn(3, 5) * 2, torch.randn(3, 5), []
+    for one, other in zip(found.tolist(), wanted.tolist()):
+        gaps = [abs(a - b) for a, b in zip(one, other)]
+        near = sum(gap**2 / 2 if gap < 1 else gap - 0.5 for gap in gaps) / 5
+        length = lambda values: sum(value**2 for value in values)**0.5
+        cosine = sum(a * b for a, b in zip(one, other)) / length(one) / length(other)
+        losses.append(near + 1 - cosine)
+    assert_close(distillation_loss(found, wanted).item(), sum(losses) / 3)
 
 
 # timm

@@ -12,6 +12,7 @@ import torch
 from conftest import noise_corpus
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from typer.testing import CliRunner
 from toys import examples_corpus, invoked, store_run, undecided
 
 from picknet_nb.core.files import PickNetError, file_digest
@@ -29,6 +30,7 @@ from picknet_nb.training.models import (
     BOX, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
 from picknet_nb.use.captioning import load_captioner
+from picknet_nb.interface.main import app
 from picknet_nb.interface.python import evaluate
 
 source = importlib.util.spec_from_file_location(
@@ -56,19 +58,20 @@ def run(tmp_path):
     return tmp_path/"run"
 
 
-@pytest.mark.parametrize("name", ["everyday", "shapes"])
+@pytest.mark.parametrize("name", list(models.models()))
 def test_each_model_in_the_box_is_whole_and_in_half_precision(name):
     model, config, vocabulary, about = load_run(find_model(name))
     with safe_open(find_model(name)/"weights.safetensors", "pt") as file:
         assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F16"}
     assert sorted(path.name for path in find_model(name).iterdir()) == [
+        "card.json",
         "card.md",
         "config.json",
         "run.json",
         "vocabulary.json",
         "weights.safetensors",
     ]
-    assert describe_model(find_model(name)).megabytes <= 12 and "opened" not in about["details"]
+    assert describe_model(find_model(name)).megabytes <= 13 and "opened" not in about["details"]
     assert all(weight.isfinite().all() for weight in model.parameters()) and len(vocabulary) > 90
 
 
@@ -166,6 +169,8 @@ def test_a_card_is_measured_as_evaluate_measures(talker):
         model, corpus, scores=False
     ).captions
     assert found["one, greedy"]["frames"] == 1 and found["all, greedy"]["frames"] == 30
+    own = found["learned, as it speaks"]["frames"]  # beside them as many uniform frames
+    assert own <= found["uniform, as it speaks"]["frames"] < own + 1
 
 
 def test_what_a_model_says_is_what_its_run_says(run, tmp_path):
@@ -291,9 +296,79 @@ def test_the_pictures_of_the_front_page_were_made_with_these_models(picture):
     )
 
 
-@pytest.mark.parametrize("name", ["everyday", "shapes"])
+@pytest.mark.parametrize("name", list(models.models()))
 def test_a_card_says_what_people_need_to_know(name):
     card = read_card(find_model(name))
-    for part in ("## Trained on", "## Scores", "## What it cannot do", "## Terms", "CIDEr"):
+    for part in ("## Trained on", "## What overlaps with common test sets", "## Scores",
+                 "## What it cannot do", "## Terms", "CIDEr"):
         assert part in card, part
     assert not re.search(r"<[A-Z]+>|takes  s", card), "a number is missing"
+
+
+def test_the_wheel_stays_small():
+    "Weights hardly shrink in a zip: all bundled files together are what the wheel weighs."
+    assert sum(path.stat().st_size for path in BOX.rglob("*") if path.is_file()) < 29.5e6
+
+
+RESULT = {
+    "machine": "a machine", "date": "2026-01-01", "command": "a command",
+    "sets": {"msvd": {"learned, as it speaks": {"captions": {"a": "a dog runs"}, "frames": 6.0}}},
+    "manners": {"msvd": {"clips": 1, "empty": 0, "special_token": 0, "repeated_bigram": 0.0}},
+    "scores": {"msvd": {"clips": 1, **{f"{kind}, as it speaks": {
+        "frames": frames, "CIDEr": score, "CIDEr_interval": [score - 0.1, score + 0.1],
+        "BLEU@4": 0.4, "METEOR": 0.3, "ROUGE-L": 0.6}
+        for kind, frames, score in (("learned", 5.5, 1.123), ("uniform", 6.0, 1.1),
+                                    ("all", 30.0, 1.2))}}},
+}
+RATED = {"models": {"mine": {"clips": 100, "right": 61, "half": 20, "wrong": 19,
+                             "right_or_half": 0.81, "right_or_half_interval": [0.72, 0.87]}}}
+
+
+@pytest.fixture
+def carded(run, tmp_path, monkeypatch):
+    "A model in a folder of bundled ones whose card was written from a result and from ratings."
+    monkeypatch.setattr(models, "BOX", tmp_path/"box")
+    export_model(run, tmp_path/"box"/"mine")
+    (tmp_path/"tools"/"cards").mkdir(parents=True)
+    (tmp_path/"tools"/"cards"/"mine.md").write_text(
+        "# mine: a title\n\n<WORDS> words, <WEIGHTS> weights\n\n<RATED>\n\n<TABLE>\n")
+    results = tmp_path/"data"/"results"
+    results.mkdir(parents=True)
+    (results/"ratings.json").write_text(json.dumps(RATED))
+    (results/"benchmark_mine.json").write_text(json.dumps(
+        {"seconds_per_clip": 3.14, "clips_per_second": 0.3, "machine": "two cores"}))
+    monkeypatch.setattr(card, "ROOT", tmp_path)
+    card.write_card("mine", RESULT)
+    return tmp_path
+
+
+def test_a_card_has_ratings_uniform_frames_and_what_models_compares(carded):
+    text = read_card(find_model("mine"))
+    assert "right for 61, half right for 20 and wrong for 19; right or half right 81 % (95 %: 72 " \
+        "to 87)" in text
+    assert "| MSVD, 1 clips | the frames it picks, 5.5 | 112.3" in text
+    assert "| MSVD, 1 clips | as many, uniform, 6.0 | 110.0" in text
+    found = describe_model(find_model("mine")).measured
+    assert found["cider"]["msvd"]["uniform"] == {
+        "frames": 6.0, "CIDEr": 110.0, "interval": [100.0, 120.0]}
+    first, row = models.models_table(models.models().values())
+    shown = dict(zip(first, row))
+    assert [shown[name] for name in ("right", "half", "wrong", "of")] == ["61", "20", "19", "100"]
+    assert shown["CIDEr MSVD"] == "112.3" and shown["MSR-VTT"] == "–" and shown["seconds"] == "3.1"
+    said = CliRunner().invoke(app, ["models"]).output
+    assert re.search(r"^mine +61 +20 +19 +100 +112\.3 +– +3\.1 ", said, re.M)
+    (listed,) = json.loads(CliRunner().invoke(app, ["models", "--json"]).output)
+    assert listed["rated"]["right"] == 61
+
+
+@pytest.mark.parametrize("content", ["[]", '{"cider": 3}', '{"rated": [1]}', "{"])
+def test_a_garbled_card_is_an_error_that_names_it(carded, content):
+    (find_model("mine")/"card.json").write_text(content)
+    with pytest.raises(RunError, match="card.json: "):
+        describe_model(find_model("mine"))
+
+
+def test_a_model_that_nobody_measured_has_dashes(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "BOX", tmp_path/"box")
+    export_model(run, tmp_path/"box"/"mine")
+    assert models.models_table(models.models().values())[1][1:8] == ["–"] * 7

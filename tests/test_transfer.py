@@ -10,15 +10,18 @@ from safetensors.torch import load_file
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
-from picknet_nb.data.text import Vocabulary
-from picknet_nb.method.recipes import recipes
+from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
+from picknet_nb.method.captioner import beam, generate
+from picknet_nb.method.encoder import pick_frames
+from picknet_nb.method.recipes import Recipe, recipes, with_captioner
 from picknet_nb.method.stages import Model
+from picknet_nb.measure.experiments import measure_row, train_first, train_row
 from picknet_nb.training.loop import Step
 from picknet_nb.training.models import BOX, find_model
-from picknet_nb.training.runs import RunError, load_run
+from picknet_nb.training.runs import RunError, load_run, read_words
 from picknet_nb.training.train import train
 from picknet_nb.training.transfer import (
-    StartError, find_start, matched_rows, read_start, rows_of_words)
+    StartError, find_start, matched_rows, read_start, rows_of_words, with_start_words)
 
 ROW = recipes()["PickNet (V+L)"]
 SHORT = dict(
@@ -261,3 +264,127 @@ def test_a_run_of_ones_own_can_be_begun_with(tmp_path):
         for name, weight in second.state_dict().items()
         if name.startswith("captioner.")
     )
+
+
+# words
+# --------------------------------------------------------------------------------------------------
+
+
+def named_once(word: str):
+    "A corpus of few words in which one caption names another word, too rarely to be counted."
+    corpus = corpus_like()
+    sentences = [list(clip) for clip in corpus.sentences]
+    sentences[0][0] = f"a man is cutting a {word} with a knife"
+    return replace(corpus, sentences=sentences)
+
+
+def test_a_run_keeps_the_words_of_the_model_that_it_begins_with(tmp_path):
+    corpus, config = corpus_like(), preset("laptop", **SHORT)
+    model = train(tmp_path/"run", corpus, config, ROW, bars=False)
+    known, words = read_words(find_model("everyday")), read_words(tmp_path/"run")
+    assert words.words == (*known.words, "jabberwock", "snark")
+    assert len(model.captioner.decoder.embedding.weight) == len(words)
+    assert len(corpus.vocabulary) < 30  # the caller's corpus is as it was
+
+
+def test_what_people_named_once_is_no_unknown_word_if_the_model_knows_it():
+    corpus, config = named_once("potato"), preset("laptop")
+    wide = with_start_words(corpus, config)
+    said = wide.vocabulary.decode(wide.words[:1])
+    assert said == ["a man is cutting a potato with a knife"]
+    assert with_start_words(wide, config) is wide
+    strange = with_start_words(named_once("bandersnatch"), config)
+    assert strange.vocabulary.decode(strange.words[:1]) == [
+        "a man is cutting a <unk> with a knife"]  # nobody knows it: that is said
+    assert with_start_words(corpus, preset("smoke")) is corpus
+
+
+def test_learned_rows_stay_when_the_words_of_a_corpus_are_added():
+    corpus = with_start_words(corpus_like(), preset("laptop"))
+    model, before, start = begun(corpus)
+    learned = load_file(find_model("everyday")/"weights.safetensors")
+    for name in ("captioner.decoder.embedding.weight", "captioner.decoder.output.weight"):
+        now, known = model.state_dict()[name], len(start.words)
+        assert torch.equal(now[:known], learned[name].float())
+        assert torch.equal(now[known:], before[name][known:]) and len(now) == known + 2
+    assert "its 3,279 words are kept, and 2 of these clips are new to it" in start.told(corpus)
+
+
+def test_a_run_has_its_words_though_the_model_it_began_with_is_gone(tmp_path, monkeypatch):
+    first = noise_corpus(videos=16)
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
+    recipe = Recipe("all", adapted=False)
+    train(tmp_path/"first", first, config, recipe, bars=False)
+    begun_with = config.changed(start_from=str(tmp_path/"first"), supervision_epochs=2)
+    corpus = replace(first, vocabulary=Vocabulary((*first.vocabulary.words[:6], "snark")))
+    with monkeypatch.context() as patch:
+        patch.setattr(Step, "update", cut_after(1))
+        with pytest.raises(PowerCut):
+            train(tmp_path/"run", corpus, begun_with, recipe, bars=False, save_seconds=0.0)
+    (tmp_path/"first").rename(tmp_path/"elsewhere")
+    train(tmp_path/"run", corpus, begun_with, recipe, bars=False)
+    assert read_words(tmp_path/"run").words == (*first.vocabulary.words, "snark")
+
+
+def test_a_row_is_measured_in_the_words_of_its_run(tmp_path):
+    corpus, config = corpus_like(), preset("laptop", **SHORT)
+    recipe = Recipe("all", adapted=False)
+    home = train_first(corpus, tmp_path, config, recipe, bars=False)
+    row = train_row(corpus, tmp_path, config, "Baseline", recipe, bars=False)
+    model, _, words, _ = load_run(home)
+    own = measure_row(model, replace(corpus, vocabulary=words), config, recipe)
+    assert row["captions"] == own["captions"] and any(row["captions"]["greedy"].values())
+
+
+@pytest.mark.parametrize("architecture", ["densecap", "ruc-uva", "aalto", "p-rnn", "ms-rnn"])
+def test_captioners_with_columns_of_words_begin_with_another_run_too(tmp_path, architecture):
+    import picknet_nb.systems  # noqa: F401
+
+    first = noise_corpus(videos=16)
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=0, adaptation_epochs=0)
+    config = with_captioner(config, architecture)
+    recipe = Recipe("all", adapted=False)
+    trained = train(tmp_path/"first", first, config, recipe, bars=False).state_dict()
+    more = replace(first, vocabulary=Vocabulary((*first.vocabulary.words, "snark")))
+    begun_with = config.changed(start_from=str(tmp_path/"first"), supervision_epochs=0)
+    second = train(tmp_path/"second", more, begun_with, recipe, bars=False).state_dict()
+    axes = rows_of_words(config, first)
+    assert axes
+    for name, weight in trained.items():
+        if not name.startswith("captioner."):
+            continue
+        kept = second[name]
+        if (axis := axes.get(name.removeprefix("captioner."))) is not None:
+            assert kept.shape[axis] == weight.shape[axis] + 1
+            kept = kept.narrow(axis, 0, weight.shape[axis])
+        assert torch.equal(kept, weight), name
+
+
+def test_a_run_on_pictures_is_a_start_for_clips(tmp_path):
+    pictures, clips = noise_corpus(videos=16, frames=1), noise_corpus(videos=16, seed=1)
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0)
+    one = Recipe("all", adapted=False)
+    first = train(tmp_path/"pictures", pictures, config.changed(min_picks=1), one, bars=False)
+    begun_with = config.changed(start_from=str(tmp_path/"pictures"), supervision_epochs=0)
+    second = train(tmp_path/"clips", clips, begun_with, ROW, bars=False)
+    name = "captioner.encoder.embedding.weight"
+    assert torch.equal(first.state_dict()[name], second.state_dict()[name])
+
+
+def test_unknown_words_are_never_generated(corpus):
+    "Also where a captioner has learned nothing else."
+    import picknet_nb.systems  # noqa: F401
+
+    model = Model.for_corpus(with_captioner(preset("smoke"), "ta"), corpus).eval()
+    with torch.no_grad():
+        model.captioner.output.bias[[PAD, BOS, UNK]] = 50.0
+        features = corpus.features[:4].float()
+        every = torch.ones(features.shape[:2], dtype=torch.bool)
+        memory = model.captioner.encode(pick_frames(features, every))
+        found = [generate(model.captioner, memory, 8)[0],
+                 generate(model.captioner, memory, 8, sampled=True)[0],
+                 beam(model.captioner, memory, 3, 8)[0][:, 0]]
+    for words in found:
+        ended = (words == EOS).cumsum(1) > 0
+        assert not torch.isin(words[~ended], torch.tensor([PAD, BOS, UNK])).any()
+        assert all("<" not in said for said in corpus.vocabulary.decode(words))

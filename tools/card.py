@@ -5,17 +5,21 @@ python tools/card.py everyday --corpus data/corpora/msvd-lite0 --corpus data/cor
 The corpora are made by `picknet prepare msvd --backbone efficientnet-lite0 …` and `picknet prepare
 msrvtt --backbone efficientnet-lite0 …`. With --no-scores the captions are made and kept, on a
 machine without Java; where such captions of the same weights are there, they are scored. What is
-measured goes to data/results/model_NAME.json, the card to the model's folder. `--only-card` writes
-the card again.
+measured goes to data/results/model_NAME.json. The card goes to the model's folder: card.md for
+people, and card.json for `picknet models`, with the ratings of data/results/ratings.json
+(`tools/rate.py score --out`) and the seconds of data/results/benchmark_NAME.json where they are
+there. `--only-card` writes both again.
 """
 from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections import Counter
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 
 from picknet_nb.core.files import file_digest, read_json, write_whole
 from picknet_nb.data.corpus import Corpus
@@ -25,8 +29,9 @@ from picknet_nb.measure.experiments import circumstances
 from picknet_nb.interface.python import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
-PICKERS = {"learned": "the frames it picks", "one": "one frame", "all": "all frames"}
-LABELS = {"learned": "learned", "one": "uniform-1", "all": "all"}  # of the pickers
+PICKERS = {"learned": "the frames it picks", "uniform": "as many, uniform", "one": "one frame",
+           "all": "all frames"}
+OWN = "learned, as it speaks"
 DECODINGS = {"as it speaks": {}, "greedy": {"beam": 1, "no_repeats": False}}
 
 
@@ -34,7 +39,10 @@ def captions_of(folder: Path, corpus: Corpus, device: str) -> dict:
     """Captions of the test clips of a corpus with each kind of picks, as the model speaks and
     greedily, made by what `picknet evaluate` uses."""
     found = {}
-    for kind, label in LABELS.items():
+    for kind in PICKERS:
+        # the policy is shown first: the uniform frames are as many as it picks, rounded up
+        few = math.ceil(found[OWN]["frames"] - 1e-6) if found else 0
+        label = {"uniform": f"uniform-{few}", "one": "uniform-1"}.get(kind, kind)
         for decoding, options in DECODINGS.items():
             made = evaluate(folder, corpus, picker=label, scores=False, device=device, **options)
             found[f"{kind}, {decoding}"] = {
@@ -78,17 +86,17 @@ def scores_of(sets: dict[str, dict], references: dict[str, dict[str, list[str]]]
             video: lines
             for name in names
             for video, lines in references[name].items()
-            if video in kinds["learned, as it speaks"]
+            if video in kinds[OWN]
         }
         scored = dict(score_many(kinds, known, per_video=True, split="test"))
-        own = scored["learned, as it speaks"]
+        own = scored[OWN]
         zero = dict.fromkeys(own.per_video["CIDEr"], 0.0)
         found[group] = {
             kind: {
                 **scores.values,
                 "CIDEr_interval": paired_bootstrap(scores.per_video["CIDEr"], zero)[1:3],
                 "minus": paired_bootstrap(own, scores)._asdict()
-                if kind != "learned, as it speaks"
+                if kind != OWN
                 else None,
                 "frames": sum(
                     sets[name][kind]["frames"] * len(sets[name][kind]["captions"]) for name in names
@@ -111,7 +119,7 @@ def failures(
     said = {
         video: text
         for found in sets.values()
-        for video, text in found["learned, as it speaks"]["captions"].items()
+        for video, text in found[OWN]["captions"].items()
     }
     people = {video: lines for known in references.values() for video, lines in known.items()}
     worst = sorted(scores["per_clip"], key=lambda video: (scores["per_clip"][video], video))[
@@ -155,7 +163,7 @@ def measure(
         **circumstances(),
         "sets": sets,
         "manners": {
-            each: manners(found["learned, as it speaks"]["captions"])
+            each: manners(found[OWN]["captions"])
             for each, found in sets.items()
         },
     }
@@ -179,7 +187,8 @@ def table(result: dict) -> str:
     }.get(group, group)
     for group, kinds in result["scores"].items():
         for kind, shown in PICKERS.items():
-            each = kinds[f"{kind}, as it speaks"]
+            if (each := kinds.get(f"{kind}, as it speaks")) is None:
+                continue  # measured before this kind of picks was
             low, high = (100 * value for value in each["CIDEr_interval"])
             lines.append(
                 f"| {title(group)}, {kinds['clips']} clips | {shown}, {each['frames']:.1f} | "
@@ -192,9 +201,41 @@ def table(result: dict) -> str:
     return "\n".join(lines)
 
 
+def measured(name: str, result: dict, timing: dict) -> dict:
+    "What `picknet models` shows: ratings, CIDEr with both kinds of picks, seconds for a clip."
+    path = ROOT/"data"/"results"/"ratings.json"
+    rated = (read_json(path) if path.exists() else {}).get("models", {}).get(name)
+    row = lambda each: {"frames": round(each["frames"], 2), "CIDEr": round(100 * each["CIDEr"], 1),
+                        "interval": [round(100 * value, 1) for value in each["CIDEr_interval"]]}
+    cider = {
+        group: {"clips": kinds["clips"]} | {
+            shown: row(kinds[f"{kind}, as it speaks"])
+            for kind, shown in (("learned", "PickNet"), ("uniform", "uniform"), ("all", "all"))
+            if f"{kind}, as it speaks" in kinds
+        }
+        for group, kinds in result.get("scores", {}).items() if group != "together"
+    }
+    found = {"rated": rated, "cider": cider, "seconds": timing.get("seconds_per_clip"),
+             "measured_on": result["machine"], "timed_on": timing.get("machine"),
+             "date": result["date"], "command": result["command"]}
+    return {key: value for key, value in found.items() if value}
+
+
+def rated_in_words(rated: dict | None) -> str:
+    "What people found when they compared captions with clips."
+    if not rated:
+        return "No person has rated its captions yet."
+    low, high = (100 * value for value in rated["right_or_half_interval"])
+    return (f"Of {rated['clips']} random test clips, shown without the name of the model, its "
+            f"caption was right for {rated['right']}, half right for {rated['half']} and wrong for "
+            f"{rated['wrong']}; right or half right {100 * rated['right_or_half']:.0f} % (95 %: "
+            f"{low:.0f} to {high:.0f}).")
+
+
 def write_card(name: str, result: dict) -> Path:
-    "The card: the text about the model with the measured numbers in it."
+    "The card: the text about the model with the measured numbers in it, and card.json beside it."
     text = (ROOT/"tools"/"cards"/f"{name}.md").read_text(encoding="utf-8")
+    folder = find_model(name)
     shares = [each["repeated_bigram"] * each["clips"] for each in result["manners"].values()]
     clips = sum(each["clips"] for each in result["manners"].values())
     timing = (
@@ -202,7 +243,13 @@ def write_card(name: str, result: dict) -> Path:
         if (path := ROOT/"data"/"results"/f"benchmark_{name}.json").exists()
         else {}
     )
+    known = measured(name, result, timing)
+    with safe_open(folder/"weights.safetensors", "pt") as file:
+        weights = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
     facts = {
+        "RATED": rated_in_words(known.get("rated")),
+        "WORDS": f"{len(read_json(folder/'vocabulary.json')) - len(SPECIALS):,}",
+        "WEIGHTS": f"{weights / 1e6:.1f} million",
         "TABLE": table(result) if "scores" in result else "",
         "MACHINE": result["machine"],
         "DATE": result["date"],
@@ -216,7 +263,7 @@ def write_card(name: str, result: dict) -> Path:
                 {
                     text
                     for found in result["sets"].values()
-                    for text in found["learned, as it speaks"]["captions"].values()
+                    for text in found[OWN]["captions"].values()
                 }
             )
         ),
@@ -230,7 +277,8 @@ def write_card(name: str, result: dict) -> Path:
     }
     for fact, value in facts.items():
         text = text.replace(f"<{fact}>", value)
-    return write_whole(find_model(name)/"card.md", text)
+    write_whole(folder/"card.json", json.dumps(known, indent=1) + "\n")
+    return write_whole(folder/"card.md", text)
 
 
 def main() -> None:

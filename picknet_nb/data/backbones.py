@@ -444,4 +444,5 @@ def _timm(weights=None, variant: str = "") -> Backbone:
 # %% ../../nbs/data/04_backbones.ipynb #3c21d552
 import picknet_nb.data.clip
 import picknet_nb.data.efficientnet
+import picknet_nb.data.student
 import picknet_nb.data.tiny

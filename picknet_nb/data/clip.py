@@ -29,7 +29,8 @@ from .backbones import (
 # %% auto #0
 __all__ = ['SIZES', 'OPENAI', 'KEPT', 'MEAN', 'STD', 'TIMM', 'PatchEmbedding', 'Attention', 'quick_gelu', 'MLP', 'Block',
            'ClipVision', 'from_hugging_face', 'from_openai', 'timm_names', 'Part', 'ScriptedTensors', 'named_tensors',
-           'read_torchscript', 'read_clip', 'Pin', 'cache_folder', 'keep', 'fetch_clip', 'known_as', 'HalfPrecision']
+           'read_torchscript', 'read_clip', 'Pin', 'cache_folder', 'keep', 'fetch_clip', 'known_as', 'HalfPrecision',
+           'FoldedMLP', 'faster_clip']
 
 # %% ../../nbs/data/06_clip.ipynb #de6a1932
 class PatchEmbedding(nn.Module):
@@ -329,6 +330,29 @@ class HalfPrecision(nn.Module):
         with torch.autocast(self.place, kind):
             return self.body(images).float()
 
+# %% ../../nbs/data/06_clip.ipynb #7f5e0458
+class FoldedMLP(nn.Module):
+    "Two layers whose matrices have taken in the 1.702 of quick-GELU."
+
+    @torch.no_grad()
+    def __init__(self, plain: MLP):
+        super().__init__()
+        self.fc1, self.fc2 = plain.fc1, plain.fc2
+        for weight in (self.fc1.weight, self.fc1.bias): weight.mul_(1.702)
+        self.fc2.weight.div_(1.702)
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, tokens, width) -> (n, tokens, width)
+        return self.fc2(F.silu(self.fc1(x), inplace=True))
+
+
+def faster_clip(body: Normalised, device: torch.device) -> nn.Module:
+    "The tower in half precision on a GPU; on a CPU the same tower with folded activations."
+    if device.type == "cuda":
+        return HalfPrecision(body, device)
+    for block in body.net.blocks:  # no copy: CLIP's matrices take 340 MB
+        block.mlp = FoldedMLP(block.mlp)
+    return body
+
 # %% ../../nbs/data/06_clip.ipynb #4c959862
 def _known_weights() -> tuple[dict[str, Tensor], Path | str]:
     "The usual weights: from the cache, the net, or timm where that has them already."
@@ -346,7 +370,7 @@ def _known_weights() -> tuple[dict[str, Tensor], Path | str]:
     return net.state_dict(), f"timm:{TIMM}"
 
 
-@BACKBONES.add("clip-vit-b16")
+@BACKBONES.add("clip-vit-b16", comes="fetched once, 351 MB, or a file")
 def _clip(weights=None) -> Backbone:
     "CLIP ViT-B/16 with OpenAI's weights, fetched once, or those of a file."
     make = partial(ClipVision, **SIZES)
@@ -357,4 +381,4 @@ def _clip(weights=None) -> Backbone:
         fit_weights(net := empty_network(make), state, path)
         origin = known_as(net)
     return Backbone("clip-vit-b16", Normalised(net, MEAN, STD), net.dims, net.image_size, origin,
-                    batch=6, batch_on_cuda=480, faster=HalfPrecision, fast_on=("cuda",))
+                    batch=6, batch_on_cuda=480, faster=faster_clip, fast_on=("cpu", "cuda"))

@@ -155,7 +155,7 @@ def _installed_weights() -> Path:
     return found[0]
 
 
-@BACKBONES.add("efficientnet-lite0")
+@BACKBONES.add("efficientnet-lite0", comes="by pip, 19 MB")
 def _lite0(weights=None) -> Backbone:
     "EfficientNet-Lite0 with the weights of the pip package, or those of a file."
     if weights == "random":
@@ -176,4 +176,3 @@ def _lite0(weights=None) -> Backbone:
         faster=folded,
         fast_on=("cpu", "cuda"),
     )
-

@@ -1,0 +1,275 @@
+"""Train EfficientNet-Lite0 to give CLIP's features: the weights of the backbone lite0-clip.
+
+python tools/distil.py lite0-clip.safetensors --pictures train2017 --pictures Flickr8k --clips clips
+
+Teacher and student see the same random crops and flips of pictures and of frames of clips. The
+loss compares standardised features (`distillation_loss` of data/15_student); AdamW, a rate that
+falls along a cosine, bfloat16 on a GPU. Stopped at any moment, the same command goes on, and ends
+with the same weights as if it had not been stopped; OUT.checkpoint holds what that needs until the
+end. Frames of clips are written to OUT.frames as JPEGs once.
+"""
+from __future__ import annotations
+
+import argparse
+import io
+import math
+import sys
+from contextlib import nullcontext
+from itertools import islice
+from pathlib import Path
+from time import monotonic
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import RandomResizedCrop
+from tqdm import tqdm
+
+from picknet_nb.core.files import FileError, PickNetError, replacing, write_whole
+from picknet_nb.core.printing import printable
+from picknet_nb.core.processes import usable_cores
+from picknet_nb.data.backbones import (
+    Backbone, Normalised, fit_weights, load_backbone, read_weights)
+from picknet_nb.data.efficientnet import EfficientNetLite0
+from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
+from picknet_nb.data.pictures import PictureError, list_pictures, open_picture
+from picknet_nb.data.student import Student, distillation_loss, save_student
+
+SIDE = EfficientNetLite0.image_size
+SCALE, RATIO = (0.4, 1.0), (3 / 4, 4 / 3)  # of random crops: share of the area, width to height
+
+
+class Crops(Dataset):
+    """Random crops and flips of pictures, one for each place in the order of training. A place
+    always gives the same crop, in whatever process, so that a resumed run sees what it would have
+    seen."""
+
+    def __init__(self, paths: list[Path], count: int, seed: int):
+        self.paths, self.count, self.seed = paths, count, seed
+
+    def __len__(self) -> int: return self.count
+
+    def picture_at(self, place: int) -> Path:
+        "All pictures in a random order, then all of them in another."
+        rounds, place = divmod(place, len(self.paths))
+        if getattr(self, "rounds", None) != rounds:
+            self.rounds = rounds
+            self.order = np.random.default_rng((self.seed, rounds)).permutation(len(self.paths))
+        return self.paths[self.order[place]]
+
+    def __getitem__(self, place: int) -> Tensor | PictureError:  # uint8 (3, side, side)
+        path = self.picture_at(place)
+        try:
+            image = open_picture(path, 2 * SIDE)
+        except FileError as reason:
+            return reason
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(np.random.default_rng((self.seed, place, 1)).integers(2**62)))
+            top, left, tall, wide = RandomResizedCrop.get_params(image, SCALE, RATIO)
+            mirrored = torch.rand(()) < 0.5
+        small = image.resize((SIDE, SIDE), Image.Resampling.BILINEAR,
+                             box=(left, top, left + wide, top + tall))
+        pixels = torch.from_numpy(np.array(small)).permute(2, 0, 1)
+        return (pixels.flip(2) if mirrored else pixels).contiguous()
+
+
+def together(found: list) -> tuple[Tensor, list[str]]:
+    "A batch of those that could be read, and what is wrong with the others."
+    good = [each for each in found if isinstance(each, Tensor)]
+    bad = [str(each) for each in found if not isinstance(each, Tensor)]
+    return torch.stack(good) if good else torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8), bad
+
+
+def batches(crops: Crops, first: int, size: int, workers: int):
+    "Batches of crops, beginning with number `first`."
+    places = range(first * size, len(crops))
+    return DataLoader(crops, size, sampler=places, num_workers=workers, collate_fn=together,
+                      pin_memory=torch.cuda.is_available(), drop_last=True)
+
+
+def frames_of(clips: list[Path], folder: Path, frames: int, workers: int) -> list[Path]:
+    "Write frames of every clip as JPEGs, those that are not there yet; all of them, in order."
+    files = {f"{place}-{name}": path for place, each in enumerate(clips)
+             for name, path in list_videos(each).items()}
+    todo = [(name, path) for name, path in files.items()
+            if not (folder/f"{name}-{frames - 1}.jpg").exists()]
+    shape = ClipShape(frames, 256)
+    for clip in tqdm(decode_files(todo, shape, workers), "frames", len(todo), disable=not todo):
+        if clip.reason:
+            tqdm.write(printable(f"skipped {clip.path}: {clip.reason}"), file=sys.stderr)
+            continue
+        for number, frame in enumerate(clip.frames):
+            image = io.BytesIO()
+            Image.fromarray(frame.permute(1, 2, 0).numpy()).save(image, "JPEG", quality=95)
+            write_whole(folder/f"{clip.name}-{number}.jpg", image.getvalue())
+    return [path for name in files for number in range(frames)
+            if (path := folder/f"{name}-{number}.jpg").exists()]
+
+
+def new_student(dims: int, weights, seed: int) -> Normalised:
+    "A student whose EfficientNet-Lite0 begins with ImageNet's weights, behind its colours."
+    torch.manual_seed(seed)
+    net = Student(dims)
+    if weights == "random":
+        return Normalised(net, [0.498] * 3, [0.502] * 3)
+    known = load_backbone("efficientnet-lite0", fast=False).body.net if weights is None else None
+    if known is None:
+        fit_weights(known := EfficientNetLite0(), read_weights(weights)[0], weights)
+    net.load_state_dict(known.state_dict(), strict=False)
+    return Normalised(net, [0.498] * 3, [0.502] * 3)
+
+
+@torch.no_grad()
+def statistics(teacher: Backbone, crops: Crops, size: int, workers: int, count: int) -> tuple:
+    "Mean and standard deviation of the teacher's features over the first crops."
+    some = islice(batches(crops, 0, size, workers), max(1, count // size))
+    seen = torch.cat([teacher(pixels).double().cpu() for pixels, _ in some])
+    return seen.mean(0).float(), seen.std(0).clamp(min=1e-3).float()
+
+
+def rate_at(step: int, steps: int, top: float, warm: int) -> float:
+    "The learning rate: a short climb, then half a cosine down to nothing."
+    if step < warm:
+        return top * (step + 1) / warm
+    return top * 0.5 * (1 + math.cos(math.pi * (step - warm) / max(1, steps - warm)))
+
+
+class Distillation:
+    "A student, its optimizer and how far it has come; all of it goes to a checkpoint and back."
+
+    def __init__(self, given: argparse.Namespace, teacher: Backbone, crops: Crops, device: str):
+        self.given, self.teacher, self.crops, self.device = given, teacher, crops, device
+        self.student = new_student(teacher.dims, given.student_weights, given.seed)
+        self.student.to(device, memory_format=torch.channels_last).train()
+        self.optimizer = torch.optim.AdamW(
+            self.student.parameters(), lr=given.rate, weight_decay=given.weight_decay)
+        self.step, self.losses, self.bad = 0, [], set()
+        self.path = Path(f"{given.out}.checkpoint")
+        # what a run must have in common with the one that it goes on with
+        self.made_with = {name: vars(given)[name] for name in (
+            "steps", "batch", "rate", "weight_decay", "seed", "teacher")} | {
+            "pictures": len(crops.paths), "teacher's weights": teacher.weights}
+        if self.path.exists():
+            self.resume()
+        else:
+            self.mean, self.std = (each.to(device) for each in statistics(
+                teacher, crops, given.batch, given.workers, given.statistics))
+
+    def resume(self) -> None:
+        "Go on with what the checkpoint holds."
+        try:
+            found = torch.load(self.path, map_location="cpu", weights_only=True)
+        except Exception as reason:  # a damaged archive fails in many ways
+            raise FileError(self.path, f"cannot be read ({reason}): remove it to begin again"
+                            ) from reason
+        if other := [name for name, value in self.made_with.items()
+                     if found["made_with"].get(name) != value]:
+            raise FileError(
+                self.path, f"was begun with another {other[0]}: {found['made_with'].get(other[0])},"
+                f" not {self.made_with[other[0]]}; go on with that, or remove it")
+        self.student.load_state_dict(found["student"])
+        self.optimizer.load_state_dict(found["optimizer"])
+        self.step, self.losses = found["step"], found["losses"]
+        self.mean, self.std = (found[name].to(self.device) for name in ("mean", "std"))
+
+    def save(self) -> None:
+        "Write the checkpoint, whole or not at all."
+        with replacing(self.path) as file:
+            torch.save({"made_with": self.made_with, "student": self.student.state_dict(),
+                        "optimizer": self.optimizer.state_dict(), "step": self.step,
+                        "losses": self.losses, "mean": self.mean, "std": self.std}, file)
+
+    def learn_from(self, pixels: Tensor) -> float:
+        "One step; the loss before it."
+        pixels = pixels.to(self.device, non_blocking=True)
+        with torch.no_grad():
+            wanted = (self.teacher(pixels) - self.mean) / self.std
+        half = (torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext())
+        with half:
+            images = (pixels.float() / 255).contiguous(memory_format=torch.channels_last)
+            found = self.student(images)
+        loss = distillation_loss(found.float(), wanted)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate_at(self.step, self.given.steps, self.given.rate, self.given.warm)
+        self.optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.student.parameters(), 1.0)
+        self.optimizer.step()
+        return loss.item()
+
+    def run(self, until: int | None = None) -> None:
+        "Train to the end, or until a step; a checkpoint comes every few minutes and at the end."
+        given, saved = self.given, monotonic()
+        stop = min(until or given.steps, given.steps)
+        loader = batches(self.crops, self.step, given.batch, given.workers)
+        todo = islice(loader, stop - self.step)
+        with tqdm(todo, "distil", given.steps, initial=self.step) as bar:
+            for pixels, bad in bar:
+                for line in set(bad) - self.bad:
+                    bar.write(printable(f"skipped {line}"), file=sys.stderr)
+                self.bad |= set(bad)
+                if len(pixels) < 2:
+                    raise PickNetError("a batch without two pictures that can be read: "
+                                       + next(iter(bad), "there are too few"))
+                self.losses.append(self.learn_from(pixels))
+                self.step += 1
+                bar.set_postfix(loss=f"{np.mean(self.losses[-100:]):.3f}", refresh=False)
+                if monotonic() - saved > given.save_every:
+                    self.save()
+                    saved = monotonic()
+        self.save()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("out", type=Path, help="the student's weights, a .safetensors file")
+    add("--pictures", type=Path, action="append", default=[], help="a folder; may be repeated")
+    add("--clips", type=Path, action="append", default=[], help="a folder; may be repeated")
+    add("--frames", type=int, default=30, help="of each clip")
+    add("--teacher", default="clip-vit-b16")
+    add("--teacher-weights", help="a file; default: those the teacher is known by")
+    add("--student-weights", help="a file for EfficientNet-Lite0, or random; default: ImageNet's")
+    add("--steps", type=int, default=20_000)
+    add("--batch", type=int, default=256)
+    add("--rate", type=float, default=1e-3)
+    add("--warm", type=int, default=500, help="steps in which the rate climbs")
+    add("--weight-decay", type=float, default=0.02)
+    add("--statistics", type=int, default=8192, help="crops that features are standardised by")
+    add("--seed", type=int, default=0)
+    add("--workers", type=int, default=max(1, usable_cores() - 1))
+    add("--save-every", type=float, default=120.0, help="seconds between checkpoints")
+    given = parser.parse_args(arguments)
+    try:
+        distil(given)
+    except PickNetError as reason:
+        sys.exit(f"distil: {printable(reason)}")
+
+
+def distil(given: argparse.Namespace) -> Path:
+    "Everything from folders to the student's file."
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    teacher = load_backbone(given.teacher, given.teacher_weights, device)
+    paths = [path for folder in given.pictures for path in list_pictures(folder).values()]
+    if given.clips:
+        paths += frames_of(given.clips, Path(f"{given.out}.frames"), given.frames, given.workers)
+    if len(paths) < 2:
+        raise PickNetError("nothing to learn from: name folders with --pictures or --clips")
+    crops = Crops(paths, given.steps * given.batch, given.seed)
+    course = Distillation(given, teacher, crops, device)
+    course.run()
+    last = course.losses[-100:]
+    out = save_student(course.student.net, given.out, course.mean, course.std, {
+        "teacher": f"{given.teacher}, {teacher.weights}", "pictures": f"{len(paths)}",
+        "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}"})
+    course.path.unlink()
+    print(f"{printable(out)}: {len(paths):,} pictures, {course.step:,} steps of {given.batch}, "
+          f"loss {sum(last) / len(last):.4f} at the end, {out.stat().st_size / 1e6:.1f} MB")
+    return out
+
+
+if __name__ == "__main__":
+    main()
