@@ -22,10 +22,6 @@ import torch
 from picknet_nb.core.files import write_whole
 from picknet_nb.core.settings import Config, preset
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.measure.films import (
-    Films, caption_scenes, even_picks, grey_distances, learned_picks, make_films, make_streams,
-    middle_picks, noticed, picks_at_cuts, picks_by_change, scenes_noticed, score_scenes,
-    threshold_for)
 from picknet_nb.method.captioner import caption
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import Clips, make_picker
@@ -36,6 +32,10 @@ from picknet_nb.training.honest import (
     FrameScorer, HonestReward, fit_scorer, halves_of, train_halves, train_honestly, value_sets)
 from picknet_nb.training.runs import load_run
 from picknet_nb.training.train import train
+from picknet_nb.measure.films import (
+    Films, caption_scenes, even_picks, grey_distances, learned_picks, make_films, make_streams,
+    middle_picks, noticed, picks_at_cuts, picks_by_change, scenes_noticed, score_scenes,
+    threshold_for)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PICKNET = Recipe(language=1.0, diversity=1.0, adapted=False)

@@ -20,29 +20,22 @@ from conftest import noise_corpus
 from toys import film, invoked
 
 from picknet_nb.core import printing as terminal
-from picknet_nb.core.files import PickNetError
-from picknet_nb.core.files import write_whole
+from picknet_nb.core.files import PickNetError, write_whole
 from picknet_nb.core.registry import USED
 from picknet_nb.core.settings import explanations
 from picknet_nb.data import text
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.interface import main as cli
-from picknet_nb.interface import python
-from picknet_nb.interface.prepare import settings_of
-from picknet_nb.measure import reproduction
-from picknet_nb.measure import tables as analysis
+from picknet_nb.world import world
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
 from picknet_nb.method.recipes import ROWS
-from picknet_nb.training import loop
-from picknet_nb.training import models
-from picknet_nb.training import train as training
+from picknet_nb.training import loop, models, train as training
 from picknet_nb.training.checkpoints import save_checkpoint
-from picknet_nb.training.models import example_run
-from picknet_nb.training.models import find_run
-from picknet_nb.use import captioning
-from picknet_nb.use import drawing
-from picknet_nb.world import world
+from picknet_nb.training.models import example_run, find_run
+from picknet_nb.use import captioning, drawing
+from picknet_nb.measure import reproduction, tables as analysis
+from picknet_nb.interface import main as cli, python
+from picknet_nb.interface.prepare import settings_of
 
 QUICK = [
     each

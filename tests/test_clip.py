@@ -15,16 +15,16 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from conftest import noise_corpus
+from picknet_nb.core.settings import preset
 from picknet_nb.data import clip
 from picknet_nb.data.backbones import WeightsError, load_backbone
 from picknet_nb.data.clip import ClipVision, Pin, fetch_clip, known_as, read_clip, read_torchscript
-from picknet_nb.core.settings import preset
-from picknet_nb.interface.main import app
+from picknet_nb.world.world import write_examples
 from picknet_nb.method.recipes import recipes
 from picknet_nb.training import models
 from picknet_nb.training.models import export_model
 from picknet_nb.training.train import train
-from picknet_nb.world.world import write_examples
+from picknet_nb.interface.main import app
 
 SMALL = {"width": 16, "heads": 2, "depth": 2, "patch": 32}
 

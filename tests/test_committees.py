@@ -25,7 +25,7 @@ from picknet_nb.method.rewards import cider_for
 from picknet_nb.method.stages import Model, frame_choice
 from picknet_nb.systems.aalto import combined
 from picknet_nb.systems.ba import BoundaryEncoder, segment_ends
-from picknet_nb.systems.densecap import none_shows, detection_loss
+from picknet_nb.systems.densecap import detection_loss, none_shows
 from picknet_nb.systems.hrne import WindowEncoder
 from picknet_nb.systems.ms_rnn import Gaussian, divergence, from_the_end
 

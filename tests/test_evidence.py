@@ -9,9 +9,7 @@ import pytest
 import torch
 
 from picknet_nb.core.settings import preset
-from picknet_nb.measure.films import (
-    FilmError, cut_film, even_picks, grey_distances, learned_picks, make_films, make_streams,
-    noticed, picks_at_cuts, picks_by_change, scene_reward, scenes_noticed)
+from picknet_nb.world.shapes import example_corpus
 from picknet_nb.method.captioner import caption
 from picknet_nb.method.cider import document_frequencies, plain_cider
 from picknet_nb.method.pickers import Clips, PickerError, make_picker
@@ -24,7 +22,9 @@ from picknet_nb.training.honest import (
     train_honestly, value_sets)
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use.exploration import other_pickers
-from picknet_nb.world.shapes import example_corpus
+from picknet_nb.measure.films import (
+    FilmError, cut_film, even_picks, grey_distances, learned_picks, make_films, make_streams,
+    noticed, picks_at_cuts, picks_by_change, scene_reward, scenes_noticed)
 
 CONFIG = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0,
                 min_picks=2, first_max_picks=8, final_max_picks=7)

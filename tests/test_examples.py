@@ -18,24 +18,16 @@ from test_packaging import ROOT
 from toys import film, invoked
 
 import picknet_nb as pn
-from picknet_nb.core import files
-from picknet_nb.core import settings as config
+from picknet_nb.core import files, settings as config
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data import backbones as cnn
 from picknet_nb.data.video import read_clip
-from picknet_nb.interface import main as cli
-from picknet_nb.interface import python
-from picknet_nb.measure import comparison as compared
-from picknet_nb.measure import experiments
-from picknet_nb.measure import frontier
-from picknet_nb.measure import metrics
-from picknet_nb.measure import reproduction
-from picknet_nb.method import recipes
-from picknet_nb.training import models
-from picknet_nb.training import train as training
-from picknet_nb.use import server
-from picknet_nb.use import streams as streaming
 from picknet_nb.world import world
+from picknet_nb.method import recipes
+from picknet_nb.training import models, train as training
+from picknet_nb.use import server, streams as streaming
+from picknet_nb.measure import comparison as compared, experiments, frontier, metrics, reproduction
+from picknet_nb.interface import main as cli, python
 
 QUICK = dict(
     start_from="",

@@ -25,25 +25,17 @@ from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data.video import VideoError
-from picknet_nb.method.captioner import CAPTIONERS
-from picknet_nb.method.pickers import PICKERS
-from picknet_nb.method.pickers import make_picker
-from picknet_nb.method.recipes import Recipe
-from picknet_nb.method.rewards import REWARDS
-from picknet_nb.method.rewards import reward_from
-from picknet_nb.training.models import example_run
-from picknet_nb.training.models import find_model
-from picknet_nb.use import page as module
-from picknet_nb.use import server
-from picknet_nb.use.captioning import load_captioner
-from picknet_nb.use.exploration import Exploration
-from picknet_nb.use.exploration import Library
-from picknet_nb.use.exploration import limited_threshold
-from picknet_nb.use.exploration import threshold_sweep
-from picknet_nb.use.page import Explorer
-from picknet_nb.use.page import choose_sources
-from picknet_nb.use.server import write_page
 from picknet_nb.world.world import write_examples
+from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.recipes import Recipe
+from picknet_nb.method.rewards import REWARDS, reward_from
+from picknet_nb.training.models import example_run, find_model
+from picknet_nb.use import page as module, server
+from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.exploration import Exploration, Library, limited_threshold, threshold_sweep
+from picknet_nb.use.page import Explorer, choose_sources
+from picknet_nb.use.server import write_page
 
 
 @pytest.fixture(scope="module")

@@ -19,24 +19,16 @@ from torch.testing import assert_close
 from typer.testing import CliRunner
 
 from picknet_nb.core.files import FileError
-from picknet_nb.core.processes import rank_and_world
-from picknet_nb.core.processes import usable_cores
+from picknet_nb.core.processes import rank_and_world, usable_cores
 from picknet_nb.data import extraction
-from picknet_nb.data.backbones import Backbone
-from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.extraction import ClipShape
-from picknet_nb.data.extraction import decode_files
-from picknet_nb.data.extraction import extract_folder
-from picknet_nb.data.extraction import known_by
-from picknet_nb.data.extraction import list_videos
-from picknet_nb.data.extraction import part_path
-from picknet_nb.data.extraction import read_part
-from picknet_nb.data.extraction import write_part
+from picknet_nb.data.backbones import Backbone, load_backbone
+from picknet_nb.data.extraction import (
+    ClipShape, decode_files, extract_folder, known_by, list_videos, part_path, read_part,
+    write_part)
 from picknet_nb.data.glance import glance
-from picknet_nb.data.video import VIDEO_SUFFIXES
-from picknet_nb.data.video import read_clip
-from picknet_nb.interface.main import app
+from picknet_nb.data.video import VIDEO_SUFFIXES, read_clip
 from picknet_nb.use.exploration import Library
+from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"

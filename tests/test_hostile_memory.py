@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from picknet_nb.core.files import LIMITS, PickNetError
-from picknet_nb.method.stages import caption_videos
 from picknet_nb.method import stages
+from picknet_nb.method.stages import caption_videos
 from picknet_nb.training.checkpoints import read_checkpoint
 from picknet_nb.training.models import export_model, find_model
 from picknet_nb.training.runs import RunError

@@ -21,28 +21,20 @@ from safetensors.torch import load_file
 from test_hostile_data import zip_bomb
 from toys import invoked
 
-from picknet_nb.core.files import FileError
-from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.printing import SOME_LEFT_OUT
 from picknet_nb.core.settings import preset
-from picknet_nb.interface import main as cli
-from picknet_nb.interface import prepare as preparing
-from picknet_nb.interface import watch as watching
-from picknet_nb.measure.reproduction import train_first
-from picknet_nb.measure.reproduction import train_row
+from picknet_nb.world import world
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.stages import Model
 from picknet_nb.training import runs
 from picknet_nb.training.batches import TrainingError
 from picknet_nb.training.checkpoints import read_checkpoint
 from picknet_nb.training.loop import Step
-from picknet_nb.training.runs import RunError
-from picknet_nb.training.runs import change_settings
-from picknet_nb.training.runs import load_run
-from picknet_nb.training.runs import open_run
-from picknet_nb.training.runs import save_weights
+from picknet_nb.training.runs import RunError, change_settings, load_run, open_run, save_weights
 from picknet_nb.training.train import train
-from picknet_nb.world import world
+from picknet_nb.measure.reproduction import train_first, train_row
+from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
 
 CONFIG = preset(
     "smoke", supervision_epochs=2, reinforcement_epochs=1, adaptation_epochs=1, average_weights=0.5
@@ -919,7 +911,6 @@ def test_every_limit_is_written_down():
     "In SECURITY.md, by its name; and nothing there that is no limit."
     from picknet_nb.core import files  # noqa: F401 (each adds its own)
     from picknet_nb.data import video  # noqa: F401 (each adds its own)
-    from picknet_nb.use import (  # noqa: F401 (each adds its own)
-        captioning, drawing, page as explorer, server)
+    from picknet_nb.use import captioning, drawing, page as explorer, server
     said = set(re.findall(r"^\|.*?\|", (Path(__file__).parents[1]/"SECURITY.md").read_text(), re.M))
     assert set(re.findall("PICKNET_[A-Z_]+", "".join(said))) == set(files.LIMITS)

@@ -16,36 +16,14 @@ from torch.testing import assert_close
 from picknet_nb.core import gpu
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
-from picknet_nb.data.text import BOS
-from picknet_nb.data.text import EOS
-from picknet_nb.data.text import PAD
-from picknet_nb.data.text import UNK
-from picknet_nb.data.text import Vocabulary
-from picknet_nb.method import captioner as speaking
-from picknet_nb.method import cider
-from picknet_nb.method import decoder
-from picknet_nb.method import encoder
-from picknet_nb.method import pickers
-from picknet_nb.method import policy
-from picknet_nb.method import recurrence
-from picknet_nb.method import reinforce
-from picknet_nb.method import rewards
-from picknet_nb.method.captioner import Seen
-from picknet_nb.method.captioner import beam
-from picknet_nb.method.captioner import caption
-from picknet_nb.method.captioner import greedy
-from picknet_nb.method.captioner import make_captioner
-from picknet_nb.method.captioner import sample
+from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
+from picknet_nb.method import (
+    captioner as speaking, cider, decoder, encoder, pickers, policy, recurrence, reinforce, rewards)
+from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
 from picknet_nb.method.cider import Cider
-from picknet_nb.method.decoder import Decoder
-from picknet_nb.method.decoder import caption_loss
-from picknet_nb.method.decoder import draw_chances
-from picknet_nb.method.decoder import dropout_scale
-from picknet_nb.method.decoder import gumbel
-from picknet_nb.method.encoder import Encoder
-from picknet_nb.method.encoder import pick_frames
-from picknet_nb.method.pickers import Clips
-from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
+from picknet_nb.method.encoder import Encoder, pick_frames
+from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.policy import Policy
 
 DEVICES = ["cpu"] + ["cuda"] * torch.cuda.is_available()

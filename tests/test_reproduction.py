@@ -25,7 +25,6 @@ from picknet_nb.method.recipes import ROWS, Recipe, recipes
 from picknet_nb.method.stages import Model
 from picknet_nb.training.runs import RunError
 from picknet_nb.training.train import LEADER, check_changes, open_data, train
-from picknet_nb.interface.main import after_interrupt, app
 from picknet_nb.measure import comparison, experiments, frontier, reproduction
 from picknet_nb.measure.comparison import (
     COMPARED_ROWS, captioners_table, compare_captioners, draw_captioners, own_changes, verdicts)
@@ -36,6 +35,7 @@ from picknet_nb.measure.reproduction import (
     TablePlan, commands_of, table_folder, train_first, train_row)
 from picknet_nb.measure.scoring import (
     clip_scores, compare_rows, rows_of_clips, score_rows, scored_meanwhile)
+from picknet_nb.interface.main import after_interrupt, app
 
 RESULTS = Path(__file__).parent.parent/"data"/"results"
 QUICK = dict(supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)

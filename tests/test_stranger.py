@@ -20,9 +20,7 @@ from test_examples import front_page
 from test_explorer import find_chromium, launch, running
 from test_packaging import shared_wheel
 
-from picknet_nb.world.shapes import describe
-from picknet_nb.world.shapes import draw
-from picknet_nb.world.shapes import make_story
+from picknet_nb.world.shapes import describe, draw, make_story
 
 BRIEF = [
     word
@@ -173,7 +171,8 @@ PROMISED = {
     "picknet train runs/mine --data": (
         "runs/mine/weights.safetensors",
         r"begins with everyday, which has learned from MSVD and MSR-VTT; its 3,279 words are kept, "
-        r"and \d+ of these clips are new to it\n(.*\n)*on this machine: about .+ \(supervision .+, reinforcement .+\)"
+        r"and \d+ of these clips are new to it\n(.*\n)*on this machine: about .+ \(supervision .+, "
+        r"reinforcement .+\)"
         r"(.*\n)*next: `picknet evaluate --model runs/mine` scores it",
     ),
     "picknet evaluate --model runs/mine": (

@@ -15,29 +15,17 @@ from reliability import tally, wait_for
 from safetensors.torch import load_file
 
 from picknet_nb.core.files import locked
-from picknet_nb.core.processes import agreed
-from picknet_nb.core.processes import average_gradients
-from picknet_nb.core.processes import joined
-from picknet_nb.core.processes import rank_and_world
-from picknet_nb.core.processes import share_weights
-from picknet_nb.core.settings import ConfigError
-from picknet_nb.core.settings import preset
+from picknet_nb.core.processes import (
+    agreed, average_gradients, joined, rank_and_world, share_weights)
+from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.rewards import reward_for
-from picknet_nb.method.stages import Adaptation
-from picknet_nb.method.stages import Model
-from picknet_nb.method.stages import Supervision
-from picknet_nb.method.stages import Validation
-from picknet_nb.training import checkpoints
-from picknet_nb.training import loop
-from picknet_nb.training import runs
+from picknet_nb.method.stages import Adaptation, Model, Supervision, Validation
+from picknet_nb.training import checkpoints, loop, runs
 from picknet_nb.training.batches import TrainingError
-from picknet_nb.training.checkpoints import Trainer
-from picknet_nb.training.checkpoints import read_checkpoint
-from picknet_nb.training.checkpoints import restore
+from picknet_nb.training.checkpoints import Trainer, read_checkpoint, restore
 from picknet_nb.training.loop import Step
-from picknet_nb.training.runs import RunError
-from picknet_nb.training.runs import load_run
+from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.training.train import train
 
 CONFIG = preset(

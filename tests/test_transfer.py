@@ -15,13 +15,14 @@ from picknet_nb.method.captioner import beam, generate
 from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.recipes import Recipe, recipes, with_captioner
 from picknet_nb.method.stages import Model
-from picknet_nb.measure.experiments import measure_row, train_first, train_row
 from picknet_nb.training.loop import Step
 from picknet_nb.training.models import BOX, find_model
 from picknet_nb.training.runs import RunError, load_run, read_words
 from picknet_nb.training.train import train
 from picknet_nb.training.transfer import (
     StartError, find_start, matched_rows, read_start, rows_of_words, with_start_words)
+from picknet_nb.measure.experiments import measure_row
+from picknet_nb.measure.reproduction import train_first, train_row
 
 ROW = recipes()["PickNet (V+L)"]
 SHORT = dict(

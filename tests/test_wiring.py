@@ -16,6 +16,7 @@ import picknet_nb.systems  # noqa: F401
 from picknet_nb.core.settings import Config, own_settings, preset
 from picknet_nb.data.backbones import BACKBONES
 from picknet_nb.data.corpus import Corpus
+from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARDS, reward_from
@@ -24,7 +25,6 @@ from picknet_nb.training.models import Decoding, export_model
 from picknet_nb.training.train import train
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import load_captioner
-from picknet_nb.world.world import write_examples
 
 # of runs as short as these, much could be said
 pytestmark = pytest.mark.filterwarnings("ignore:.*(one and the same|never end|single word)")

@@ -15,8 +15,7 @@ from reliability import tally, wait_for
 
 from picknet_nb.core import processes as workers
 from picknet_nb.core.files import FileError, PickNetError
-from picknet_nb.core.processes import (
-    Done, Pool, apart, can_fork, rank_and_world, usable_cores)
+from picknet_nb.core.processes import Done, Pool, apart, can_fork, rank_and_world, usable_cores
 
 STARTS = ["fork"] * (sys.platform == "linux") + ["spawn"]
 START = STARTS[0]

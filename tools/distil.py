@@ -30,8 +30,7 @@ from tqdm import tqdm
 from picknet_nb.core.files import FileError, PickNetError, replacing, write_whole
 from picknet_nb.core.printing import printable
 from picknet_nb.core.processes import usable_cores
-from picknet_nb.data.backbones import (
-    Backbone, Normalised, fit_weights, load_backbone, read_weights)
+from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_backbone, read_weights
 from picknet_nb.data.efficientnet import EfficientNetLite0
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
 from picknet_nb.data.pictures import PictureError, list_pictures, open_picture

@@ -350,7 +350,9 @@ def main() -> None:
     # notebooks and pictures are part of the site, folders are not
     home = re.sub(r"(\]\(|src=\")nbs/(?=images/|\w+/\w+\.ipynb)", r"\1", home)
     (DOCS/"index.md").write_text(
-        re.sub(r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home)
+        re.sub(
+            r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home
+        )
     )
     notebooks = copy_notebooks()
     settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {

@@ -494,7 +494,9 @@ def preset(
         # imported here: each compared captioner adds its preset, and most need none of them
         import_module("picknet_nb.systems")
     if name not in PRESETS:
-        raise ConfigError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
+        near = difflib.get_close_matches(str(name), PRESETS, 1)
+        hint = f"did you mean {near[0]}? There are" if near else "choose one of"
+        raise ConfigError(f"no preset {name!r}: {hint} {', '.join(PRESETS)}")
     return PRESETS[name].changed(**changes)
 
 # %% ../../nbs/core/02_settings.ipynb #e86b30a4

@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from picknet_nb.core.files import (
-    FileError, PickNetError, first_few, limit, locked, open_regular, read_json, replacing,
-    write_whole)
+from ..core.files import (
+    FileError, PickNetError, check_distinct, first_few, limit, locked, open_regular, read_json,
+    replacing, write_whole)
 from ..core.settings import VERSION, ClipSettings, ConfigError
 from .extraction import part_path, read_part
 from .text import Vocabulary, caption_ids, frequent_words, tokenize
@@ -82,9 +82,7 @@ def _finite(features: Tensor) -> list[bool]:
 # %% ../../nbs/data/09_corpus.ipynb #e6d9a565
 def check_videos(where, ids: list[str], features: Tensor, glances: Tensor | None) -> None:
     "Refuse tensors whose shapes, types or numbers cannot be right."
-    twice = [name for name, count in Counter(ids).items() if count > 1]
-    if twice:
-        raise CorpusError(where, f"the same video twice: {first_few(twice)}")
+    check_distinct(where, ids, CorpusError, "the same video twice")
     if features.dim() != 3 or not features.is_floating_point():
         raise CorpusError(
             where,
@@ -123,6 +121,7 @@ def check_captions(where, ids: list[str], captions: dict[str, list[str]]) -> Non
         raise CorpusError(where, "captions must be an object {video id: [captions]}")
     if not is_text(list(captions)):
         raise CorpusError(where, "video ids must be texts")
+    check_distinct(where, captions, CorpusError, "the same video twice")
     most = limit("PICKNET_CAPTION_LETTERS")
     for name, lines in captions.items():
         if not is_text(lines):

@@ -30,7 +30,7 @@ from tqdm import tqdm
 from ..core.files import (
     FileError, PickNetError, WriteError, check_distinct, file_digest, first_few, open_regular,
     read_json, read_text, real_folder, replacing, same_name, write_whole)
-from ..core.printing import printable
+from ..core.printing import at_terminal, printable
 from ..core.processes import rank_and_world
 from ..core.registry import Registry
 from ..core.settings import ClipSettings, ConfigError, group_of
@@ -136,18 +136,19 @@ def prepare_videos(
 ) -> Prepared:
     "Extract the videos that have captions, and put the corpus together."
     wanted = {name: videos[name] for name in captions if name in videos}
+    # what that needs and is not installed is told before minutes of measuring and extracting
+    cut_captions([captions[name] for name in wanted])
     if check:
         check(wanted, split(list(wanted)))
-    # what that needs and is not installed is told before hours of extraction
-    cut_captions([captions[name] for name in wanted])
     extracted = extract_folder(
         wanted, out, cnn, settings.frames, settings.glance_size, workers, progress
     )
     if rank_and_world()[0]:
         return Prepared(None, extracted.failed, [])
     strangers = _strangers(videos, captions.keys(), source)
-    for line in strangers.values() if progress else ():
-        tqdm.write(printable(f"skipped {line}"), file=sys.stderr)
+    if strangers and progress:
+        lines = first_few(strangers.values(), 2)
+        print(printable(f"skipped {len(strangers)}: {lines}"), file=sys.stderr)
     corpus = assemble(
         out,
         name,
@@ -321,23 +322,23 @@ def prepare_dataset(
     videos,  # a folder of video files
     cnn: Backbone,
     splits=None,  # a file that says how the clips are split, for a data set that reads one
-    settings: ClipSettings = ClipSettings(),
+    settings: ClipSettings | None = None,  # None: as the data set was registered
     workers: int | None = None,
     progress: bool = True,
     check: Check | None = None,
 ) -> Prepared:
     "Make a corpus of a registered data set from its annotation files and videos."
     paths = _listed(annotations)
-    found = read_annotations(name, paths, splits)
+    found, facts = read_annotations(name, paths, splits), dataset_facts(name)
     return prepare_videos(
         out,
         name,
-        files_by_clip(list_videos(videos), found.names),
+        files_by_clip(facts.get("files", list_videos)(videos), found.names),
         found.captions,
         lambda ids: split_by_name(found.splits, ids),
         paths[0],
         cnn,
-        settings,
+        settings or ClipSettings(**facts.get("settings", {})),
         workers,
         progress,
         check,
@@ -538,7 +539,7 @@ def _fetch(url: str, partial: Path, progress: bool, timeout: float) -> None:
                 unit="B",
                 unit_scale=True,
                 desc=partial.stem,
-                disable=not progress,
+                disable=not (progress and at_terminal()),
             ) as bar,
         ):
             while block := answer.read(1 << 20):
@@ -668,3 +669,4 @@ def download_dataset(
 # %% ../../nbs/data/11_datasets.ipynb #6321c1ed
 import picknet_nb.data.msrvtt
 import picknet_nb.data.msvd
+import picknet_nb.data.pictures

@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -26,17 +27,17 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..core.files import (
-    FileError, WriteError, check_distinct, limit, locked, open_regular, read_json, real_folder,
-    same_name, write_whole)
-from ..core.printing import printable
+    FileError, WriteError, check_distinct, first_few, limit, locked, open_regular, read_json,
+    real_folder, same_name, write_whole)
+from ..core.printing import at_terminal, printable
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import Backbone
 from .glance import glance
 from .video import VideoError, import_av, read_clip
 
 # %% auto #0
-__all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'find_videos', 'list_videos', 'part_path', 'write_part',
-           'read_part', 'has_part', 'Extraction', 'extract_folder']
+__all__ = ['DRAWING', 'ClipShape', 'known_by', 'Decoded', 'decode_files', 'is_drawing', 'find_videos', 'list_videos', 'part_path',
+           'write_part', 'read_part', 'has_part', 'Extraction', 'extract_folder']
 
 # %% ../../nbs/data/08_extraction.ipynb #264b35fa
 class ClipShape(NamedTuple):
@@ -141,8 +142,23 @@ _NOT_VIDEO = frozenset(
 )
 
 
+DRAWING = b"drawn by picknet_nb"  # near the beginning or the end of a clip that we have drawn
+
+
+def is_drawing(path) -> bool:
+    "Whether a file is a clip that this package has drawn, with its caption beneath the picture."
+    try:
+        with open_regular(path) as file:
+            first = file.read(4096)
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            return DRAWING in first or DRAWING in file.read(4096)
+    except (FileError, OSError):
+        return False  # said where it is read
+
+
 def find_videos(paths: Iterable) -> list[Path]:
-    "The files among these paths, and the videos of the folders among them, in order."
+    """The files among these paths, and the videos of the folders among them, in order; in a
+    folder, a clip that this package has drawn is no video of the user's."""
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
@@ -155,6 +171,11 @@ def find_videos(paths: Iterable) -> list[Path]:
             and each.suffix.lower() not in _NOT_VIDEO
             and not any(part.startswith(".") for part in each.relative_to(path).parts)
         ]
+        drawn = [each for each in inside if each.suffix in (".gif", ".mp4") and is_drawing(each)]
+        if drawn:
+            names = first_few([each.relative_to(path) for each in drawn])
+            warnings.warn(f"left out, because `caption --out` has drawn it: {names}", stacklevel=2)
+        inside = [each for each in inside if each not in set(drawn)]
         if not inside:
             raise VideoError(path, "no video in this folder")
         found += inside
@@ -339,16 +360,16 @@ def _default_workers() -> int:
 
 # %% ../../nbs/data/08_extraction.ipynb #d55a40e1
 def _report_failed(
-    clips: Iterable[Decoded], failed: dict[str, str], bar: tqdm
+    clips: Iterable[Decoded], failed: dict[str, str], bar: tqdm, told: bool
 ) -> Iterator[Decoded]:
-    "Pass on the clips that have frames; note the others and say a line about each."
+    "Pass on the clips that have frames; note the others, and print a line about each if `told`."
     for clip in clips:
         if not clip.reason:
             yield clip
             continue
         failed[clip.name] = f"{clip.path}: {clip.reason}"
         bar.update()
-        if not bar.disable:
+        if told:
             bar.write(printable(f"skipped {failed[clip.name]}"), file=sys.stderr)
 
 # %% ../../nbs/data/08_extraction.ipynb #ec60efa6
@@ -380,10 +401,10 @@ def extract_folder(
             initial=len(mine) - len(todo),
             unit="video",
             desc=cnn.name,
-            disable=not progress,
+            disable=not (progress and at_terminal()),
         ) as bar:
             clips = _report_failed(
-                decode_files(todo, shape, workers or _default_workers()), failed, bar
+                decode_files(todo, shape, workers or _default_workers()), failed, bar, progress
             )
             for batch, features, glances in _features_of(
                 _batches(clips, max(1, cnn.batch // frames)), cnn, shape

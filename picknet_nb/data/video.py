@@ -27,8 +27,8 @@ from ..core.processes import apart
 from .glance import resize
 
 # %% auto #0
-__all__ = ['VIDEO_SUFFIXES', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'import_av', 'spaced', 'check_file', 'open_file',
-           'check_whole', 'steady', 'timed', 'in_decoder', 'read_clip', 'stream_frames']
+__all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av', 'spaced',
+           'check_file', 'open_file', 'check_whole', 'steady', 'timed', 'in_decoder', 'read_clip', 'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
 class VideoError(FileError):
@@ -50,12 +50,19 @@ def _clip_of(*arrays) -> Clip: return Clip(*map(torch.from_numpy, arrays))
 VIDEO_SUFFIXES = frozenset(
     ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .wmv .flv .gif .ogv .ts .3gp".split()
 )
+PICTURE_SUFFIXES = frozenset(".jpg .jpeg .png .webp .bmp".split())
 
 
 def is_video(path) -> bool:
     "Whether a file is called like a video and is not hidden; nothing is opened."
     path = Path(path)
     return path.suffix.lower() in VIDEO_SUFFIXES and not path.name.startswith(".")
+
+
+def is_picture(path) -> bool:
+    "Whether a file is called like a picture and is not hidden; nothing is opened."
+    path = Path(path)
+    return path.suffix.lower() in PICTURE_SUFFIXES and not path.name.startswith(".")
 
 # %% ../../nbs/data/02_video.ipynb #e69706f2
 def import_av():
@@ -436,6 +443,10 @@ def _read_here(
     path, frames: int = 30, size: int = 224, time_limit: float = 60.0, jump: bool = True
 ) -> Clip:
     "What `read_clip` reads, in this very process."
+    if is_picture(path):  # a clip in which nothing moves
+        from picknet_nb.data.pictures import read_picture  # which imports this module
+
+        return Clip(read_picture(path, size).repeat(frames, 1, 1, 1), torch.zeros(frames))
     deadline, painter = monotonic() + time_limit, _Painter(size)
     check_whole(path, deadline)
     index = _scan(path, deadline)

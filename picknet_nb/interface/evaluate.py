@@ -5,7 +5,6 @@
 # %% ../../nbs/interface/04_evaluate.ipynb #f7acb0fd
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Optional
@@ -13,10 +12,10 @@ from typing import Annotated, Optional
 import typer
 
 from ..core.files import write_whole
-from ..core.printing import JSON, say
+from ..core.printing import JSON, json_text, say
 from ..core.registry import use_thing
 from .prepare import joined
-from .watch import PICKER, check_place
+from .watch import MODEL, PICKER, check_place, chosen_model, renamed
 
 # %% auto #0
 __all__ = ['explain_zero', 'score', 'evaluate']
@@ -48,12 +47,8 @@ def score(
 
 # %% ../../nbs/interface/04_evaluate.ipynb #c2ab132a
 def evaluate(
-    run: Annotated[
-        Path,
-        typer.Argument(
-            help="Folder of a finished run or of a model, or the name of a model in the box."
-        ),
-    ],
+    run: Annotated[Optional[str], typer.Argument(hidden=True)] = None,  # before --model
+    model: MODEL = None,
     data: Annotated[
         Optional[str],
         typer.Option(
@@ -61,17 +56,19 @@ def evaluate(
         ),
     ] = None,
     scale: Annotated[
-        Optional[str], typer.Option(help="Of the built-in world; default: the run's.")
+        Optional[str],
+        typer.Option("--preset", "--scale", help="Of the built-in world; default: the run's."),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     beam: Annotated[
-        Optional[int], typer.Option(min=1, help="1 is greedy; default: as the model speaks.")
+        Optional[int], typer.Option(min=1, help="1 is greedy; default: as stored in the model.")
     ] = None,
     no_repeats: Annotated[
         Optional[bool],
         typer.Option(
             "--no-repeats/--repeats",
-            help="Never say two words in a row for the second time; default: as the model speaks.",
+            help="Never say two words in a row for the second time; default: as stored in the "
+                 "model.",
         ),
     ] = None,
     threshold: Annotated[
@@ -80,7 +77,8 @@ def evaluate(
     ] = None,
     picker: PICKER = None,
     out: Annotated[
-        Optional[Path], typer.Option(help="Write the captions here, as {id: caption}.")
+        Optional[Path],
+        typer.Option(metavar="FILE", help="Write the captions here, as JSON {id: caption}."),
     ] = None,
     scored: Annotated[
         bool,
@@ -95,17 +93,21 @@ def evaluate(
 ) -> None:
     "Caption a split with a trained run, and score the captions."
     from picknet_nb.training.diagnostics import problems
+    from picknet_nb.training.models import find_model
     from picknet_nb.measure.reproduction import check_scorers
     from picknet_nb.interface.python import evaluate as caption_split
 
     use_thing(picker)
+    if run is not None:
+        renamed("evaluate RUN", f"evaluate --model {run}")
+    folder = chosen_model(model or run) or find_model()
     if scored:
         check_scorers()  # this and the place of the file before hours of captions
     if out:
         check_place(out, set())
     with joined() as device:
         found = caption_split(
-            run,
+            folder,
             data,
             split,
             scale,
@@ -119,7 +121,7 @@ def evaluate(
     for worry in problems(found.signs):
         print(f"picknet: {worry}", file=sys.stderr)
     if out:
-        write_whole(out, json.dumps(found.captions, indent=1, ensure_ascii=False))
+        write_whole(out, json_text(found.captions, indent=1))
     counts = {"frames_used": found.frames_used, "signs": found.signs.to_dict()}
     counted = f"{found.frames_used:.1f} frames a clip; {found.signs}"
     if not scored:

@@ -22,13 +22,14 @@ from picknet_nb.core.printing import (
 from ..core.registry import use_module
 from ..core.settings import PRESETS
 from .evaluate import evaluate, score
-from .prepare import extract, prepare, settings_table
+from .prepare import StrictCommand, prepare, settings_table
 from .reproduce import compare, frontier, reproduce
 from .train import train
 from .watch import caption, explore, export, models, stream
 
 # %% auto #0
-__all__ = ['app', 'version', 'start', 'offer', 'bench', 'unfinished_runs', 'info', 'after_interrupt', 'main']
+__all__ = ['app', 'version', 'start', 'offer', 'unfinished_runs', 'info', 'after_removal', 'after_interrupt', 'check_here',
+           'main']
 
 # %% ../../nbs/interface/07_main.ipynb #cd3b3ab9
 app = typer.Typer(
@@ -76,23 +77,27 @@ def start(
 # %% ../../nbs/interface/07_main.ipynb #765d3438
 def offer(command, example: str, end: str = DONE) -> None:
     "Make a function one of the commands, with an example below its help."
-    app.command(epilog=f"Example: picknet {example}{end}")(command)
+    app.command(cls=StrictCommand, epilog=f"Example: picknet {example}{end}")(command)
 
 
 offer(reproduce, "reproduce --scale smoke")
 offer(compare, "compare --scale smoke --captioner paper --captioner ta")
 offer(
     train,
-    "train runs/mine --data data/corpora/mine --scale laptop; "
+    "train runs/mine --data data/corpora/mine --preset laptop; "
     "when it was interrupted: picknet train runs/mine --resume",
 )
-offer(extract, "extract videos/ --out features --backbone resnet50", EXIT)
 offer(frontier, "frontier --scale smoke --budget 2 --budget 4")
-offer(evaluate, "evaluate runs/mine --beam 5")
+offer(evaluate, "evaluate --model runs/mine --beam 5")
 offer(score, "score captions.json --references references.json")
 
 # %% ../../nbs/interface/07_main.ipynb #e667f33d
-offer(caption, "caption holiday.mp4 --strip strip.png", EXIT)
+offer(
+    caption,
+    "caption holiday.mp4 --out picks.png; a sentence for each scene: "
+    "picknet caption film.mp4 --out film.srt",
+    EXIT,
+)
 offer(
     stream,
     "stream rtsp://camera.local/live --rate 1; by a pipe: ffmpeg -i film.mp4 -f matroska - | "
@@ -101,46 +106,6 @@ offer(
 offer(explore, "explore --videos holiday --port 8866")
 offer(models, "models everyday")
 offer(export, "export runs/mine mine --beam 5 --no-repeats")
-
-# %% ../../nbs/interface/07_main.ipynb #6cdbf984
-@app.command(epilog="Example: picknet bench captioner --out captioner.json" + DONE)
-def bench(
-    what: Annotated[
-        str, typer.Argument(help="Name of a benchmark; without it, they are listed.")
-    ] = "",
-    out: Annotated[Optional[Path], typer.Option(help="Where the result goes.")] = None,
-) -> None:
-    "Time plain and fast versions side by side. Benchmarks come with a checkout."
-    import subprocess
-    import picknet_nb
-
-    homes = (Path(picknet_nb.__file__).resolve().parents[1], Path.cwd(), *Path.cwd().parents)
-    folder = (
-        next(
-            (
-                home
-                for home in homes
-                if (home/"benchmarks").is_dir() and (home/"settings.ini").is_file()
-            ),
-            homes[0],
-        )
-        / "benchmarks"
-    )
-    known = sorted(path.stem for path in folder.glob("*.py") if "__main__" in path.read_text())
-    there = (
-        ", ".join(known)
-        or "none: they come with a checkout, not with the package; call it from inside one"
-    )
-    if not what:
-        print(f"benchmarks: {there}")
-        return
-    if what not in known:
-        raise PickNetError(f"no benchmark {what!r}; there are {there}")
-    raise typer.Exit(
-        subprocess.run(
-            [sys.executable, folder/f"{what}.py", *(["--out", str(out)] if out else [])]
-        ).returncode
-    )
 
 # %% ../../nbs/interface/07_main.ipynb #912255bf
 def unfinished_runs(folders) -> dict[str, str]:
@@ -210,6 +175,21 @@ def info(
     say(found, as_json, settings_table() if settings else "\n".join(lines))
 
 # %% ../../nbs/interface/07_main.ipynb #123d7751
+_GONE = {  # commands of earlier versions, and what does the same now
+    "bench": "run `python benchmarks/NAME.py` in a checkout",
+    "extract": "`picknet prepare videos` extracts, and so does `extract_folder` of "
+    "picknet_nb.data.extraction",
+    "download": "nbs/data/12_msvd.ipynb says where the files are",
+}
+
+
+def after_removal(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
+    "What replaces a command that is gone, in a sentence; nothing for any other."
+    return [
+        f"the command {each} is gone: {_GONE[each]}" for each in arguments[:2] if each in _GONE
+    ][:1]
+
+
 def after_interrupt(arguments: list[str]) -> str:  # what was typed after `picknet`
     "What Ctrl-C leaves, in a sentence."
     # its value is no command
@@ -228,9 +208,22 @@ def after_interrupt(arguments: list[str]) -> str:  # what was typed after `pickn
             else "there was no checkpoint yet: add --resume to begin again"
         )
         return f"interrupted; {kept}" if there else "interrupted"
-    if command in ("train", "reproduce", "compare", "frontier", "prepare", "extract"):
+    if command in ("train", "reproduce", "compare", "frontier", "prepare"):
         return "interrupted; what was finished is kept, and the same command goes on from there"
     return "interrupted"
+
+# %% ../../nbs/interface/07_main.ipynb #74d41b95
+_EXHAUSTED = (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM)  # files, processes, memory
+
+
+def check_here() -> None:
+    "Raise an error where the current folder is gone: some libraries would end the process."
+    try:
+        os.getcwd()
+    except OSError as reason:
+        raise PickNetError(
+            f"the current folder cannot be read ({reason.strerror}): change to another one"
+        ) from reason
 
 # %% ../../nbs/interface/07_main.ipynb #1600b03f
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of a device that takes no more
@@ -239,10 +232,13 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of a device that
 def main() -> None:
     "The `picknet` command."
     escape_unprintable(sys.stdout, sys.stderr)
+    # a Python that this one starts must not look for its modules in the current folder
+    os.environ["PYTHONSAFEPATH"] = "1"
     try:
         with warnings.catch_warnings():
             warnings.showwarning = show_warning
             try:
+                check_here()
                 app()
             finally:
                 # what cannot be written is an error now, and not when Python ends
@@ -252,12 +248,15 @@ def main() -> None:
     except SystemExit as end:
         if end.code == 130:  # Typer has caught Ctrl-C
             print(f"picknet: {after_interrupt(sys.argv[1:])}", file=sys.stderr)
-        for advice in after_mistake(sys.argv[1:]) if end.code == 2 else ():
-            print(f"picknet: {advice}", file=sys.stderr)
+        if end.code == 2:
+            for advice in (*after_mistake(sys.argv[1:]), *after_removal(sys.argv[1:])):
+                print(f"picknet: {advice}", file=sys.stderr)
         raise
     except OSError as reason:
         if reason.filename:  # of some file that nobody has a word for
             sys.exit(f"picknet: {printable(reason.filename)}: {reason.strerror}")
+        if reason.errno in _EXHAUSTED:
+            sys.exit(f"picknet: the system gives this process no more: {reason.strerror}")
         if reason.errno not in (*_FULL, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the rest goes

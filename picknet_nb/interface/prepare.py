@@ -5,6 +5,8 @@
 # %% ../../nbs/interface/02_prepare.ipynb #8cb15e36
 from __future__ import annotations
 
+import os
+import shutil
 import sys
 import textwrap
 from dataclasses import asdict, fields
@@ -15,16 +17,16 @@ import typer
 import typer.core
 import typer.main
 
-from ..core.files import PickNetError, first_few
-from ..core.printing import DONE, EXIT, JSON, WEIGHTS, left_out, printable, say
+from ..core.files import PickNetError, WriteError, first_few
+from ..core.printing import DONE, EXIT, WEIGHTS, left_out, printable
 from ..core.settings import (
     PRESETS, ClipSettings, ConfigError, captioner_settings, explanations, find_setting, preset)
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'SETTINGS', 'BRING',
-           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'DataSetCommands',
-           'kinds_of_data', 'joined', 'of_all', 'report', 'before_extraction', 'prepare_shapes', 'prepare_videos',
-           'add_dataset', 'prepare_features', 'prepare_join', 'prepare_download', 'extract']
+           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'StrictCommand',
+           'DataSetCommands', 'kinds_of_data', 'joined', 'of_all', 'report', 'check_room', 'before_extraction',
+           'prepare_shapes', 'warn_of_few', 'prepare_videos', 'add_dataset', 'prepare_features', 'prepare_join']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -121,6 +123,22 @@ def settings_table(width: int = 100) -> str:
     )
 
 # %% ../../nbs/interface/02_prepare.ipynb #3b6d45f3
+class StrictCommand(typer.core.TyperCommand):
+    "A command whose options do not take the next option for their value, as in `--out --json`."
+
+    def parse_args(self, context, arguments: list[str]) -> list[str]:
+        rest = super().parse_args(context, arguments)
+        for option in self.params:
+            values = context.params.get(option.name)
+            for value in values if isinstance(values, (list, tuple)) else [values]:
+                # a name that begins with dashes is given as ./--name
+                if option.param_type_name == "option" and str(value).startswith("--"):
+                    raise typer.BadParameter(
+                        f"needs a value, and {printable(value)} is an option", context, option
+                    )
+        return rest
+
+
 class DataSetCommands(typer.core.TyperGroup):
     "The commands of `prepare`, and one for each data set that a module of the user's registers."
 
@@ -143,6 +161,8 @@ class DataSetCommands(typer.core.TyperGroup):
 
 
 prepare = typer.Typer(cls=DataSetCommands, no_args_is_help=True, rich_markup_mode=None)
+
+
 @prepare.callback()
 def kinds_of_data() -> None:
     """Make a corpus to train on. It is made of your own videos, MSVD, MSR-VTT, features you
@@ -156,7 +176,8 @@ BACKBONE = Annotated[
         "--backbone",
         "--cnn",
         help=(
-            "tiny, efficientnet-lite0, clip-vit-b16, resnet18, resnet50, resnet101, resnet152, "
+            "tiny, efficientnet-lite0, lite0-clip, clip-vit-b16, resnet18, resnet50, resnet101, "
+            "resnet152, "
             "with torchvision's older weights resnet50-v1, resnet101-v1, resnet152-v1, any "
             "network of timm as timm:NAME, or one of your own (picknet --use MODULE)."
         ),
@@ -219,16 +240,35 @@ def report(prepared, out: Path, named: bool = True) -> None:
     left_out(len(prepared.failed), len(corpus.ids))
 
 # %% ../../nbs/interface/02_prepare.ipynb #02ce5eda
+def check_room(
+    folder: Path,  # that is to be written, and need not be there yet
+    needed: int,  # bytes, about
+) -> None:
+    "Raise an error for a folder that cannot be written, or whose disk has too little room."
+    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not there.is_dir():
+        raise WriteError(folder, f"{there} is a file" if there != folder else "is a file")
+    if not os.access(there, os.W_OK):
+        raise WriteError(folder, "no permission")
+    if (free := shutil.disk_usage(there).free) < needed:
+        raise WriteError(
+            folder, f"about {needed / 1e6:,.0f} MB are needed, and {free / 1e6:,.0f} MB are free"
+        )
+
+
 def before_extraction(
     out: Path, where: Path, cnn, clip: ClipSettings, workers: Optional[int], way_out: str
 ):
-    "A function that checks the splits and says how long it will take, before extraction."
+    "A function that checks splits and disk, and says how long it will take, before extraction."
     from picknet_nb.core.processes import rank_and_world
     from picknet_nb.data.datasets import check_trainable
     from picknet_nb.training.forecast import forecast, foresee_extraction
 
     def check(files: dict[str, Path], splits: dict) -> None:
         check_trainable(where, splits, way_out)
+        # features in half precision and grey glances, as parts and put together
+        frame = 2 * cnn.dims + clip.glance_size**2
+        check_room(out, 2 * len(files) * clip.frames * frame)
         if rank_and_world()[0] or cnn.device.type != "cpu":
             return
         smaller = (
@@ -249,12 +289,16 @@ BRING = "bring some of those clips, or let `picknet prepare videos` split the on
 OF_THE_WORLD = tuple(name for name in OF_A_CORPUS if name != "frames")
 
 
-@prepare.command("shapes", epilog="Example: picknet prepare shapes --scale small" + DONE)
+@prepare.command(
+    "shapes", cls=StrictCommand, epilog="Example: picknet prepare shapes --preset small" + DONE
+)
 def prepare_shapes(
-    scale: Annotated[str, typer.Option(help="smoke, small or paper.")] = "small",
+    scale: Annotated[
+        str, typer.Option("--preset", "--scale", help="smoke, small or paper.")
+    ] = "small",
     out: Annotated[
         Optional[Path],
-        typer.Option(help="Folder of the corpus; default: data/corpora/shapes-SCALE."),
+        typer.Option(help="Folder of the corpus; default: data/corpora/shapes-PRESET."),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Another number is another world.")] = 0,
     settings: Annotated[
@@ -262,7 +306,7 @@ def prepare_shapes(
         typer.Option(
             "--set",
             help=(
-                f"name=value, a setting that differs from the scale's; needs --out. There are "
+                f"name=value, a setting that differs from the preset's; needs --out. There are "
                 f"{', '.join(OF_THE_WORLD)}."
             ),
         ),
@@ -294,8 +338,22 @@ def prepare_shapes(
     )
 
 # %% ../../nbs/interface/02_prepare.ipynb #91811193
+_FEW = 10  # clips, of which a split for validation or test has one or two
+
+
+def warn_of_few(count: int) -> None:
+    "Say that a handful of clips is enough to try the commands, and not to learn from."
+    if count < _FEW:
+        print(
+            f"picknet: {count} clips are too few to learn from, and a split of one or two clips "
+            "says nothing about a model: enough to try the commands, no more",
+            file=sys.stderr,
+        )
+
+
 @prepare.command(
     "videos",
+    cls=StrictCommand,
     epilog="Example: picknet prepare videos --captions captions.json --videos clips --name mine "
     "--out data/corpora/mine" + EXIT,
 )
@@ -331,16 +389,18 @@ def prepare_videos(
     clip = clip_settings(settings_of(settings))
     texts = read_captions(captions)
     files = list_videos(videos)
-    draws, again = splits is None, (out/"splits.json").exists()
-    splits = checked_splits(splits, captions, videos, texts, files, out)
-    if draws:
-        print(
-            f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
-            f"{printable(splits)}"
-            + "; the others stay where they were" * again
-        )
+    check_room(out, 0)
     with joined() as device:
-        eye = load_backbone(cnn, weights, device)
+        eye = load_backbone(cnn, weights, device)  # a name that is not known leaves no file behind
+        draws, again = splits is None, (out/"splits.json").exists()
+        splits = checked_splits(splits, captions, videos, texts, files, out)
+        if draws:
+            print(
+                f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
+                f"{printable(splits)}"
+                + "; the others stay where they were" * again
+            )
+        warn_of_few(len(texts.keys() & files.keys()))
         check = before_extraction(
             out, splits, eye, clip, workers, "change it, or leave out --splits"
         )
@@ -388,9 +448,9 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
         settings: SETTINGS = None,
     ) -> None:
         from picknet_nb.data.backbones import load_backbone
-        from picknet_nb.data.datasets import clip_settings, prepare_dataset as make
+        from picknet_nb.data.datasets import clip_settings, dataset_facts, prepare_dataset as make
 
-        clip = clip_settings(settings_of(settings))
+        clip = clip_settings(settings_of(settings), **dataset_facts(name).get("settings", {}))
         with joined() as device:
             eye = load_backbone(cnn, weights, device)
             check = before_extraction(out, videos, eye, clip, workers, BRING)
@@ -400,7 +460,8 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
             report(made, out)
 
     prepare_dataset.__doc__ = f"{about} Stopped at any moment, the same command goes on."
-    group.command(name, epilog=f"Example: picknet prepare {name} {example}{EXIT}")(prepare_dataset)
+    epilog = f"Example: picknet prepare {name} {example}{EXIT}"
+    group.command(name, cls=StrictCommand, epilog=epilog)(prepare_dataset)
 
 
 add_dataset(
@@ -419,6 +480,13 @@ add_dataset(
     "--annotations train_val_videodatainfo.json --annotations test_videodatainfo.json "
     "--videos videos --out data/corpora/msrvtt",
 )
+add_dataset(
+    prepare,
+    "pictures",
+    "Captioned pictures as clips of one frame: COCO, Flickr8k, your own.",
+    "efficientnet-lite0",
+    "--annotations captions_train2017.json --videos train2017 --out data/corpora/coco",
+)
 
 # %% ../../nbs/interface/02_prepare.ipynb #d6bae780
 # --glances says what the policy compares
@@ -427,6 +495,7 @@ OF_FEATURES = tuple(name for name in OF_A_CORPUS if name not in ("glance_size", 
 
 @prepare.command(
     "features",
+    cls=StrictCommand,
     epilog="Example: picknet prepare features --features vgg16_part0.npz --features "
            "vgg16_part1.npz "
     "--captions captions.json --splits youtube_mapping.txt --name msvd --out "
@@ -478,6 +547,7 @@ OF_WORDS = ("min_word_count", "vocabulary_from")  # what may differ when corpora
 
 @prepare.command(
     "join",
+    cls=StrictCommand,
     epilog="Example: picknet prepare join data/corpora/msvd data/corpora/msrvtt --out "
            "data/corpora/both --set min_word_count=15"
     + DONE,
@@ -524,47 +594,3 @@ def prepare_join(
         ),
         out,
     )
-
-# %% ../../nbs/interface/02_prepare.ipynb #cbecc183
-@prepare.command("download", epilog="Example: picknet prepare download msvd --out data/msvd" + DONE)
-def prepare_download(
-    name: Annotated[str, typer.Argument(help="msvd, msrvtt, or one of your own.")],
-    out: Annotated[Path, typer.Option("--out", help="Folder for the files.")],
-) -> None:
-    "Fetch what can be fetched of a data set. What has to be brought by hand is named."
-    from picknet_nb.data.datasets import download_dataset
-    for each in download_dataset(name, out):
-        print(f"bring by hand: {printable(each)}")
-
-# %% ../../nbs/interface/02_prepare.ipynb #283673f7
-def extract(
-    videos: Annotated[Path, typer.Argument(help="Folder of videos.")],
-    out: Annotated[
-        Path,
-        typer.Option(
-            "--out",
-            help="Folder of the features; `picknet prepare videos` goes on from there "
-            "if it is given the same.",
-        ),
-    ],
-    cnn: BACKBONE = "efficientnet-lite0",
-    weights: WEIGHTS = None,
-    workers: WORKERS = None,
-    frames: Annotated[int, typer.Option(min=1, help="Equally spaced frames of each video.")] = 30,
-    as_json: JSON = False,
-) -> None:
-    """Features and glances of a folder of videos. There is one file for each; what is done is
-    not done again."""
-    from picknet_nb.data.backbones import load_backbone
-    from picknet_nb.data.extraction import extract_folder
-
-    with joined() as device:
-        extraction = extract_folder(
-            videos, out, load_backbone(cnn, weights, device), frames, workers=workers
-        )
-    say(
-        {"done": extraction.ids, "failed": extraction.failed},
-        as_json,
-        f"{printable(out)}: {len(extraction.ids)} videos, {len(extraction.failed)} left out",
-    )
-    left_out(len(extraction.failed), len(extraction.ids))

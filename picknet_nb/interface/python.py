@@ -24,7 +24,7 @@ from ..method.pickers import PICKERS, make_picker, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
 from ..training.diagnostics import Diagnostics, diagnose
-from ..training.models import Decoding, find_model
+from ..training.models import Decoding, named_model
 from ..training.runs import load_run, read_recipe
 from ..training.train import (
     check_changes, check_rows, noted, open_data, same_as_noted, train as train_run, usual_scale)
@@ -231,7 +231,7 @@ def evaluate(
 ) -> Evaluation:
     """Caption the clips of a split as the model captions files, with its own beam, words, length
     and threshold unless others are asked for, and score the captions."""
-    folder = Path(model) if Path(model).exists() else find_model(str(model))
+    folder = named_model(model)
     if scores:
         check_scorers()
     device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))

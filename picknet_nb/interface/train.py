@@ -77,8 +77,9 @@ def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
     from picknet_nb.core.processes import rank_and_world
     from picknet_nb.training.forecast import forecast, foresee_training, something_smaller
     from picknet_nb.training.runs import load_run
-    from picknet_nb.training.transfer import read_start
+    from picknet_nb.training.transfer import read_start, with_start_words
 
+    corpus = with_start_words(corpus, config)
     check_room(folder, room_for_run(corpus, config))
     start = read_start(recipe.settings(config), corpus, load_run)
     if start and rank_and_world()[0] == 0:

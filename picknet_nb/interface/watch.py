@@ -478,8 +478,8 @@ def models(
     name: Annotated[Optional[str], typer.Argument(help="Show the card of this one.")] = None,
     as_json: JSON = False,
 ) -> None:
-    "The models in the box, or the card of one of them."
-    from picknet_nb.training.models import find_model, models as known, read_card
+    "Compare the bundled models, or show the card of one of them."
+    from picknet_nb.training.models import find_model, models as known, models_table, read_card
 
     if name:
         card = read_card(find_model(name))
@@ -493,14 +493,15 @@ def models(
             "trained_on": each.corpus,
             "cnn": each.cnn,
             "megabytes": each.megabytes,
+            **each.measured,
         }
         for each in found
     ]
-    say(
-        content,
-        as_json,
-        "\n".join(f"{each.title} ({each.megabytes} MB, {each.cnn})" for each in found),
-    )
+    rows = models_table(found)
+    wide = [max(map(len, column)) for column in zip(*rows)]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(row, wide)).rstrip()
+             for row in rows]
+    say(content, as_json, "\n".join([*lines, "", *(each.title for each in found)]))
 
 
 def export(

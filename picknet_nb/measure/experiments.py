@@ -28,12 +28,13 @@ from tqdm.auto import tqdm
 
 import picknet_nb
 from ..core.files import PickNetError
+from ..core.printing import at_terminal
 from ..core.processes import Done, Pool, usable_cores
 from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..method.recipes import ROWS, Recipe
 from ..method.stages import Model, caption_videos, frame_choice
-from ..training.diagnostics import signs_of
+from ..training.diagnostics import diagnose
 from ..training.train import open_data
 from .figures import pick_counts, pick_positions
 from .scoring import decoding_name
@@ -76,7 +77,7 @@ def measure_row(
         found["captions"][decoding_name(beam)] = dict(
             zip([corpus.ids[video] for video in videos.tolist()], captions)
         )
-        found.setdefault("signs", {})[decoding_name(beam)] = signs_of(
+        found.setdefault("signs", {})[decoding_name(beam)] = diagnose(
             captions, corpus.settings.max_words
         ).to_dict()
     return found | {
@@ -256,7 +257,7 @@ def run_jobs(
             tasks.append(Task(job.path, partial(job.work, **job.late())))
 
     queue_ready()
-    silent = not workers.bars or workers.number == 1  # then the job at hand has a bar
+    silent = not workers.bars or workers.number == 1 or not at_terminal()
     with (
         tqdm(total=len(undone), desc="jobs", unit="job", disable=silent, position=0) as bar,
         closing(workers.results(tasks)) as results,

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from ..core.settings import PolicySettings
 from ..data.corpus import SPLITS, Corpus
 from ..method.captioner import caption
 from ..method.cider import Cider
-from ..method.policy import Policy, project, search, walk_by_scan
+from ..method.policy import Policy, project, roll_out_by_scan, search
 from ..method.rewards import REWARDS, Earned, Reward, cider_for, within_limits
 from ..training.runs import load_run
 
@@ -242,8 +242,8 @@ def learned_picks(policy: Policy, glances: Tensor) -> Callable[[float], Tensor]:
     noise = torch.empty(1, *glances.shape[:2], device=glances.device)
 
     def picks_at(threshold: float) -> Tensor:
-        # `walk_by_scan` compares with the logit of the noise
-        return walk_by_scan(policy, projected,
+        # `roll_out_by_scan` compares with the logit of the noise
+        return roll_out_by_scan(policy, projected,
                             noise.fill_(threshold - 100.0).double().sigmoid())[0]
     return picks_at
 

@@ -19,8 +19,8 @@ from ..data.corpus import Corpus
 from ..method.recipes import Recipe
 from ..training.runs import load_run
 from ..training.train import check_changes, present_scale, train
-from .experiments import (
-    Job, Workers, circumstances, measure_row, run_jobs)
+from ..training.transfer import with_start_words
+from .experiments import Job, Workers, circumstances, measure_row, run_jobs
 from .reproduction import check_scorers, minutes_of
 from .scoring import Gap
 from .tables import markdown_table
@@ -80,6 +80,7 @@ def measure_point(
     "Captions of the test clips with a picker on a budget; a learned one is trained first."
     if path.exists():
         return read_json(path)
+    corpus = with_start_words(corpus, config, captioner)
     if recipe.learns:
         config, run = with_budget(config, budget), captioner.parent/f"learned-{budget}"
         weights = captioner/"weights.safetensors"

@@ -31,9 +31,9 @@ from ..training.runs import (
     RunError, fingerprint, learned_from, load_run, open_run, read_log)
 from ..training.train import (
     LEADER, check_changes, check_rows, present_scale, takes_a_number, train)
+from ..training.transfer import with_start_words
 from ..training.upgrade import fingerprints, upgraded
-from .experiments import (
-    Job, Workers, circumstances, measure_row, run_jobs)
+from .experiments import Job, Workers, circumstances, measure_row, run_jobs
 from .scoring import (
     clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile)
 
@@ -157,6 +157,8 @@ def find_row(
 ) -> dict | None:
     """Read a row that is there already, None if it is not; one that was made from something else
     is an error, which says what differs."""
+    home = folder/f"seed-{config.training.seed}" / stage_one(config, recipe)[0]
+    corpus = with_start_words(corpus, config, home)
     path = row_path(folder, config.training.seed, name)
     if not path.exists():
         return None
@@ -200,6 +202,7 @@ def train_row(
     path = row_path(folder, seed, name)
     home = folder/f"seed-{seed}" / slug(name)
     first = folder/f"seed-{seed}" / start
+    corpus = with_start_words(corpus, config, first)
     try:
         row = find_row(folder, corpus, config, name, recipe)
     except FileError as reason:

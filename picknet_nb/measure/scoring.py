@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 
 from ..core.figures import import_pyplot
 from ..core.files import slug, write_whole
+from ..core.printing import at_terminal
 from ..training.train import LEADER
 
 # %% auto #0
@@ -62,7 +63,11 @@ def score_rows(
             else ()
         )
         for number, scores in tqdm(
-            scored, f"scoring, {decoding}", len(waiting), unit="row", disable=not (bars and waiting)
+            scored,
+            f"scoring, {decoding}",
+            len(waiting),
+            unit="row",
+            disable=not (bars and waiting and at_terminal()),
         ):
             row = rows[number]
             row["scores"][decoding] = scores.values

@@ -16,7 +16,7 @@ from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..data.text import PAD, SPECIALS
 from .captioner import (
-    as_captioner, first_tensor, mapped, forbidden_words, sample, teach, without_dropout)
+    as_captioner, first_tensor, forbidden_words, mapped, sample, teach, without_dropout)
 from .cider import Cider
 from .pickers import PICKERS, Choice, Clips
 from .reinforce import others_baseline, policy_loss

@@ -171,7 +171,7 @@ def kmeans(
     k: int,                # clusters, and frames to pick
     iterations: int = 20,
 ) -> Choice:
-    "The frame nearest to each of k centres of features; the first stands for its own cluster."
+    "The frame nearest to each of k centres of features; the first frame is always one of them."
     k = _count(k)
 
     def pick(clips: Clips) -> Tensor:
@@ -232,6 +232,7 @@ class Picker:
         policy=None, threshold: float = 0.5,  # of a picker that was trained
     ):
         self.name, self.number, self.policy, self.kind = name, number, policy, PICKERS.find(name)
+        self.threshold = threshold
         self.label = name if number is None else f"{name}-{number}"  # in result files
         facts = PICKERS.facts(name)  # what is not noted is taken to be what costs most
         self.looks_at, self.random = facts.get("looks_at", "features"), facts.get("random", True)
@@ -271,6 +272,9 @@ class Picker:
         "The most frames it picks, if it keeps to its number: the encoder then reads no further."
         return self.number if self.exact else None
 
+    def __reduce__(self):  # a copy, in this process or another, chooses by itself
+        return type(self), (self.name, self.number, self.policy, self.threshold)
+
     def __repr__(self) -> str: return f"Picker({self.label})"
 
 # %% ../../nbs/method/04_pickers.ipynb #c270c13e
@@ -280,7 +284,7 @@ def make_picker(
     policy=None,                        # of "learned" and "top": what was trained to pick
     threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
 ) -> Picker:
-    "The picker of that name; too few arguments are refused, and so are too many."
+    "The picker of that name; too few or too many arguments raise an error."
     wants = PICKERS.facts(name).get("number")
     number = float(number) if wants is float and isinstance(number, int) else number
     wrong = wants and (isinstance(number, bool) or not isinstance(number, wants))

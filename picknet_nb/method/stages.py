@@ -311,6 +311,7 @@ def caption_videos(
 ) -> tuple[Tensor, Tensor]:  # words (n, max_words), picks (n, frames)
     "Captions as at test time."
     picks = torch.cat([choose(some) for some in videos.split(batch_size)])
+    batch_size = max(1, min(batch_size, 4096 // beam))  # captions alive at a time
     most = corpus.settings.max_words
     words = [caption(model.captioner, corpus.features[some], chosen, most, beam,
                      no_repeats=no_repeats)

@@ -197,6 +197,31 @@ def _lacks(stored: dict) -> str:
     return ""
 
 # %% ../../nbs/training/02_checkpoints.ipynb #2199eb2f
+_MOST_PARTS = 1_000_000  # of a checkpoint, each counted as often as it is referred to
+
+
+def _check_parts(stored, size: int) -> None:
+    """Raise an error for a checkpoint that says more than its file can hold: a tensor that
+    repeats one number (stride 0), a list or a text that many others refer to."""
+    waiting, seen, held = [stored], 0, 0
+    while waiting:
+        each, seen = waiting.pop(), seen + 1
+        if seen + len(waiting) > _MOST_PARTS:
+            raise ValueError(f"it has more than {_MOST_PARTS:,} parts")
+        if isinstance(each, Tensor):
+            if each.layout != torch.strided or each.device.type != "cpu":
+                raise ValueError("it has tensors of an odd kind")
+            held += each.numel() * each.element_size()
+        elif isinstance(each, (str, bytes)):
+            held += len(each)
+        elif isinstance(each, dict):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, (list, tuple, set, frozenset)):
+            waiting += each
+        if held > 2 * size:  # two names may share a tensor
+            raise ValueError(f"what it says takes more than twice its {size:,} bytes")
+
+
 def read_checkpoint(folder: Path) -> dict | None:
     """The last checkpoint of a run, if there is one, whole and with everything in it of the
     right kind."""
@@ -208,6 +233,7 @@ def read_checkpoint(folder: Path) -> dict | None:
         if not check_torch_zip(existing_file(path), RunError):
             raise ValueError("it is packed, or no zip file")
         stored = torch.load(path, map_location="cpu", weights_only=True)
+        _check_parts(stored, path.stat().st_size)
     except RunError as reason:
         raise RunError(path, f"{reason.reason}; {_AGAIN}") from reason
     except Exception as reason:  # a file cut in half fails in many ways

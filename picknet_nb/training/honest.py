@@ -5,7 +5,6 @@
 # %% ../../nbs/training/11_honest.ipynb #60c5ea1d
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 
 from ..core.gpu import Captured, make_adam
+from ..core.printing import at_terminal
 from ..core.processes import agreed, average_gradients, share_weights
 from ..core.settings import Config
 from ..method.policy import Policy
@@ -441,7 +442,7 @@ def progress_bar(trainer: Trainer, name: str, epochs: int) -> tqdm:
         total=epochs * steps,
         initial=progress.epoch * steps + progress.step,
         desc=name if trainer.place is None else f"{trainer.folder.name}, {name}",
-        disable=not (trainer.bars and epochs),
+        disable=not (trainer.bars and epochs and at_terminal()),
         position=trainer.place,
         leave=trainer.place is None,
         bar_format="{desc}: {bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]",

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import difflib
 import json
+import secrets
+import os
 import shutil
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,15 +18,18 @@ from pathlib import Path
 from torch import Tensor
 
 import picknet_nb
-from ..core.files import FileError, PickNetError, data_folder, read_text, write_whole
+from ..core.files import (
+    FileError, PickNetError, data_folder, read_json, read_text, write_whole)
 from ..core.settings import VERSION, save_config
+from ..data.backbones import BACKBONES
 from ..world.world import write_examples
 from ..method.recipes import Recipe, recipes
 from .runs import RunError, load_run, read_about, read_settings, save_weights
 
 # %% auto #0
-__all__ = ['BOX', 'EVERYDAY', 'BoxedModel', 'describe_model', 'models', 'find_model', 'read_card', 'halved', 'Decoding',
-           'new_folder', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run']
+__all__ = ['BOX', 'EVERYDAY', 'BoxedModel', 'describe_model', 'read_measured', 'models', 'find_model', 'read_card',
+           'models_table', 'halved', 'Decoding', 'new_folder', 'export_model', 'example_run', 'run_folders',
+           'finished_runs', 'has_both_rewards', 'find_run', 'named_model']
 
 # %% ../../nbs/training/07_models.ipynb #e1bd98e6
 # the bundled models, a folder each; a notebook has no __file__
@@ -42,6 +46,7 @@ class BoxedModel:
     corpus: str       # what it was trained on
     cnn: str          # what looks at picked frames
     megabytes: float  # of its weights
+    measured: dict    # what `card.json` beside its card holds; empty where there is none
 
 
 def describe_model(folder) -> BoxedModel:
@@ -50,7 +55,19 @@ def describe_model(folder) -> BoxedModel:
     about, settings = read_about(folder), read_settings(folder)
     title = next((line.lstrip("# ") for line in read_card(folder).splitlines() if line.strip()), "")
     return BoxedModel(folder.name, folder, title, about.get("corpus", ""), settings.clip.cnn,
-                      round((folder/"weights.safetensors").stat().st_size / 1e6, 1))
+                      round((folder/"weights.safetensors").stat().st_size / 1e6, 1),
+                      read_measured(folder))
+
+
+def read_measured(folder) -> dict:
+    """What was measured of a model: `rated` (right, half, wrong of how many clips), `cider` of
+    each data set, `seconds` for a clip."""
+    path = Path(folder)/"card.json"
+    content = read_json(path, RunError) if path.exists() else {}
+    if not isinstance(content, dict) or not all(
+            isinstance(content.get(name, {}), dict) for name in ("rated", "cider")):
+        raise RunError(path, "is not what tools/card.py writes")
+    return content
 
 # %% ../../nbs/training/07_models.ipynb #d8657304
 def models() -> dict[str, BoxedModel]:
@@ -71,7 +88,7 @@ def find_model(name: str = EVERYDAY) -> Path:
     raise PickNetError(
         f"no model {name!r} in the box: {f'did you mean {near[0]}? ' if near else ''}There are "
         f"{', '.join(known) or 'none'}; "
-        "a folder of your own is named by its path (for `picknet caption`, with --run)"
+        "a folder of your own is named by its path"
     )
 
 # %% ../../nbs/training/07_models.ipynb #f49a593b
@@ -83,6 +100,26 @@ def read_card(folder) -> str:
         if path.exists()
         else f"# {Path(folder).name}\n\nNobody has written a card for this model.\n"
     )
+
+# %% ../../nbs/training/07_models.ipynb #5f8fe45e
+def models_table(found: Iterable[BoxedModel]) -> list[list[str]]:
+    "A row for each model, from what its card holds; the first row says what the columns are."
+    dash = lambda value, form="{}": "–" if value is None else form.format(value)
+    rows = [["model", "right", "half", "wrong", "of", "CIDEr MSVD", "MSR-VTT", "seconds", "MB",
+             "backbone"]]
+    for each in found:
+        rated, cider = (each.measured.get(name, {}) for name in ("rated", "cider"))
+        comes = BACKBONES.facts(each.cnn).get("comes") if each.cnn in BACKBONES else None
+        rows.append([
+            each.name,
+            *(dash(rated.get(name)) for name in ("right", "half", "wrong", "clips")),
+            *(dash(cider.get(name, {}).get("PickNet", {}).get("CIDEr"), "{:.1f}")
+              for name in ("msvd", "msrvtt")),
+            dash(each.measured.get("seconds"), "{:.1f}"),
+            f"{each.megabytes:.0f}",
+            f"{each.cnn} ({comes})" if comes else each.cnn,
+        ])
+    return rows
 
 # %% ../../nbs/training/07_models.ipynb #a2cf1175
 _OF_TRAINING = ("captioner.mentions.",)  # weights that no caption needs
@@ -150,10 +187,11 @@ def new_folder(path: Path) -> Iterator[Path]:
     """A folder that gets its name when all of it is there, and leaves nothing behind when
     something goes wrong."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    made = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
+    # who may look into it is for the umask to say
+    made = path.with_name(f".{path.name[:200]}.{secrets.token_hex(4)}")
+    made.mkdir()
     try:
         yield made
-        made.chmod(0o755)  # mkdtemp's are for their owner alone
         made.rename(path)
     except BaseException:
         shutil.rmtree(made, ignore_errors=True)
@@ -264,3 +302,20 @@ def find_run(
         found,
         key=lambda run: (has_both_rewards(run), (run/"weights.safetensors").stat().st_mtime),
     )
+
+# %% ../../nbs/training/07_models.ipynb #58db85da
+def named_model(
+    name,  # of a bundled model, or the folder of a run or model
+) -> Path:
+    """The folder that a name or a path means. A bundled model comes first, so that a folder
+    that happens to be here does not take its place: `./everyday` names the folder."""
+    if os.sep not in str(name) and (BOX/str(name)/"run.json").is_file():
+        return BOX/str(name)
+    if os.path.lexists(name):
+        return Path(name)
+    if os.sep in str(name):
+        raise RunError(name, "no such folder")
+    try:
+        return find_model(str(name))
+    except PickNetError as reason:
+        raise PickNetError(f"{name}: no such folder, and {reason}") from None

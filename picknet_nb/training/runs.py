@@ -64,11 +64,19 @@ def save_weights(weights: dict[str, Tensor], path: Path) -> Path:
     )
 
 # %% ../../nbs/training/01_runs.ipynb #7a9c8080
+_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # types of weights
+
+
 def check_finite(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
-    """Raise an error for weights that are not finite; a buffer, such as a mask, may be infinite but
-    not NaN."""
-    learned = dict(model.named_parameters())
+    """Raise an error for weights that are not finite or not numbers at all; a buffer, such as
+    a mask, may be infinite but not NaN."""
+    learned, own = dict(model.named_parameters()), model.state_dict()
     for name, weight in weights.items():
+        if name in learned and weight.dtype not in _REAL:
+            kind = str(weight.dtype).removeprefix("torch.")
+            raise RunError(path, f"holds weights of type {kind}, which no model has: {name}")
+        if name in own and weight.is_complex():
+            raise RunError(path, f"holds complex numbers, which no model has: {name}")
         if not (weight.isfinite() if name in learned else ~weight.isnan()).all():
             raise RunError(path, f"holds numbers that are not finite: {name}")
 
@@ -83,10 +91,12 @@ def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
             for name, weight in load_file(path).items()
             if name.startswith(part)
         }
+        check_finite(model, weights, path)
         model.load_state_dict(weights)
+    except RunError:
+        raise
     except Exception as reason:  # safetensors and torch each have their own
         raise RunError(path, f"does not fit the model: {first_line(reason)}") from reason
-    check_finite(model, weights, path)
 
 # %% ../../nbs/training/01_runs.ipynb #f3866da2
 def fingerprint(features: Tensor) -> str:

@@ -29,7 +29,7 @@ from .checkpoints import Trainer
 from .loop import run_stage
 from .runs import (
     RunError, load_run, load_weights, open_run, read_about, save_weights, shapes_of)
-from .transfer import read_start
+from .transfer import read_start, with_start_words
 
 # %% auto #0
 __all__ = ['TUNES', 'LEADER', 'StagePlan', 'stages_of', 'build_stage', 'start_policy', 'train_stage', 'check_picker',
@@ -182,6 +182,7 @@ def train(
     check_joined()
     # what a clip is, the corpus says
     folder, config = Path(folder), replace(recipe.settings(config), clip=corpus.settings)
+    corpus = with_start_words(corpus, config, folder)
     check_picker(recipe, corpus)
     REWARDS.find(config.policy.reward)  # an unknown one is refused now, not after stage one
     check_groups(corpus, config)

@@ -34,7 +34,7 @@ from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
 from ..method.recipes import Recipe
 from ..method.stages import Model
-from ..training.models import Decoding, find_model, find_run
+from ..training.models import Decoding, find_run, named_model
 from ..training.runs import RunError, load_run
 
 # %% auto #0
@@ -213,8 +213,8 @@ class Caption:
 
     @property
     def times(self) -> list[float]:
-        "The times of the picked frames, in seconds."
-        return [round(self.clip.times[i].item(), 3) for i in self.picked]
+        "When the picked frames are shown, in seconds; a frame that was sampled twice counts once."
+        return list(dict.fromkeys(round(self.clip.times[i].item(), 3) for i in self.picked))
 
     def changes(self) -> list[tuple[int, str]]:
         "The place of each pick that changed the caption, and the caption from there on."
@@ -596,7 +596,6 @@ def load(
 ) -> VideoCaptioner:
     """A captioner for files, folders and streams, which is the caller's own to change; files
     that have not changed since the last call are not read again."""
-    named = model if model is None or Path(model).exists() else find_model(str(model))
-    folder = find_run(named).resolve()
+    folder = find_run(None if model is None else named_model(model)).resolve()
     kept = _loaded(folder, None if device is None else str(device), _state_of_files(folder))
     return copy.deepcopy(kept)

@@ -20,6 +20,7 @@ from tqdm import tqdm
 
 from ..core.figures import PICK_GREEN, draw_bar, draw_frame, import_pyplot
 from ..core.files import LIMITS, limit, replacing, sweep, write_whole
+from ..data.extraction import DRAWING
 from ..data.video import VideoError, check_file, import_av, in_decoder, open_file, timed
 from .captioning import Caption
 
@@ -267,7 +268,7 @@ def _write_gif(file, pictures: Iterator, rate: float) -> None:
     from PIL import Image
     # the default way to choose 256 colours takes fifty times as long
     few = (picture.quantize(method=Image.Quantize.FASTOCTREE) for picture in pictures)
-    how = {"append_images": few, "duration": round(1000 / rate), "loop": 0}
+    how = {"append_images": few, "duration": round(1000 / rate), "loop": 0, "comment": DRAWING}
     next(few).save(file, "GIF", save_all=True, **how)
 
 
@@ -277,6 +278,7 @@ def _write_mp4(file, pictures: Iterator, rate: float) -> None:
 
     first = next(pictures)
     with av.open(file, "w", format="mp4") as container:
+        container.metadata["comment"] = DRAWING.decode()
         stream = container.add_stream(
             "libx264", rate=round(rate), options={"crf": "23", "preset": "veryfast"}
         )

@@ -26,7 +26,7 @@ from ..data.extraction import find_videos
 from ..data.text import tokenize
 from ..data.video import Clip, VideoError
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
-from ..method.policy import Policy, glance_differences, last_picks, project, walk
+from ..method.policy import Policy, glance_differences, last_picks, project, roll_out
 from ..method.rewards import Earned, measure_diversity, reward_for
 from .captioning import Eye, VideoCaptioner, check_threshold
 
@@ -54,13 +54,15 @@ class Library:
                 else "is a file: name the folder that it is in",
             )
         self.folder = Path(folder).resolve()
-        self.names = [
-            str(path.relative_to(self.folder))
+        # links are followed now, and never to another place later
+        self.places = {
+            str(path.relative_to(self.folder)): path.resolve()
             for path in find_videos([self.folder])
-            if self.holds(path)
-        ]
+            if path.is_file()
+        }
+        self.names = list(self.places)
         if not self.names:
-            raise VideoError(folder, "has only links, to videos that are gone or lie outside it")
+            raise VideoError(folder, "has only links, to videos that are gone")
         self.broken: dict[str, str] = {}  # what could not be read so far, and why
         beside = [
             path
@@ -71,14 +73,11 @@ class Library:
             read_captions(captions or beside[0]) if captions or beside else {}
         )
 
-    def holds(self, path: Path) -> bool:
-        "Whether a file lies in the folder, links followed."
-        return path.resolve().is_relative_to(self.folder) and path.is_file()
-
     def path(self, name: str) -> Path:
         """Where a clip lies; only what was found in the folder can be opened, and a link must
-        still lead into it."""
-        if name in self.names and self.holds(path := self.folder / name):
+        still lead where it led then."""
+        place = self.places.get(name)
+        if place and (path := self.folder / name).resolve() == place and path.is_file():
             return path
         raise VideoError(name, f"is not one of the clips in {self.folder}")
 
@@ -160,7 +159,7 @@ def threshold_sweep(
 ) -> Tensor:             # picks, bool (n, frames)
     "The picks of one clip for many thresholds."
     noise = thresholds.to(glances.device)[:, None, None].expand(-1, 1, len(glances))
-    return walk(policy, project(policy, glances[None]), noise)[:, 0]
+    return roll_out(policy, project(policy, glances[None]), noise)[:, 0]
 
 # %% ../../nbs/use/05_exploration.ipynb #ef38d4ba
 def limited_threshold(

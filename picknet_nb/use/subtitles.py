@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import html
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from time import monotonic
 import torch
 
 from ..core.files import FileError, PickNetError, sweep, write_whole
+from ..core.printing import json_text, printable
 from ..data.glance import glance
 from ..data.video import Clip, VideoError, check_whole, stream_frames
 from .captioning import VideoCaptioner, caption_clip, refuse_address
@@ -180,31 +180,41 @@ def _span(line: Line, mark: str = ".") -> str:
     return f"{clock_time(line.start, mark)} --> {clock_time(line.end, mark)}"
 
 
+def _sentence(line: Line) -> str:
+    "The text of a line as one line, whatever words a model has."
+    return printable(" ".join(line.text.split()))
+
+
+# SubRip knows no escapes, and players obey tags, `{\an8}` and an arrow wherever they find them
+_PLAIN = str.maketrans("<>{}", "‹›()")
+
+
 def as_srt(lines: list[Line]) -> str:
     "SubRip."
     return "".join(
-        f"{number}\n{_span(line, ',')}\n{line.text}\n\n" for number, line in enumerate(lines, 1)
+        f"{number}\n{_span(line, ',')}\n{_sentence(line).translate(_PLAIN)}\n\n"
+        for number, line in enumerate(lines, 1)
     )
 
 
 def as_vtt(lines: list[Line]) -> str:
     "WebVTT."
     return "WEBVTT\n\n" + "".join(
-        f"{_span(line)}\n{html.escape(line.text, quote=False)}\n\n" for line in lines
+        f"{_span(line)}\n{html.escape(_sentence(line), quote=False)}\n\n" for line in lines
     )
 
 
 def as_text(lines: list[Line]) -> str:
     "One line each, for people."
     return "".join(
-        f"{clock_time(line.start)[:-4]} - {clock_time(line.end)[:-4]}  {line.text}\n"
+        f"{clock_time(line.start)[:-4]} - {clock_time(line.end)[:-4]}  {_sentence(line)}\n"
         for line in lines
     )
 
 
 def as_json(lines: list[Line]) -> str:
     "A list of objects, for programs."
-    return json.dumps([asdict(line) for line in lines], indent=1, ensure_ascii=False) + "\n"
+    return json_text([asdict(line) for line in lines], indent=1) + "\n"
 
 # %% ../../nbs/use/03_subtitles.ipynb #6ad68c9b
 # by the ending of a file's name
