@@ -349,11 +349,8 @@ def main() -> None:
     home = (ROOT/"README.md").read_text().replace("<details>", '<details markdown="1">')
     # notebooks and pictures are part of the site, folders are not
     home = re.sub(r"(\]\(|src=\")nbs/(?=images/|\w+/\w+\.ipynb)", r"\1", home)
-    (DOCS/"index.md").write_text(
-        re.sub(
-            r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)", rf"]({GITHUB}\1)", home
-        )
-    )
+    elsewhere = r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)"
+    (DOCS/"index.md").write_text(re.sub(elsewhere, rf"]({GITHUB}\1)", home))
     notebooks = copy_notebooks()
     settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {
         "nav": navigation(write_api(notebooks)),
