@@ -439,6 +439,16 @@ def test_the_file_of_a_student_is_small_and_has_the_names_of_the_contract(writte
     assert written[-1].stat().st_size < 12e6
 
 
+def test_a_student_in_eight_bits_is_half_as_large_and_gives_nearly_the_same(written, tmp_path):
+    net, mean, std, path = written
+    small = save_student(net, tmp_path/"small.safetensors", mean, std, small=True)
+    assert small.stat().st_size < 0.55 * path.stat().st_size
+    plain, less = (load_backbone("lite0-clip", each)(synthetic()) for each in (path, small))
+    centred = lambda features: (features - mean) / std
+    assert torch.cosine_similarity(centred(plain), centred(less)).min() > 0.99
+    assert not torch.equal(plain, less)
+
+
 def test_a_student_that_half_precision_cannot_hold_is_not_written(tmp_path):
     net = Student(dims=2)
     with pytest.raises(WeightsError, match="half precision cannot hold project.bias"):

@@ -27,14 +27,27 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import RandomResizedCrop
 from tqdm import tqdm
 
-from picknet_nb.core.files import FileError, PickNetError, replacing, write_whole
+from picknet_nb.core.files import FileError
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import replacing
+from picknet_nb.core.files import write_whole
 from picknet_nb.core.printing import printable
 from picknet_nb.core.processes import usable_cores
-from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_backbone, read_weights
+from picknet_nb.data.backbones import Backbone
+from picknet_nb.data.backbones import Normalised
+from picknet_nb.data.backbones import fit_weights
+from picknet_nb.data.backbones import load_backbone
+from picknet_nb.data.backbones import read_weights
 from picknet_nb.data.efficientnet import EfficientNetLite0
-from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
-from picknet_nb.data.pictures import PictureError, list_pictures, open_picture
-from picknet_nb.data.student import Student, distillation_loss, save_student
+from picknet_nb.data.extraction import ClipShape
+from picknet_nb.data.extraction import decode_files
+from picknet_nb.data.extraction import list_videos
+from picknet_nb.data.pictures import PictureError
+from picknet_nb.data.pictures import list_pictures
+from picknet_nb.data.pictures import open_picture
+from picknet_nb.data.student import Student
+from picknet_nb.data.student import distillation_loss
+from picknet_nb.data.student import save_student
 
 SIDE = EfficientNetLite0.image_size
 SCALE, RATIO = (0.4, 1.0), (3 / 4, 4 / 3)  # of random crops: share of the area, width to height
@@ -240,6 +253,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--statistics", type=int, default=8192, help="crops that features are standardised by")
     add("--seed", type=int, default=0)
     add("--workers", type=int, default=max(1, usable_cores() - 1))
+    add("--small", action="store_true", help="write matrices in eight bits: 5 MB instead of 11")
     add("--save-every", type=float, default=120.0, help="seconds between checkpoints")
     given = parser.parse_args(arguments)
     try:
@@ -263,7 +277,8 @@ def distil(given: argparse.Namespace) -> Path:
     last = course.losses[-100:]
     out = save_student(course.student.net, given.out, course.mean, course.std, {
         "teacher": f"{given.teacher}, {teacher.weights}", "pictures": f"{len(paths)}",
-        "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}"})
+        "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}"},
+        small=given.small)
     course.path.unlink()
     print(f"{printable(out)}: {len(paths):,} pictures, {course.step:,} steps of {given.batch}, "
           f"loss {sum(last) / len(last):.4f} at the end, {out.stat().st_size / 1e6:.1f} MB")

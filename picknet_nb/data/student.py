@@ -20,7 +20,7 @@ from .backbones import (
 from .efficientnet import EfficientNetLite0, folded
 
 # %% auto #0
-__all__ = ['BUNDLED', 'Student', 'distillation_loss', 'save_student']
+__all__ = ['BUNDLED', 'Student', 'distillation_loss', 'packed', 'unpacked', 'save_student']
 
 # %% ../../nbs/data/15_student.ipynb #a1f19f07
 class Student(EfficientNetLite0):
@@ -43,29 +43,57 @@ def distillation_loss(
     near = F.smooth_l1_loss(found, wanted)
     return near + (1 - F.cosine_similarity(found, wanted, dim=-1)).mean()
 
+# %% ../../nbs/data/15_student.ipynb #f0af861a
+def packed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    "Weights with every matrix in eight bits, and its scales, one for each output, beside it."
+    kept = {}
+    for name, weight in state.items():
+        if weight.dim() < 2 or weight.shape[1] == 1:  # a vector, or a depthwise convolution
+            kept[name] = weight
+            continue
+        scale = (weight.flatten(1).abs().amax(1) / 127).clamp(min=1e-12).float()
+        rows = scale.view(-1, *[1] * (weight.dim() - 1))
+        kept[name] = (weight / rows).round().clamp(-127, 127).to(torch.int8)
+        kept[f"{name}.scale"] = scale
+    return kept
+
+
+def unpacked(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    "Weights as numbers again, whether `packed` or not."
+    scales = {name: weight for name, weight in state.items() if name.endswith(".scale")}
+    return {
+        name: weight.float() * scales[f"{name}.scale"].view(-1, *[1] * (weight.dim() - 1))
+        if f"{name}.scale" in scales else weight
+        for name, weight in state.items() if name not in scales
+    }
+
 # %% ../../nbs/data/15_student.ipynb #048e1a94
 def save_student(
     net: Student,                # its output is standardised
     path,                        # a `.safetensors` file
     mean: Tensor, std: Tensor,   # (dims,): of the teacher's features
     notes: dict[str, str] | None = None,  # for the file's metadata
+    small: bool = False,         # matrices in eight bits
 ) -> Path:
-    "Write a student in half precision; its output then has the units of the teacher's features."
+    "Write a student in half precision or less; its output has the units of the teacher's features."
     state = {name: weight.detach().double().cpu() for name, weight in net.state_dict().items()
              if not name.endswith("num_batches_tracked")}
     mean, std = mean.double().cpu(), std.double().cpu()
     state["project.weight"] = std[:, None] * state["project.weight"]
     state["project.bias"] = std * state["project.bias"] + mean
-    halves = {name: weight.half().contiguous() for name, weight in state.items()}
-    if large := [name for name, weight in halves.items() if not weight.isfinite().all()]:
+    kept = packed(state) if small else state
+    kept = {name: weight.half() if weight.dtype == torch.float64 else weight
+            for name, weight in kept.items()}
+    if large := [name for name, weight in kept.items() if not weight.isfinite().all()]:
         raise WeightsError(path, f"not written: half precision cannot hold {large[0]}")
-    return write_whole(Path(path), safetensors.torch.save(halves, notes))
+    kept = {name: weight.contiguous() for name, weight in kept.items()}
+    return write_whole(Path(path), safetensors.torch.save(kept, notes))
 
 # %% ../../nbs/data/15_student.ipynb #567c7409
 BUNDLED = Path(picknet_nb.__file__).parent/"box"/"backbones"/"lite0-clip.safetensors"
 
 
-@BACKBONES.add("lite0-clip", comes="bundled, 11 MB")
+@BACKBONES.add("lite0-clip", comes="bundled")
 def _student(weights=None) -> Backbone:
     "EfficientNet-Lite0 distilled from CLIP, with the weights of the package or those of a file."
     if weights == "random":
@@ -76,7 +104,7 @@ def _student(weights=None) -> Backbone:
             raise WeightsError(
                 BUNDLED, "the weights of lite0-clip are missing from this copy of picknet_nb: "
                 "install it again, or name a file that tools/distil.py wrote with --weights")
-        fit_weights(net := empty_network(Student), read_weights(path)[0], path)
+        fit_weights(net := empty_network(Student), unpacked(read_weights(path)[0]), path)
         origin = weights_origin(path, "lite0-clip")  # whatever the file is called
     body = Normalised(net, [0.498] * 3, [0.502] * 3)  # 127 and 128 of 255, as for Lite0
     return Backbone("lite0-clip", body, net.dims, net.image_size, origin, batch=6,
