@@ -27,27 +27,14 @@ from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import RandomResizedCrop
 from tqdm import tqdm
 
-from picknet_nb.core.files import FileError
-from picknet_nb.core.files import PickNetError
-from picknet_nb.core.files import replacing
-from picknet_nb.core.files import write_whole
+from picknet_nb.core.files import FileError, PickNetError, replacing, write_whole
 from picknet_nb.core.printing import printable
 from picknet_nb.core.processes import usable_cores
-from picknet_nb.data.backbones import Backbone
-from picknet_nb.data.backbones import Normalised
-from picknet_nb.data.backbones import fit_weights
-from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.backbones import read_weights
+from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_backbone, read_weights
 from picknet_nb.data.efficientnet import EfficientNetLite0
-from picknet_nb.data.extraction import ClipShape
-from picknet_nb.data.extraction import decode_files
-from picknet_nb.data.extraction import list_videos
-from picknet_nb.data.pictures import PictureError
-from picknet_nb.data.pictures import list_pictures
-from picknet_nb.data.pictures import open_picture
-from picknet_nb.data.student import Student
-from picknet_nb.data.student import distillation_loss
-from picknet_nb.data.student import save_student
+from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
+from picknet_nb.data.pictures import PictureError, list_pictures, open_picture
+from picknet_nb.data.student import Student, distillation_loss, save_student
 
 SIDE = EfficientNetLite0.image_size
 SCALE, RATIO = (0.4, 1.0), (3 / 4, 4 / 3)  # of random crops: share of the area, width to height
