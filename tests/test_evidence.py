@@ -116,7 +116,7 @@ def test_the_value_of_a_set_is_what_its_caption_earns(corpus):
     videos = corpus.splits["train"][:3]
     pool = value_sets(environment, videos, k=2, sets=4, batch=5)
     assert pool.picks.shape == (3, 4, 30) and (pool.picks.sum(-1) == 2).all()
-    one = environment.plain(pool.picks[1, 2:3], videos[1:2], 30).language
+    one = environment.earned(pool.picks[1, 2:3], videos[1:2], 30).language
     assert torch.allclose(pool.values[1, 2], one[0])
 
 

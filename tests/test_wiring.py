@@ -17,7 +17,8 @@ from picknet_nb.core.settings import Config, own_settings, preset
 from picknet_nb.data.backbones import BACKBONES
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.world.world import write_examples
-from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method.captioner import CAPTIONERS, make_captioner
+from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARDS, reward_from
 from picknet_nb.method.stages import Validation
@@ -98,6 +99,18 @@ class Trains:
 
 
 @dataclass
+class Own:
+    "A setting of one captioner that changes its weights, in this stage for the first time."
+    stage: str
+    value: object
+
+    def __call__(self, name: str, place: Path, monkeypatch) -> None:
+        captioner, _, own = name.partition(".")
+        Trains(self.stage, self.value, {"architecture": captioner, "word_epochs": 0})(
+            own, place, monkeypatch)
+
+
+@dataclass
 class Recipes:
     "A part of a recipe that changes weights, in this stage for the first time."
     stage: str
@@ -169,16 +182,6 @@ def keeps_the_best_or_the_last(name, place, monkeypatch) -> None:
     assert not same(runs["best"], runs["last"]) and same(runs["best "], runs["last"])
 
 
-def stops_when_out_of_patience(name, place, monkeypatch) -> None:
-    monkeypatch.setattr(Validation, "said", torch.zeros(4, 16, dtype=torch.long), raising=False)
-    for patience, epochs in ((0, 6), (2, 3)):
-        changes = BASE | dict(supervision_epochs=6, word_epochs=0, patience=patience)
-        run = place/f"patience {patience}"
-        monkeypatch.setattr(Validation, "__call__", scores(1.0, *[0.0] * 9))
-        train(run, clips(), preset("smoke", **changes), recipes()["Baseline"], bars=False)
-        assert len((run/"log.jsonl").read_text().splitlines()) == epochs
-
-
 def starts_from_another_run(name, place, monkeypatch) -> None:
     trained(place, tuple(BASE.items()))
     other = place/"to start from"
@@ -194,6 +197,19 @@ def rewards_as_the_name_says(name, place, monkeypatch) -> None:
     few = lambda words, clips, features, picks: -picks.sum(1).float()
     monkeypatch.setitem(REWARDS, "few", reward_from(few))
     Trains("reinforcement", "few")(name, place, monkeypatch)
+
+
+def trusts_its_tags(name, place, monkeypatch) -> None:
+    "What is added to the scores of candidates grows with the setting."
+    added = {}
+    for value in (1.0, 3.0):
+        config = preset("smoke", architecture="ruc-uva", trust=value)
+        torch.manual_seed(0)
+        captioner = make_captioner(config.captioner, 12, 9)
+        frames, candidates = torch.rand(2, 5, 12), torch.randint(1, 9, (2, 4, 6))
+        memory = captioner.encode(pick_frames(frames, torch.ones(2, 5, dtype=torch.bool)))
+        added[value] = captioner.rescore(memory, candidates, torch.zeros(2, 4))
+    assert added[1.0].any() and torch.allclose(added[3.0], 3 * added[1.0])
 
 
 def searches_with(part):
@@ -256,7 +272,6 @@ TABLE = {
     "first_max_picks": Trains("reinforcement", 14),
     "final_max_picks": Trains("reinforcement", 4),
     "shrink_epochs": Trains("reinforcement", 9, {"final_max_picks": 4}),
-    "reward_eos": Trains("words", False),
     "baseline": Trains("reinforcement", "greedy"),
     "rollouts": Trains("reinforcement", 3),
     "entropy_weight": Trains("reinforcement", 2.0),
@@ -271,7 +286,6 @@ TABLE = {
     "reinforcement_epochs": Trains("reinforcement", 3),
     "adaptation_epochs": Trains("adaptation", 2),
     "weight_decay": Trains("supervision", 0.1),
-    "gradient_clip": Trains("supervision", 0.01),
     "label_smoothing": Trains("supervision", 0.2),
     "feedback_step": Trains("supervision", 0.1, WAYS),
     "feedback_every": Trains("supervision", 2, WAYS),
@@ -282,10 +296,15 @@ TABLE = {
     "word_epochs": Trains("words", 2),
     "word_weight": Trains("words", 0.1),
     "keep": keeps_the_best_or_the_last,
-    "patience": stops_when_out_of_patience,
     "average_weights": Trains("supervision", 0.5),
     "seed": Trains("supervision", 1),
     "start_from": starts_from_another_run,
+    # of one captioner each
+    "lstm-e.coherence": Own("supervision", 0.1),
+    "ruc-uva.trust": trusts_its_tags,
+    "hrne.window": Own("supervision", 10),
+    "ms-rnn.latent": Own("supervision", 4),
+    "densecap.detection_weight": Own("supervision", 0.1),
     # how a model makes sentences
     "decoding.beam": Files(searches_with("beam"), {1: 1, 4: 4}),
     "decoding.no_repeats": Files(searches_with("no_repeats"), {False: False, True: True}),

@@ -256,6 +256,7 @@ def counted(ratings: dict, key: dict) -> dict[str, dict]:
         each["right_interval"] = wilson(each["right"], each["clips"])
         each["right_or_half"] = good / each["clips"] if each["clips"] else 0.0
         each["right_or_half_interval"] = wilson(good, each["clips"])
+        each["shown"] = "in random order, without the name of the model"
     return found
 
 

@@ -164,7 +164,7 @@ class SceneReward(Reward):
     "Equation 17 for films: the language reward is the mean of what is said of each scene."
 
     def __init__(self, settings: PolicySettings, films: Films, captioner: nn.Module):
-        super().__init__(settings, cider_for(settings, films.clips))
+        super().__init__(settings, cider_for(films.clips))
         self.films, self.captioner = films, captioner
         self.needs_words = False  # it captions each scene itself
 

@@ -200,7 +200,7 @@ def value_sets(
     again = torch.arange(-(-count // batch) * batch, device=device) % count
     with torch.autocast("cuda", torch.bfloat16, enabled=rows.is_cuda):
         for some in again.split(batch) if rows.is_cuda else torch.arange(count).split(batch):
-            earned.append(environment.plain(rows[some], owner[some], frames).language.float())
+            earned.append(environment.earned(rows[some], owner[some], frames).language.float())
     return Pool(videos, picks, torch.cat(earned)[:count].view(picks.shape[:2]))
 
 # %% ../../nbs/training/11_honest.ipynb #ed28d02c
