@@ -1,8 +1,8 @@
-"""How many clips a second the model in the box captions on a CPU, beside all thirty frames and
-beside a ResNet-152.
+"""How many clips a second a bundled model captions on a CPU, beside all thirty frames and, for
+`everyday`, beside a ResNet-152.
 
-python benchmarks/everyday.py [--videos FOLDER] [--clips 100] [--out
-    data/results/benchmark_everyday.json]     (needs PyAV; CPU)
+python benchmarks/everyday.py [--model everyday] [--weights FILE] [--videos FOLDER] [--clips 100]
+    [--out data/results/benchmark_MODEL.json]     (needs PyAV; CPU)
 
 Whole files, decoding included, after loading, each through `caption_many` as a folder is captioned.
 Clips of MSVD say in their names how long they last: those nearest to ten seconds are taken. Without
@@ -27,6 +27,7 @@ from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import find_videos
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.pickers import make_picker
+from picknet_nb.training.models import find_model
 from picknet_nb.use.captioning import VideoCaptioner, load_captioner
 
 
@@ -74,11 +75,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("--model", default="everyday")
+    parser.add_argument("--weights", help="of the model's backbone, where they are not installed")
     parser.add_argument("--videos", type=Path, default=ROOT/"data"/"msvd"/"clips300")
     parser.add_argument("--clips", type=int, default=100)
-    parser.add_argument(
-        "--out", type=Path, default=ROOT/"data"/"results"/"benchmark_everyday.json"
-    )
+    parser.add_argument("--out", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(usable_cores())
     with tempfile.TemporaryDirectory() as folder:
@@ -87,19 +88,16 @@ def main() -> None:
         paths = nearest_to_ten_seconds(
             given.videos if given.videos.is_dir() else Path(folder), given.clips
         )
-        model = load_captioner(device="cpu")
+        model = load_captioner(find_model(given.model), device="cpu", weights=given.weights)
         everything = replace(model, eye=replace(model.eye, picker=make_picker("all")))
-        deep = replace(
-            model,
-            eye=replace(
-                model.eye, cnn=Cut(load_backbone("resnet152", "random"), model.eye.cnn.dims)
-            ),
-        )
         rows = {
             "picked frames": rate(model, paths),
             "all thirty": rate(everything, paths[::4]),
-            "picked frames, ResNet-152": rate(deep, paths[::10]),
         }
+        if given.model == "everyday":
+            resnet = Cut(load_backbone("resnet152", "random"), model.eye.cnn.dims)
+            deep = replace(model, eye=replace(model.eye, cnn=resnet))
+            rows["picked frames, ResNet-152"] = rate(deep, paths[::10])
     ratios = {
         name: round(rows["picked frames"]["clips_per_second"] / row["clips_per_second"], 2)
         for name, row in rows.items()
@@ -113,8 +111,9 @@ def main() -> None:
         "times_as_fast": ratios,
         "rows": rows,
     }
-    result["command"] = "python benchmarks/everyday.py"
-    write_result(given.out, result)
+    result["command"] = "python benchmarks/everyday.py" + (
+        f" --model {given.model}" if given.model != "everyday" else "")
+    write_result(given.out or ROOT/"data"/"results"/f"benchmark_{given.model}.json", result)
     print(f"{'':28}{'clips/s':>10}{'frames':>8}")
     for name, row in rows.items():
         print(f"{name:28}{row['clips_per_second']:10.2f}{row['frames']:8.1f}")
