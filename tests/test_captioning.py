@@ -21,7 +21,6 @@ from toys import Looker, brightest, colours, examples_corpus, film, store_run, u
 
 import picknet_nb
 from picknet_nb.core.files import FileError, PickNetError
-from picknet_nb.core.settings import load_config
 from picknet_nb.data.backbones import BACKBONES, Backbone
 from picknet_nb.data.extraction import find_videos
 from picknet_nb.data.video import VideoError
@@ -32,7 +31,7 @@ from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.stages import caption_videos, frame_choice
 from picknet_nb.training.models import (
     Decoding, example_run, export_model, find_model, find_run, has_both_rewards)
-from picknet_nb.training.runs import RunError, load_run, save_weights
+from picknet_nb.training.runs import RunError, load_run, read_settings, save_weights
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
     Caption, Failure, caption_clip, decide, load_captioner, look_closely, look_over)
@@ -526,7 +525,7 @@ def as_first_edition(run: Path, to: Path, picker: str) -> Path:
     """The same run with files as the first edition wrote them: flat settings, and name and
     number of the picker in one."""
     shutil.copytree(run, to)
-    about, config = json.loads((to/"run.json").read_text()), load_config(to/"config.json")
+    about, config = json.loads((to/"run.json").read_text()), read_settings(to)
     about.pop("version", None)
     recipe = {name: about["recipe"][name] for name in ("adapted", "language", "diversity")} | {
         "picker": picker

@@ -526,7 +526,8 @@ def test_every_cnn_is_offered():
     from picknet_nb.data.backbones import BACKBONES
 
     for command in (["prepare", "videos"], ["prepare", "msvd"], ["prepare", "msrvtt"]):
-        offered = " ".join(picknet(*command, "--help")[1].split())
+        # a name may be broken at a hyphen where a line ends
+        offered = " ".join(picknet(*command, "--help")[1].split()).replace("- ", "-")
         assert (
             all(name in offered for name in BACKBONES)
             and "timm:NAME" in offered
@@ -970,7 +971,8 @@ def test_a_model_is_listed_shown_made_and_used(toy, tmp_path):
     listed = json.loads(picknet("models", "--json")[1])
     names = [each["name"] for each in listed]
     assert names[0] == "everyday" and "shapes" in names
-    assert picknet("models")[1].startswith("model     right  half  wrong  of  CIDEr MSVD")
+    columns = picknet("models")[1].splitlines()[0].split()
+    assert columns[:5] == ["model", "right", "half", "wrong", "of"] and "CIDEr" in columns
     assert "## What it cannot do" in picknet("models", "shapes")[1]
     assert f"There are {', '.join(sorted(names))}" in refused("models", "nobody")
     code, said, _ = picknet("export", toy/"run", tmp_path/"mine", "--beam", 3, "--no-repeats")

@@ -483,7 +483,7 @@ add_dataset(
 add_dataset(
     prepare,
     "pictures",
-    "Captioned pictures as clips of one frame: COCO, Flickr8k, your own.",
+    "Captioned pictures, each a clip of one frame.",
     "efficientnet-lite0",
     "--annotations captions_train2017.json --videos train2017 --out data/corpora/coco",
 )
