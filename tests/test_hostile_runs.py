@@ -22,7 +22,7 @@ from test_hostile_data import zip_bomb
 from toys import invoked
 
 from picknet_nb.core.files import FileError, PickNetError
-from picknet_nb.core.printing import SOME_LEFT_OUT
+from picknet_nb.core.printing import SOME_LEFT_OUT, say
 from picknet_nb.core.settings import preset
 from picknet_nb.world import world
 from picknet_nb.method.recipes import recipes
@@ -847,7 +847,7 @@ def test_escapes_in_names_do_not_reach_the_terminal(tmp_path, capsys, monkeypatc
 def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
     from picknet_nb.use.captioning import Failure
 
-    preparing.say({}, False, "a \x1b[31mred\x1b[0m ball\nnext")
+    say({}, False, "a \x1b[31mred\x1b[0m ball\nnext")
     watching.tell(Failure("a\x1b.mp4", "is\nno video"), False, True, Path("run"))
     said = capsys.readouterr()
     assert (
@@ -858,7 +858,7 @@ def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
 
 def test_names_in_json_do_not_reach_the_terminal_raw(capsys):
     name = "a\x1b\x7f\x85\x9b31m\u200b\u2028\u202egpj Käse 映画\udc80"
-    preparing.say({"source": name}, True, "")
+    say({"source": name}, True, "")
     said = capsys.readouterr().out
     assert said.rstrip("\n").isprintable() and "Käse 映画" in said
     assert json.loads(said) == {"source": name}
@@ -866,7 +866,7 @@ def test_names_in_json_do_not_reach_the_terminal_raw(capsys):
 
 def test_what_is_no_number_is_no_json():
     with pytest.raises(PickNetError, match="cannot be written as JSON"):
-        preparing.say({"score": math.nan}, True, "")
+        say({"score": math.nan}, True, "")
 
 
 def test_exit_codes_of_files_that_are_left_out(tmp_path):
