@@ -10,7 +10,6 @@ import random
 import statistics
 import sys
 import time
-import types
 from functools import lru_cache
 from pathlib import Path
 
@@ -21,17 +20,7 @@ from scenedetect import FrameTimecode
 from scenedetect.detector import FlashFilter
 from scenedetect.detectors import ContentDetector
 
-
-def film_cutter():
-    "`cut_film` as the package has it, without importing PyTorch."
-    path = Path(__file__).resolve().parents[1]/"picknet_nb"/"measure"/"films.py"
-    code = path.read_text()
-    begin, end = code.index("class Scene("), code.index("# %%", code.index("def cut_film"))
-    module = types.ModuleType("films")
-    exec("from __future__ import annotations\nimport random\nfrom collections.abc import Sequence\n"
-         "from typing import NamedTuple\nclass PickNetError(Exception): pass\n" + code[begin:end],
-         module.__dict__)
-    return module.cut_film
+from picknet_nb.measure.films import cut_film
 
 
 @lru_cache(maxsize=800)
@@ -84,7 +73,7 @@ def main() -> None:
     at_hand = sorted(path.stem for path in options.clips.glob("*.mp4"))
     splits = {"validation": [name for name in at_hand if 1200 < number[name] <= 1300],
               "test": [name for name in at_hand if number[name] > 1300]}
-    cut_film, scores, cuts, spent = film_cutter(), {}, {}, []
+    scores, cuts, spent = {}, {}, []
     for split, count in (("validation", options.validation), ("test", options.films)):
         draw = random.Random(f"0, {split}")
         films = [cut_film(draw, range(len(splits[split])), 30) for _ in range(count)]

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 pytest.importorskip("av")
 pytest.importorskip("pycocoevalcap")
@@ -133,6 +134,18 @@ def msrvtt(desk: Path) -> None:
             shutil.copy(desk/"holiday.mp4", desk/"videos"/f"{each['video_id']}.mp4")
 
 
+def coco(desk: Path) -> None:
+    "Twenty pictures with captions, as COCO has them."
+    (desk/"train2017").mkdir()
+    names = {number: f"{number:012}.jpg" for number in range(20)}
+    for number, name in names.items():
+        Image.new("RGB", (64, 48), (9 * number, 90, 150)).save(desk/"train2017"/name)
+    (desk/"captions_train2017.json").write_text(json.dumps({
+        "images": [{"id": number, "file_name": name} for number, name in names.items()],
+        "annotations": [{"image_id": number, "caption": "a coloured picture"} for number in names],
+    }))
+
+
 @pytest.fixture(scope="module")
 def desk(tmp_path_factory) -> Path:
     "A folder in which every file is there that an example names."
@@ -162,6 +175,7 @@ def desk(tmp_path_factory) -> Path:
         )
     msvd(desk, names)
     msrvtt(desk)
+    coco(desk)
     (desk/"mine.py").write_text(MINE)
     return desk
 

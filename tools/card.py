@@ -226,9 +226,10 @@ def rated_in_words(rated: dict | None) -> str:
     if not rated:
         return "No person has rated its captions yet."
     low, high = (100 * value for value in rated["right_or_half_interval"])
+    shown = rated.get("shown", "without the name of the model")
     return (
         f"Of {rated['clips']} random test clips, rated by one of the authors (shown "
-        f"{rated['shown']}), its caption was right for {rated['right']}, half right for "
+        f"{shown}), its caption was right for {rated['right']}, half right for "
         f"{rated['half']} and wrong for "
         f"{rated['wrong']}; right or half right {100 * rated['right_or_half']:.0f} % (95 %: "
         f"{low:.0f} to {high:.0f})."
