@@ -40,7 +40,7 @@ lab: $(READY) ## JupyterLab on the notebooks
 
 docs: $(READY) ## the web site, into site/
 	$(BIN)/python tools/site.py
-	@echo "the site is there: open site/index.html"
+	@echo "open site/index.html; for the search box, serve it: python -m http.server --directory site"
 
 book-stats: $(READY) ## how long the method track is; modules, lines, commands, options and settings of the package
 	$(BIN)/python tools/book.py
@@ -52,7 +52,7 @@ export: $(READY) ## the package from the notebooks
 	$(BIN)/nbdev_export
 
 clean-notebooks: $(READY) ## strip what does not belong into a commit from the notebooks
-	$(BIN)/nbdev_clean
+	$(BIN)/python tools/clean.py
 
 constraints: $(READY) ## write constraints.txt from what is installed now
 	$(BIN)/python tools/constraints.py

@@ -13,7 +13,8 @@ extras = {
     for key in settings
     if key.endswith("_requirements")
 }
-extras["dev"] += [each for name in ("video", "metrics", "cnn", "notebook") for each in extras[name]]
+with_dev = "video", "metrics", "cnn", "notebook", "ray"
+extras["dev"] += [each for name in with_dev for each in extras[name]]
 
 setup(
     version=settings["version"],
@@ -28,8 +29,8 @@ setup(
     },
     keywords=settings["keywords"].split(),
     packages=find_packages(include=["picknet_nb", "picknet_nb.*"]),
-    package_data={"picknet_nb": ["paper.json", "box/*/*"]},
-    include_package_data=False,  # the box is data, not a package
+    package_data={"picknet_nb": ["paper.json", "bundled/*/*"]},
+    include_package_data=False,  # models are data, not a package
     install_requires=settings["requirements"].split(),
     extras_require=extras,
     entry_points={"console_scripts": settings["console_scripts"].split()},

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from picknet_nb.core.gpu import Captured, make_adam
 from picknet_nb.core.settings import preset
 from picknet_nb.method.captioner import PaperCaptioner, caption, make_captioner, teach
-from picknet_nb.method.decoder import caption_loss, draw_chances, plain_logits
+from picknet_nb.method.decoder import caption_loss, plain_logits
 from picknet_nb.method.encoder import pick_frames
+from picknet_nb.method.fast_decoder import draw_chances
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"

@@ -4,7 +4,7 @@ python benchmarks/captioning.py [--out data/results/benchmark_captioning.json]  
     psutil; CPU)
 
 Files: the same clips captioned with about six picked frames and with all thirty, reading and
-decoding included; two cores. Folder: clips by the model in the box, as `picknet caption FOLDER`
+decoding included; two cores. Folder: clips by the bundled model, as `picknet caption FOLDER`
 works: in the first edition (the plain CNN, one file after the other, and a sentence after every
 pick, though only the last is printed), without those sentences, with the folded CNN, and now.
 Stream: one simulated hour at one frame a second, fed as fast as possible; one core. Weights are

@@ -12,8 +12,9 @@ import json
 import torch
 from common import ROOT, device_name, median_ms, origin, write_result
 
-from picknet_nb.method.pickers import (
-    Clips, centre_distances, frame_distances, greedy_start, kmeans, kmeans_shares)
+from picknet_nb.method.fast_kmeans import (
+    centre_distances, frame_distances, greedy_start, kmeans_shares)
+from picknet_nb.method.pickers import Clips, kmeans
 from picknet_nb.method.policy import (
     Policy, glance_differences, last_picks, pair_logits, path_logits, project, roll_out,
     roll_out_by_frame, roll_out_by_scan)

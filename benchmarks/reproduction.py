@@ -20,7 +20,7 @@ from common import ROOT, median_ms, origin, write_result
 from picknet_nb.core.processes import joined, rank_and_world
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.method.decoder import dropout_scale
+from picknet_nb.method.fast_decoder import dropout_scale
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.policy import glance_differences
 from picknet_nb.method.recipes import recipes

@@ -1,6 +1,7 @@
 __version__ = "0.2.0"
 _HOMES = {  # where each public name is defined; it is imported when it is first asked for
-    "interface.python": ("caption", "load", "prepare", "train", "evaluate", "reproduce"),
+    "interface.python": (
+        "caption", "caption_many", "load", "prepare", "train", "evaluate", "reproduce"),
     "method.captioner": ("CAPTIONERS", "Captioner"),
     "method.pickers": ("PICKERS",),
     "method.rewards": ("REWARDS", "reward_from"),

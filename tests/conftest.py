@@ -3,6 +3,7 @@ A process to be killed that has nothing to import. A METEOR that starts quickly.
 that fails as it is told."""
 import gzip
 import http.server
+import importlib.util
 import itertools
 import os
 import random
@@ -29,6 +30,13 @@ from picknet_nb.data.corpus import Corpus
 WORDS = (
     "a the red blue green ball square star rolls jumps spins left right fast slow big small".split()
 )
+
+
+def load_script(path: Path):
+    "The module in a file that belongs to no package: of tools/, benchmarks/ or examples/."
+    about = importlib.util.spec_from_file_location(f"{path.stem}_script", path)
+    about.loader.exec_module(module := importlib.util.module_from_spec(about))
+    return module
 
 
 def noise_corpus(videos: int = 40, captions: int = 5, seed: int = 0, frames: int = 30) -> Corpus:

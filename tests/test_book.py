@@ -1,6 +1,5 @@
 "The notebooks as a book: each one opens, closes and points as the others do."
 import html
-import importlib.util
 import json
 import re
 import sys
@@ -8,6 +7,7 @@ from pathlib import Path
 
 import nbformat
 import pytest
+from conftest import load_script
 from PIL import Image
 
 from picknet_nb.core.files import file_digest
@@ -35,7 +35,7 @@ def opening(path: Path) -> list[str]:
     cells = cells_of(path)
     return [
         source
-        for _, source in cells[: next(i for i, (kind, _) in enumerate(cells) if kind == "code")]
+        for _, source in cells[: [kind for kind, _ in [*cells, ("code", "")]].index("code")]
     ]
 
 
@@ -65,6 +65,12 @@ def test_how_to_run_it_elsewhere_is_said_by_the_site_alone(notebook):
     assert not any("Run this elsewhere" in source for _, source in cells_of(notebook))
 
 
+@pytest.mark.parametrize(
+    "notebook",
+    # tests/test_exercises.py says how those end
+    [path for path in NOTEBOOKS if path.parent.name != "exercises"],
+    ids=lambda path: f"{path.parent.name}/{path.stem}",
+)
 def test_it_closes_with_a_summary_exercises_and_solutions(notebook):
     prose = "\n".join(source for kind, source in cells_of(notebook) if kind == "markdown")
     summary = prose[prose.index("## Summary") :]
@@ -113,7 +119,7 @@ def test_no_line_of_code_is_longer_than_a_hundred_characters(notebook):
 
 
 @pytest.mark.parametrize("name", [*book.METHOD, "data/01_text"])
-def test_a_reader_of_the_method_is_asked_three_questions(name):
+def test_a_reader_of_the_course_is_asked_three_questions(name):
     prose = "\n".join(
         source for kind, source in cells_of(FOLDER/f"{name}.ipynb") if kind == "markdown"
     )
@@ -213,7 +219,7 @@ def test_what_is_hard_to_read_is_counted():
 
 
 @pytest.mark.parametrize("name", [*book.METHOD, "data/01_text"])
-def test_no_refusal_and_no_nested_dictionary_stands_on_the_method_track(name):
+def test_no_error_message_and_no_nested_dictionary_is_shown_in_the_course(name):
     cells = book.cells_of(name)
     assert not book.refusals_in(cells) and not book.nested_in(cells)
 
@@ -241,7 +247,7 @@ def test_the_front_page_is_short():
 
 
 def test_the_front_page_shows_a_real_clip_being_watched():
-    "With the model that is in the box, in few bytes, described for those who cannot see it."
+    "With a bundled model, in few bytes, described for those who cannot see it."
     page = (FOLDER.parent/"README.md").read_text(encoding="utf-8")
     picture = FOLDER/"images"/"moving.webp"
     described = re.search(r"!\[(.+?)\]\(nbs/images/moving\.webp\)", page)
@@ -292,10 +298,7 @@ def test_the_index_leads_into_every_folder():
 @pytest.fixture(scope="module")
 def builder():
     "tools/site.py, which is no package."
-    source = importlib.util.spec_from_file_location("site_builder", FOLDER.parent/"tools"/"site.py")
-    module = importlib.util.module_from_spec(source)
-    source.loader.exec_module(module)
-    return module
+    return load_script(FOLDER.parent/"tools"/"site.py")
 
 
 def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
@@ -318,10 +321,10 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
 @pytest.mark.parametrize(
     "written, shown",
     [
-        ("01_encoder.ipynb", "../method/01_encoder.html"),
+        ("04_encoder.ipynb", "../method/04_encoder.html"),
         ("../world/01_shapes.ipynb#A-clip", "../world/01_shapes.html#a-clip"),
         ("#One,-two?", "#one-two"),
-        ("11_extras.ipynb#Weights-(EMA)", "../method/11_extras.html#weights-ema"),
+        ("16_extras.ipynb#Weights-(EMA)", "../method/16_extras.html#weights-ema"),
         ("../../picknet_nb/core/gpu.py#Captured", "../api/core.gpu.html#Captured"),
         ("../images/method.png", "../images/method.png"),
         ("https://arxiv.org", "https://arxiv.org"),
@@ -341,10 +344,78 @@ def test_every_notebook_is_in_one_part_of_the_site(builder):
         for each in pages
         for page in (flat(next(iter(each.values()))) if isinstance(each, dict) else [each])
     ]
-    home, *parts, _ = builder.navigation([])
+    home, *parts, models, api = builder.navigation([])
     assert [*parts[0]] == ["The course"]
     assert parts[0]["The course"][0] == "method/00_one_page.ipynb"
     assert sorted(flat(parts)) == sorted(f"{name}.ipynb" for name in book.notebooks())
+    assert home == {"Home": "index.md"}
+    assert flat([models, api]) == ["models/index.md", "api/index.md"]
+
+
+@pytest.fixture
+def docs(builder, tmp_path, monkeypatch):
+    "A folder for the pages of the site."
+    monkeypatch.setattr(builder, "DOCS", tmp_path)
+    return tmp_path
+
+
+def test_the_reference_begins_with_five_calls_and_lists_every_public_name(builder, docs):
+    modules = builder.write_api(NOTEBOOKS)
+    builder.write_reference(modules)
+    page = (docs/"api"/"index.md").read_text()
+    calls, names = page.split("## Every public name")
+    assert re.findall(r"^## (\w+)", calls, re.M) == list(builder.CALLS)
+    listed = set(re.findall(r"\]\(([\w.]+)\.md#(\w+)\)", names))
+    for module in modules:
+        anchors = re.findall(r"^## \S+ \{#(\w+)\}", (docs/"api"/f"{module}.md").read_text(), re.M)
+        assert {(module, name) for name in anchors} <= listed
+    assert {module for module, _ in listed} <= set(modules) and len(listed) > 500
+
+
+def test_models_have_a_page_each_and_one_that_compares_them(builder, docs):
+    names = builder.write_models()
+    page = (docs/"models"/"index.md").read_text()
+    assert all(f"]({name}.md)" in page for name in names)
+    assert all((docs/"models"/f"{name}.md").read_text().startswith(f"# {name}") for name in names)
+
+
+def test_code_of_a_result_page_is_folded_above_what_it_prints(builder):
+    output = nbformat.v4.new_output("stream", text="x")
+    shown = nbformat.v4.new_code_cell("draw()", outputs=[output])
+    quiet, prose = nbformat.v4.new_code_cell("import json"), nbformat.v4.new_markdown_cell("# A")
+    for cell in (shown, quiet): cell.metadata["tags"] = []
+    cells = builder.folded([prose, quiet, shown])
+    assert [cell.cell_type for cell in cells] == ["markdown", "markdown", "code"]
+    assert "<details" in cells[1].source and "import json\n\ndraw()" in cells[1].source
+    assert cells[2].metadata["tags"] == ["no-input"] and cells[2].outputs
+
+
+def test_a_parameter_is_described_by_the_comment_beside_or_above_it(builder, tmp_path):
+    (tmp_path/"module.py").write_text(
+        "# not about x\ndef call(\n    x,  # the first\n    # the second,\n    # in two lines\n"
+        "    y: int\n    | None = None,\n    z=1,\n    w: int\n    | None = None,  # last\n):\n"
+        '    "What it does."\n')
+    (node,) = builder.ast.parse((tmp_path/"module.py").read_text()).body
+    page = builder.describe(node, builder.comments_of(tmp_path/"module.py"), 2)
+    assert re.findall(r"^\| `(\w)` \| (.+) \|$", page, re.M) == [
+        ("x", "the first"), ("y", "the second, in two lines"), ("w", "last")]
+
+
+def test_each_lesson_leads_to_the_next():
+    assert book.METHOD[0] == "method/00_one_page"
+    for name, after in zip(book.METHOD, book.METHOD[1:]):
+        *_, last = [text for kind, text in cells_of(FOLDER/f"{name}.ipynb") if kind == "markdown"]
+        *_, target = re.findall(r"\]\(([^)#]+)\.ipynb", last.strip().splitlines()[-1])
+        assert f"method/{target}" == after
+
+
+def test_lessons_without_code_of_their_own_come_before_the_first_equation():
+    for name in ("01_toy_world", "02_frames", "03_captions"):
+        cells = cells_of(FOLDER/"method"/f"{name}.ipynb")
+        code = "\n".join(source for kind, source in cells if kind == "code")
+        assert "#| export" not in code and "#| default_exp" not in code
+    words, _ = book.before_equation(1)
+    assert words < 3500
 
 
 def test_the_index_leads_along_the_course():

@@ -19,8 +19,9 @@ from picknet_nb.data.text import BOS, EOS, PAD
 from picknet_nb.method.captioner import (
     CAPTIONERS, Captioner, PaperCaptioner, Seen, beam, caption, generate, greedy, growing,
     make_captioner, repeated, sample, teach, teach_by_step)
-from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, draw_chances, plain_logits
+from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, plain_logits
 from picknet_nb.method.encoder import Encoder, compact, pick_frames
+from picknet_nb.method.fast_decoder import draw_chances
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.training.train import check_changes, train

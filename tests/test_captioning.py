@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -16,6 +15,7 @@ import torch
 
 pytest.importorskip("av")
 
+from reliability import run_process
 from safetensors.torch import load_file
 from toys import Looker, brightest, colours, examples_corpus, film, store_run, undecided
 
@@ -166,7 +166,7 @@ def test_without_a_name_it_is_the_model_in_the_box_whatever_lies_about(toy, tmp_
     copy_run(toy/"run", tmp_path/"runs"/"other", 9)
     (mine/"run.json").write_text("[]")  # whoever asks for it hears what is wrong
     assert find_run("runs").name == "other"
-    with pytest.raises(RunError, match="no such folder: .* leave it out for the model in the box"):
+    with pytest.raises(RunError, match="no such folder: .* leave it out for the default model"):
         find_run("nowhere")
 
 
@@ -207,7 +207,7 @@ def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(
     captioner, toy, monkeypatch
 ):
     "Two clips wait for each other: one after the other would wait for ever."
-    usual, both, seen = captioning.caption_clip, threading.Barrier(2, timeout=60), []
+    usual, both, seen = captioning.caption_clip, threading.Barrier(2, timeout=1800), []
 
     def together(*arguments, **options):
         both.wait()
@@ -286,13 +286,10 @@ def test_whoever_stops_asking_ends_the_threads(captioner, toy, monkeypatch):
 def test_a_folder_is_captioned_with_as_many_threads_as_people_have(toy, tmp_path):
     # the suite runs with one
     around = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
-    said = subprocess.run(
+    said = run_process(
         [sys.executable, "-m", "picknet_nb.interface.main", "caption", str(toy/"videos")],
         cwd=tmp_path,
         env=around | {"PYTHONPATH": str(Path(__file__).parents[1])},
-        capture_output=True,
-        text=True,
-        timeout=180,
     )
     assert said.returncode == 0 and len(said.stdout.splitlines()) >= len(
         find_videos([toy/"videos"])
@@ -406,7 +403,7 @@ def test_a_threshold_is_for_policies(captioner, toy, tmp_path):
     )
     blind = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 6)))
     with pytest.raises(
-        PickNetError, match="uniform-6 picks without a policy: there is no threshold"
+        PickNetError, match="uniform-6 picks without a policy, so it has no threshold"
     ):
         blind.caption(path, threshold=0.3)
 

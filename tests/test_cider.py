@@ -12,7 +12,8 @@ import torch
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data.text import EOS, PAD, SPECIALS, UNK, Vocabulary, tokenize
-from picknet_nb.method.cider import Cider, clipped_dot, document_frequencies, find, plain_cider
+from picknet_nb.method.cider import Cider, document_frequencies, plain_cider
+from picknet_nb.method.fast_cider import clipped_dot, find
 
 MSVD = Path(__file__).parents[1]/"data"/"msvd"/"captions.json"
 WORDS = [f"w{i}" for i in range(60)]

@@ -124,7 +124,7 @@ def test_an_interrupted_training_names_resume(noise, tmp_path, monkeypatch, caps
         cli.main()
     assert (
         end.value.code == 130
-        and "no checkpoint yet: add --resume to begin again" in capsys.readouterr().err
+        and "no checkpoint yet: add --resume to start again" in capsys.readouterr().err
     )
     (tmp_path/"run"/"checkpoint.pt").touch()
     assert "the last checkpoint is kept: add --resume" in cli.after_interrupt(sys.argv[1:])
@@ -145,7 +145,7 @@ def test_what_cannot_go_on_does_not_promise_to(tmp_path):
         ["train", str(tmp_path), "--resume"],
         ["--use", "mine", "reproduce"],
     ):
-        assert "the same command goes on" in cli.after_interrupt(line)
+        assert "the same command continues" in cli.after_interrupt(line)
 
 
 # training
@@ -188,22 +188,23 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
         )[0]
         == 0
     )
-    assert "begun with --scale smoke, not small" in refused(
+    assert "started with --preset smoke, not small" in refused(
         "train", run, "--resume", "--scale", "small"
     )
-    assert f"begun with --data {noise}, not shapes" in refused(
+    assert f"started with --data {noise}, not shapes" in refused(
         "train", run, "--resume", "--data", "shapes"
     )
-    assert "begun with --row 'Uniform' --picks 4" in refused(
+    assert "started with --experiment 'Uniform' --picks 4" in refused(
         "train", run, "--resume", "--row", "Baseline"
     )
-    assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--picks", 5)
-    assert "holds a run already" in refused("train", run)
+    again = refused("train", run, "--resume", "--picks", 5)
+    assert "started with --experiment 'Uniform' --picks 4" in again
+    assert "contains a run already" in refused("train", run)
     differing = refused("train", run, "--resume", "--set", "hidden=48")
     assert (
         "hidden 64 (now 48)" in differing
         and differing.count("(now") == 1
-        and "another --data, --scale" in differing
+        and "another --data, --preset" in differing
     )
 
 
@@ -294,11 +295,12 @@ def test_a_run_of_the_first_edition_goes_on(noise, tmp_path):
     }
     (run/"weights.safetensors").unlink()
     assert picknet("train", run, "--resume")[0] == 0 and (run/"weights.safetensors").exists()
-    assert "begun with --row 'Uniform' --picks 4" in refused("train", run, "--resume", "--picks", 5)
+    again = refused("train", run, "--resume", "--picks", 5)
+    assert "started with --experiment 'Uniform' --picks 4" in again
     (run/"run.json").write_text(
         json.dumps(about | {"details": {"opened": {"data": str(noise), "scale": "full"}}})
     )
-    assert "begun with --scale paper, not small" in refused(
+    assert "started with --preset paper, not small" in refused(
         "train", run, "--resume", "--scale", "small"
     )
     assert (
@@ -320,13 +322,13 @@ def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_p
 
 def test_what_cannot_be_trained_is_refused_before_the_folder_is_taken(noise, tmp_path):
     run, data = tmp_path/"run", ("--data", noise, "--scale", "smoke")
-    assert "holds no run to go on with" in refused("train", run, *data, "--resume")
+    assert "contains no run to resume" in refused("train", run, *data, "--resume")
     assert "wants more frames than a clip has: 30" in refused(
         "train", run, *data, "--row", "k-means", "--picks", 99
     )
     assert "--picks" in refused("train", run, *data, "--row", "k-means", "--picks", 0)
     assert "takes no such number" in refused("train", run, *data, "--picks", 5)
-    assert "no such row: 'nope'; there are 'Baseline'" in refused(
+    assert "no such experiment: 'nope'; there are 'Baseline'" in refused(
         "train", run, *data, "--row", "nope"
     )
     assert not run.exists()
@@ -353,7 +355,7 @@ def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
         "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Uniform", *QUICK
     )
     chosen = ("--picker", "uniform-4", "--threshold", 0.01)
-    said = "uniform-4 picks without a policy: there is no threshold to choose"
+    said = "uniform-4 picks without a policy, so it has no threshold"
     assert said in refused("caption", toy/"videos"/"example.mp4", "--model", toy/"run", *chosen)
     assert said in refused("evaluate", tmp_path/"run", "--no-scores", *chosen)
     assert "uniform-6 picks without a policy" in refused(
@@ -538,7 +540,7 @@ def test_every_cnn_is_offered():
 def test_clips_of_the_built_in_world_can_be_made_otherwise(tmp_path, monkeypatch):
     monkeypatch.setitem(world.SCALES, "smoke", (4, 2, 2))
     prepare = ("prepare", "shapes", "--scale", "smoke", "--out", tmp_path/"world")
-    assert "--set needs an --out of its own" in refused(
+    assert "--set needs its own --out" in refused(
         "prepare", "shapes", "--scale", "smoke", "--set", "max_words=8"
     )
     assert picknet(*prepare, "--set", "max_words=8", "--set", "glance=feature")[0] == 0
@@ -725,9 +727,9 @@ def test_captions_of_other_videos_are_refused(toy, tmp_path):
         "--cnn",
         "tiny",
     )
-    assert "names no video" in refused(
+    assert "names no video in" in refused(
         *words
-    ) and "without its ending, such as 'clip 1'" in refused(*words)
+    ) and "without extension, such as 'clip 1'" in refused(*words)
     (tmp_path/"captions.json").write_text(json.dumps({"example": ["a star hops"]}))
     assert "cannot be split in three" in refused(*words)
 
@@ -846,6 +848,26 @@ def test_a_name_that_cannot_be_written_is_refused_before_anything_is_read(
     assert str(tmp_path / name) in said and reason in said
 
 
+def test_a_new_folder_of_an_output_is_named(tree, tmp_path):
+    place = tmp_path/"new"/"dir"/"picks.png"
+    code, _, said = picknet("caption", tree/"a"/"v.mp4", "--model", "shapes", "--out", place)
+    assert code == 0 and place.exists() and f"made the folder {place.parent}" in said
+    said = picknet("caption", tree/"a"/"v.mp4", "--model", "shapes", "--out", place)[2]
+    assert "made the folder" not in said
+
+
+@pytest.mark.parametrize("words", [("evaluate", "--beam"), ("stream", "v.mp4", "--window")])
+def test_a_number_that_no_machine_can_hold_is_a_mistyped_command(words):
+    code, _, said = picknet(*words, "9" * 30)
+    assert code == 2 and f"'{words[-1]}'" in said and "less than or equal" in said
+
+
+def test_json_takes_no_file_name(tree, tmp_path, monkeypatch):
+    monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
+    said = refused("caption", tree/"a"/"v.mp4", "--json", tmp_path/"out.json")
+    assert f"write --json > {tmp_path/'out.json'}" in said
+
+
 def test_several_videos_do_not_share_a_file(tree, tmp_path, monkeypatch):
     monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     for name in ("p.png", "g.gif", "m.mp4", "s.srt"):
@@ -895,7 +917,7 @@ def test_options_of_the_last_version_work_and_name_the_new_one(
     code, _, told = picknet("caption", tree/"a"/"v.mp4", "--run", toy/"run", old, out / name)
     assert code == 0 and drawn(out) == made
     assert f"--run is now --model {toy/'run'}" in told and f"{old} is now --out {out}" in told
-    assert old not in picknet("caption", "--help")[1] and len(told.splitlines()) == 2
+    assert old not in picknet("caption", "--help")[1] and told.count("the next version") == 2
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
@@ -944,7 +966,7 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     shutil.copytree(toy/"run", run)
     for command in ("caption", "stream"):
         code, _, errors = picknet(command, video)
-        assert code == 0 and errors.startswith("model: everyday; `picknet models everyday` tells")
+        assert code == 0 and errors.startswith("model: everyday; `picknet models everyday` prints")
         assert (
             picknet(command, video, "--model", "runs")[2] == "model: runs/mine, trained on shapes\n"
         )
@@ -962,7 +984,7 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     ].endswith("everyday")
     assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
     assert (
-        "shape: no such folder, and no model 'shape' in the box: did you mean shapes?"
+        "shape: no such folder, and no bundled model 'shape'; did you mean shapes?"
         in refused("caption", video, "--model", "shape")
     )
 
@@ -974,7 +996,7 @@ def test_a_model_is_listed_shown_made_and_used(toy, tmp_path):
     columns = picknet("models")[1].splitlines()[0].split()
     assert columns[:5] == ["model", "right", "half", "wrong", "of"] and "CIDEr" in columns
     assert "## What it cannot do" in picknet("models", "shapes")[1]
-    assert f"There are {', '.join(sorted(names))}" in refused("models", "nobody")
+    assert f"there are {', '.join(sorted(names))}" in refused("models", "nobody")
     code, said, _ = picknet("export", toy/"run", tmp_path/"mine", "--beam", 3, "--no-repeats")
     assert (
         code == 0
@@ -1051,7 +1073,7 @@ def test_corpora_are_joined_by_a_command(tmp_path):
     assert "does not read hidden" in refused(
         "prepare", "join", *parts, "--out", tmp_path/"x", "--set", "hidden=3"
     )
-    assert "two corpora or more" in refused("prepare", "join", parts[0], "--out", tmp_path/"x")
+    assert "at least two corpora" in refused("prepare", "join", parts[0], "--out", tmp_path/"x")
     assert "the same video twice" in refused(
         "prepare", "join", parts[0], parts[0], "--out", tmp_path/"x"
     )
@@ -1198,7 +1220,7 @@ def test_a_folder_that_is_not_there_is_not_explored(toy, tmp_path):
 @pytest.mark.parametrize("line", ["bench captioner", "extract videos", "prepare download msvd"])
 def test_a_command_that_is_gone_says_what_replaces_it(line, monkeypatch, capsys):
     assert typed(monkeypatch, *line.split()) == 2
-    assert f"the command {line.split()[-2]} is gone: " in capsys.readouterr().err
+    assert f"there is no command {line.split()[-2]} any more: " in capsys.readouterr().err
 
 
 TRAP = "from pathlib import Path\nPath({mark!r}).touch()\nraise SystemExit\n"
@@ -1210,7 +1232,7 @@ def test_nothing_of_the_current_folder_is_run_that_nobody_named(tmp_path):
     shutil.copytree(
         Path(cli.__file__).parents[1],
         tmp_path/"site"/"picknet_nb",
-        ignore=shutil.ignore_patterns("__pycache__", "box"),
+        ignore=shutil.ignore_patterns("__pycache__", "bundled"),
     )
     work, mark = tmp_path/"shared"/"work", tmp_path/"mark"
     (tmp_path/"shared"/"benchmarks").mkdir(parents=True)
@@ -1281,9 +1303,9 @@ def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monke
     assert (tmp_path/"table.md").exists()
 
 
-def test_a_model_from_the_box_is_judged_by_data_that_somebody_names():
+def test_a_bundled_model_is_judged_by_data_that_somebody_names():
     for words in (["--model", "everyday"], []):
-        assert "where are clips to judge it by? Name a corpus with --data" in refused(
+        assert "name a corpus to evaluate it on with --data" in refused(
             "evaluate", *words, "--no-scores"
         )
 
@@ -1300,7 +1322,8 @@ def test_a_model_is_a_bundled_one_or_a_folder(toy, tmp_path, monkeypatch):
     )
     for command in (["caption", video], ["stream", video], ["evaluate", "--no-scores"]):
         assert "./nowhere: no such folder" in refused(*command, "--model", "./nowhere")
-        assert "nowhere: no such folder, and no model" in refused(*command, "--model", "nowhere")
+        said = refused(*command, "--model", "nowhere")
+        assert "nowhere: no such folder, and no bundled model" in said
 
 
 @pytest.mark.parametrize(
@@ -1347,7 +1370,7 @@ def test_a_damaged_log_of_one_run_does_not_hide_the_others(tmp_path):
         (tmp_path / name/"run.json").write_text("{}")
         (tmp_path / name/"log.jsonl").write_text(log)
     assert list(cli.unfinished_runs([tmp_path]).values()) == [
-        "not one epoch done",
+        "no epoch done yet",
         "supervision, 4 epochs done",
     ]
 
@@ -1385,14 +1408,20 @@ def test_what_is_plainly_wrong_is_said_before_pytorch_is_imported(tmp_path):
     (tmp_path/"still.mp4").write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(20))
     (tmp_path/"photo.jpg").write_bytes(b"\xff\xd8\xff\xe0" + bytes(20))
     (tmp_path/"out.json").write_text("{}")
+    (tmp_path/"film.mp4").write_bytes(bytes(20))
     for line, reason in {
         "caption nowhere.mp4": "nowhere.mp4: no such file",
         "caption empty.mp4": "empty.mp4: is empty",
         "caption still.mp4": "still.mp4: is a picture (PNG), not a video",
         "caption photo.jpg --json": "photo.jpg: is a picture (JPEG), not a video",
-        "caption --json out.json": "--json takes no name: write > FILE",
+        "caption --json out.json": "--json takes no file name: add > FILE",
         "stream nowhere.mp4": "nowhere.mp4: no such file",
         "stream empty.mp4": "empty.mp4: is empty",
+        "caption film.mp4 --model everyda": "did you mean everyday?",
+        "stream film.mp4 --model ./nowhere": "./nowhere: no such folder",
+        "models everyda": "did you mean everyday?",
+        "models everyday": "",
+        "models": "",
         "--help": "",
     }.items():
         done = in_a_process(*line.split(), cwd=tmp_path)
@@ -1419,7 +1448,7 @@ def test_training_on_the_built_in_world_says_so(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "train", lambda *_, **__: None)
     monkeypatch.setitem(world.SCALES, "smoke", (8, 4, 4))
     monkeypatch.setattr(training, "data_folder", lambda: tmp_path/"data")
-    said = "no --data: training on the built-in world"
+    said = "no --data: training on the toy world"
     assert said in picknet("train", tmp_path/"a", "--preset", "smoke")[2]
     assert said not in picknet("train", tmp_path/"b", "--data", "shapes", "--preset", "smoke")[2]
 

@@ -21,7 +21,7 @@ from picknet_nb.data.backbones import WeightsError, load_backbone
 from picknet_nb.data.clip import ClipVision, Pin, fetch_clip, known_as, read_clip, read_torchscript
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.recipes import recipes
-from picknet_nb.training import models
+from picknet_nb.training import cards
 from picknet_nb.training.models import export_model
 from picknet_nb.training.train import train
 from picknet_nb.interface.main import app
@@ -253,7 +253,7 @@ def sharp(small, published, tower, tmp_path, monkeypatch):
     content, pin = published
     monkeypatch.setattr(clip, "OPENAI", pin)
     monkeypatch.setattr(clip, "find_spec", lambda name: None)  # no timm
-    monkeypatch.setattr(models, "BOX", tmp_path/"box")
+    monkeypatch.setattr(cards, "BUNDLED", tmp_path/"bundled")
     corpus = noise_corpus(videos=16)
     known = ClipVision(**SMALL)
     known.load_state_dict({name: weight.half() for name, weight in tower.state_dict().items()})
@@ -261,7 +261,7 @@ def sharp(small, published, tower, tmp_path, monkeypatch):
                      details={"weights": known_as(known)})
     config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=0)
     train(tmp_path/"run", corpus, config, recipes()["PickNet (V+L)"], bars=False)
-    export_model(tmp_path/"run", tmp_path/"box"/"sharp")
+    export_model(tmp_path/"run", tmp_path/"bundled"/"sharp")
     write_examples(tmp_path/"clips", 1)
     (video,) = (tmp_path/"clips").glob("*.mp4")
     return lambda *more: CliRunner().invoke(app, [

@@ -46,7 +46,7 @@ class Attack:
 def test_weights_that_want_to_run_code(tmp_path):
     torch.save({"conv1.weight": Attack(f"touch {tmp_path}/ran")}, tmp_path/"evil.pth")
     for load in (read_weights, lambda path: load_backbone("resnet18", path)):
-        with pytest.raises(WeightsError, match="refused.*run code"):
+        with pytest.raises(WeightsError, match="rejected.*run code"):
             load(tmp_path/"evil.pth")
     assert not (tmp_path/"ran").exists()
 
@@ -458,11 +458,11 @@ def test_a_student_that_half_precision_cannot_hold_is_not_written(tmp_path):
 
 def test_the_bundled_student_is_read_or_one_sentence_says_that_it_is_missing(
         written, monkeypatch, tmp_path):
-    monkeypatch.setattr(student, "BUNDLED", written[-1])
+    monkeypatch.setattr(student, "BUNDLED_WEIGHTS", written[-1])
     named = load_backbone("lite0-clip", written[-1]).weights
     # a model that was trained with the file by its path works with the bundled one
     assert load_backbone("lite0-clip").weights == named and named.startswith("lite0-clip ")
-    monkeypatch.setattr(student, "BUNDLED", tmp_path/"none.safetensors")
+    monkeypatch.setattr(student, "BUNDLED_WEIGHTS", tmp_path/"none.safetensors")
     with pytest.raises(WeightsError, match="none.safetensors: the weights of lite0-clip are "
                        "missing .*--weights") as one:
         load_backbone("lite0-clip")

@@ -327,7 +327,7 @@ def test_one_video_with_another_width(tmp_path, texts):
 
 def test_features_of_other_videos(tmp_path, texts):
     np.savez(tmp_path/"f.npz", **{name: np.zeros((30, 2), np.float32) for name in "xyz"})
-    with pytest.raises(CorpusError, match="not one video id"):
+    with pytest.raises(CorpusError, match="has no video id in common with"):
         prepare_features(tmp_path/"out", tmp_path/"f.npz", *texts)
 
 

@@ -1,11 +1,12 @@
 """tools/distil.py: a student learns from a teacher, and a run that was stopped ends with the
 weights of one that was not."""
-import importlib.util
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from conftest import load_script
 from PIL import Image
 
 from picknet_nb.data.backbones import load_backbone, read_weights
@@ -16,9 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def distil():
-    about = importlib.util.spec_from_file_location("distil", ROOT/"tools"/"distil.py")
-    tool = importlib.util.module_from_spec(about)
-    about.loader.exec_module(tool)
+    tool = load_script(ROOT/"tools"/"distil.py")
     tool.SIDE = 64  # of crops: quick, and the network takes any side
     return tool
 
@@ -39,11 +38,12 @@ def pictures(tmp_path_factory) -> Path:
 @pytest.fixture
 def run(distil, pictures, tmp_path):
     "Run the command with a few steps and a teacher of random filters."
-    def start(name: str, **more):
+    def start(name: str, flags=(), **more):
         options = {"--pictures": pictures, "--teacher": "tiny", "--student-weights": "random",
                    "--steps": 16, "--batch": 6, "--warm": 2, "--rate": 3e-3, "--statistics": 24,
                    "--workers": 0, **{f"--{key.replace('_', '-')}": more[key] for key in more}}
-        distil.main([str(tmp_path/name), *(str(each) for pair in options.items() for each in pair)])
+        distil.main([str(tmp_path/name), *flags,
+                     *(str(each) for pair in options.items() for each in pair)])
         return read_weights(tmp_path/name)
     return start
 
@@ -54,8 +54,10 @@ class Stopped(Exception): pass
 def stop(*_): raise Stopped
 
 
+@pytest.mark.parametrize("how", [[], ["--in-memory"]], ids=["as they come", "in memory"])
 def test_a_stopped_run_ends_with_the_weights_of_one_that_was_not(run, distil, tmp_path, monkeypatch,
-                                                                 capsys):
+                                                                 capsys, how):
+    run = partial(run, flags=how)
     whole, notes = run("whole.safetensors")
     assert not list(tmp_path.glob("*.checkpoint"))
     assert notes["teacher"] == "tiny, seed 0" and notes["pictures"] == "13"
@@ -122,6 +124,35 @@ def saved(begin):
         begin(course, *how)
         course.save()
     return begin_and_save
+
+
+def test_a_whole_picture_in_memory_is_the_picture_resized(distil, pictures, monkeypatch):
+    paths = sorted(pictures.glob("[0-9]*"))
+    whole = torch.tensor([[0.0, 0, 1, 1]])
+    monkeypatch.setattr(distil, "random_boxes", lambda count, _: whole.repeat(count, 1))
+    crops = distil.CropsInMemory(paths, 24, 0, 0, "cpu")
+    [(found, _), (second, _)] = crops.batches(0, 12, 0)
+    assert found.shape == (12, 3, 64, 64) and found.dtype == torch.uint8
+    assert not torch.equal(found, second)  # another order, other flips
+    small = crops.pixels.float().view(12, 3, 64, 4, 64, 4)[:, :, :, 1:3, :, 1:3].mean((3, 5))
+    for place, crop in enumerate(found.float()):
+        picture = small[crops.order(place)]
+        assert min((crop - picture).abs().max(), (crop - picture.flip(2)).abs().max()) <= 1
+
+
+def test_random_boxes_lie_inside_the_picture_and_have_the_wanted_areas(distil):
+    across, down, wide, tall = distil.random_boxes(2000, torch.Generator().manual_seed(0)).unbind(1)
+    assert (across.abs() + wide).max() <= 1 + 1e-6 and (down.abs() + tall).max() <= 1 + 1e-6
+    area = wide * tall
+    assert 0.39 < area.min() < 0.45 and 0.95 < area.max() <= 1 + 1e-6
+    assert across.std() > 0.05 and down.std() > 0.05
+
+
+def test_held_out_pictures_are_measured_on_and_not_learned_from(run, capsys):
+    _, notes = run("apart.safetensors", flags=["--in-memory"], held_out=4)
+    assert notes["pictures"] == "9"
+    assert -1 <= float(notes["cosine on held-out pictures"]) <= 1
+    assert "cosine on held-out pictures" in capsys.readouterr().out
 
 
 def test_teacher_and_student_see_the_same_crops_whatever_the_process(distil, pictures):

@@ -1,5 +1,4 @@
 "Honest rewards, pickers that see the whole clip, films of unequal scenes."
-import importlib.util
 import random
 import sys
 from dataclasses import replace
@@ -7,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import load_script
 
 from picknet_nb.core.settings import preset
 from picknet_nb.world.shapes import example_corpus
@@ -180,9 +180,7 @@ def test_the_score_of_a_person_is_cider(corpus):
     path = Path(__file__).parents[1]/"benchmarks"/"person.py"
     sys.path.insert(0, str(path.parent))
     try:
-        about = importlib.util.spec_from_file_location("person", path)
-        person = importlib.util.module_from_spec(about)
-        about.loader.exec_module(person)
+        person = load_script(path)
     finally:
         sys.path.remove(str(path.parent))
     references = corpus.tokens[:12]

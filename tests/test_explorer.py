@@ -1,17 +1,12 @@
 """The explorer without a browser, and then in a real Chromium: JupyterLab's widgets as `picknet
 explore` serves them."""
-import importlib.util
 import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 import sys
 import urllib.error
 import urllib.request
-from contextlib import contextmanager, suppress
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -19,8 +14,8 @@ import torch
 
 pytest.importorskip("av")
 
+from browser import chromium_tool, find_chromium, laboratory, launch, settled, slider, started
 from conftest import free_port
-from reliability import wait_for
 from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb.core.files import PickNetError
@@ -397,29 +392,6 @@ def test_what_is_missing_is_named_with_what_to_install(toy, monkeypatch, missing
         ) if missing == "ipywidgets" else server.serve(toy/"run", toy/"videos")
 
 
-def chromium_tool():
-    "tools/chromium.py, which fetches a browser for `make test`."
-    about = importlib.util.spec_from_file_location(
-        "chromium_tool", Path(__file__).parents[1]/"tools"/"chromium.py"
-    )
-    tool = importlib.util.module_from_spec(about)
-    about.loader.exec_module(tool)
-    return tool
-
-
-@cache
-def find_chromium() -> str:
-    "A Chromium to test with; `make test` fetches one where there is none."
-    tool = chromium_tool()
-    if found := tool.find_chromium():
-        return found
-    pytest.skip(
-        tool.NOTE.read_text().strip()
-        if tool.NOTE.exists()
-        else "no Chromium here: `make test` fetches one"
-    )
-
-
 def test_a_browser_is_fetched_where_that_works_and_missed_with_a_reason_where_not(
     tmp_path, monkeypatch
 ):
@@ -456,25 +428,6 @@ def test_a_download_that_hangs_is_given_up_with_all_that_it_has_started(tmp_path
     ) and not chromium_tool().attempt(60, "true")
 
 
-def started(command, log: Path, ready: str):
-    "A server in a process of its own."
-    with open(log, "w") as output:
-        return running(subprocess.Popen(command, stdout=output, stderr=output), log, ready)
-
-
-@contextmanager
-def running(server, log: Path, ready: str):
-    "A server, from the moment its log says that it is ready."
-    try:
-        wait_for(lambda: ready in log.read_text() or server.poll() is not None)
-        assert server.poll() is None, log.read_text()
-        yield server
-    finally:
-        server.send_signal(signal.SIGTERM)
-        try: server.wait(60)
-        finally: server.kill()  # one that does not end is a failure, and not left behind
-
-
 @pytest.fixture(scope="module")
 def address(toy, tmp_path_factory):
     "Where `serve` answers, in a process of its own."
@@ -500,15 +453,6 @@ def address(toy, tmp_path_factory):
         yield re.search(r"http://\S+\?token=\w+", log.read_text())[0]
 
 
-def launch(playwright):
-    """A Chromium that knows no other machine: Voilà's page asks one for fonts, and where names
-    are looked up for minutes, it waits."""
-    return playwright.chromium.launch(
-        executable_path=find_chromium(),
-        args=["--no-sandbox", "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"],
-    )
-
-
 @pytest.fixture(scope="module")
 def browser(address):
     "A Chromium without a window."
@@ -526,23 +470,6 @@ def page(address, browser):
     page.goto(address, timeout=180_000)
     page.wait_for_selector(".pn-strip", timeout=180_000)
     return page
-
-
-def settled(page, read, wanted):
-    "What the page shows, as soon as it is what is wanted."
-    def shown():
-        page.wait_for_timeout(100)
-        return (value,) if wanted(value := read()) else ()
-    return wait_for(shown)[0]
-
-
-def slider(page, name: str):
-    "The handle of the slider with this description."
-    return (
-        page.locator(".widget-slider", has=page.get_by_text(name, exact=True))
-        .locator(".noUi-handle")
-        .first
-    )
 
 
 def picked(page) -> int:
@@ -634,42 +561,12 @@ def test_the_server_hands_out_no_files(address):
 
 
 def test_jupyterlab_shows_the_same_page(browser, toy, tmp_path):
-    pytest.importorskip("jupyterlab")
-    playwright = pytest.importorskip("playwright.sync_api")
     code = (f"from picknet_nb.use.page import Explorer\nExplorer({str(toy/'run')!r}, "
             f"{str(toy/'videos')!r}, device='cpu')")
     notebook = json.loads(write_page(tmp_path).read_text())
     notebook["cells"][0]["source"] = code
     (tmp_path/"explore.ipynb").write_text(json.dumps(notebook))
-    port = free_port()
-    command = [
-        sys.executable,
-        "-m",
-        "jupyterlab",
-        "--no-browser",
-        "--allow-root",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-        "--ServerApp.port_retries=0",
-        "--IdentityProvider.token=",
-        f"--ServerApp.root_dir={tmp_path}",
-    ]
-    with started(command, tmp_path/"lab.log", "is running at"):
-        page = browser.new_page(viewport={"width": 1400, "height": 1000})
-        page.goto(f"http://127.0.0.1:{port}/lab/tree/explore.ipynb?reset", timeout=180_000)
-        prompt = page.locator(".jp-CodeCell .jp-InputPrompt").first
-        for _ in range(30):  # keys are lost until the notebook listens
-            if re.search(r"[*\d]", prompt.inner_text(timeout=120_000)):
-                break
-            # a page that is being laid out takes no click: once more, then
-            with suppress(playwright.Error):
-                # JupyterLab's own questions
-                for asked in page.locator(".jp-Dialog .jp-mod-accept").all():
-                    asked.click()
-                # even if one comes just now
-                page.locator(".jp-CodeCell .cm-content").first.click(force=True)
-                page.keyboard.press("Shift+Enter")
-            page.wait_for_timeout(2000)
+    with laboratory(browser, tmp_path/"explore.ipynb") as page:
         page.wait_for_selector(".pn-strip", timeout=180_000)
         before, handle = picked(page), slider(page, "threshold")
         handle.focus()

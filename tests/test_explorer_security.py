@@ -23,7 +23,7 @@ pytest.importorskip("voila")
 
 from conftest import Forked, free_port
 from reliability import wait_for
-from test_explorer import running
+from browser import running
 from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClosedError, websocket_connect
 

@@ -442,6 +442,7 @@ def test_java_ends_with_the_one_who_asked(kill):
             )
         ),
         children,  # whose parent is gone
+        still=300.0,  # Java notices when it next reads, and a busy machine lets it wait for that
     )
 
 

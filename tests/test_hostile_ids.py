@@ -54,7 +54,7 @@ def test_a_packed_annotation_file_has_each_name_once(tmp_path):
     twice = '{"videos": [], "videos": [{"video_id": "a", "split": "test"}], "sentences": []}'
     with zipfile.ZipFile(tmp_path/"info.zip", "w") as archive:
         archive.writestr("info.json", twice)
-    with pytest.raises(FileError, match="'videos' stands twice"):
+    with pytest.raises(FileError, match="'videos' is twice"):
         read_msrvtt(tmp_path/"info.zip")
 
 

@@ -2,6 +2,7 @@
 many others, and settings each of which is within its limit."""
 import json
 import shutil
+from dataclasses import replace
 
 import pytest
 import torch
@@ -102,6 +103,19 @@ def test_captions_times_beam_times_words_have_a_limit(tmp_path):
     with pytest.raises(PickNetError, match="1000 captions with a beam of 100 would take"):
         voice.words(memory)
     assert len(voice.words(memory, beam=1)[0]) == 1000
+
+
+def test_long_captions_times_beam_have_a_limit(tmp_path, monkeypatch):
+    voice = load_captioner(model_of(tmp_path/"m", beam=100), device="cpu").voice
+    features = torch.zeros(100, next(voice.captioner.parameters()).shape[1]).half()
+    memory = voice.remember(features, torch.arange(100))
+    long = replace(voice, max_words=1000)
+    with pytest.raises(PickNetError, match="10,000,000 steps.*PICKNET_CAPTIONING_STEPS"):
+        long.words(memory)
+    assert len(long.words(memory, beam=1)[0]) == 100
+    monkeypatch.setenv("PICKNET_CAPTIONING_STEPS", "100")
+    with pytest.raises(PickNetError, match="at most 100 are taken"):
+        voice.words(memory, beam=1)
 
 
 def test_the_limit_on_captions_can_be_lowered_and_is_named(tmp_path, monkeypatch):

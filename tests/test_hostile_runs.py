@@ -240,7 +240,7 @@ def test_data_that_change_under_a_run_stop_it_at_the_end_of_the_stage(tmp_path, 
     monkeypatch.setattr(Step, "update", update)
     with pytest.raises(
         RunError,
-        match="what it learns from changed while supervision was trained: features 40 x 30 x 32",
+        match="the training data changed while supervision was trained: features 40 x 30 x 32",
     ):
         train(tmp_path/"run", corpus, CONFIG, ROW, bars=False, save_seconds=0.0)
     assert (
@@ -296,7 +296,7 @@ def test_another_number_of_processes_is_told(run):
     stored = torch.load(run/"checkpoint.pt", weights_only=True)
     torch.save(stored | {"random": stored["random"] * 2}, run/"checkpoint.pt")
     with pytest.warns(
-        UserWarning, match="written by 2 processes, and 1 goes on: .* will not be, bit for bit"
+        UserWarning, match="written by 2 processes and is resumed by 1: .* not be bit-identical"
     ):
         go_on(run)
 
@@ -430,14 +430,22 @@ def test_what_is_wrong_in_run_json_is_named(trained, place, value, message):
         load_run(trained)
 
 
+@pytest.mark.parametrize("file, place, kind", [
+    ("run.json", "recipe.picker", "picker"), ("config.json", "policy.reward", "reward")])
+def test_what_a_resumed_run_lacks_is_named_with_the_file(run, file, place, kind):
+    edit(run/file, place, "../up")
+    code, said = picknet("train", run, "--resume", "--data", "shapes")
+    assert code == 1 and said.startswith(f"{run/file}: no {kind} '../up'"), said
+
+
 def test_data_that_is_gone_is_named(run):
     edit(run/"run.json", "details.opened", {"data": "/nowhere/at/all", "scale": "smoke"})
     assert picknet("train", run, "--resume")[1].endswith(
-        "was begun with --data /nowhere/at/all, which is not there: say with --data where it is now"
+        "was started with --data /nowhere/at/all, which is gone: say with --data where it is now"
     )
     edit(run/"run.json", "details.opened", {})  # nor is the built-in world made for it
     assert picknet("train", run, "--resume")[1].endswith(
-        "does not say which data it was begun with: name it with --data"
+        "does not say which data it was started with: name it with --data"
     )
 
 
@@ -699,7 +707,7 @@ def test_an_edited_checkpoint_is_named_with_the_reason(run, monkeypatch, number)
 @pytest.mark.parametrize("content", [[], 5, "text", {}, {"progress": 1}], ids=str)
 def test_what_is_no_checkpoint_is_told_so(run, content):
     torch.save(content, run/"checkpoint.pt")
-    with pytest.raises(RunError, match="checkpoint.pt: is no checkpoint of a run"):
+    with pytest.raises(RunError, match="checkpoint.pt: is not a checkpoint of a run"):
         go_on(run)
 
 
@@ -716,7 +724,7 @@ def test_a_packed_checkpoint_is_not_unpacked(run):
 def test_a_pipe_is_not_waited_for(run):
     (run/"checkpoint.pt").unlink()
     os.mkfifo(run/"checkpoint.pt")
-    with pytest.raises(RunError, match="checkpoint.pt: is no file"):
+    with pytest.raises(RunError, match="checkpoint.pt: is not a file"):
         go_on(run)
 
 
@@ -886,7 +894,7 @@ def test_exit_codes_of_files_that_are_left_out(tmp_path):
         ["prepare", "features"],
     ):
         assert (
-            "Exit status: 0 everything is done, 1 nothing is, 3 some files were left out"
+            "Exit status: 0 success, 1 error or no file could be used, 3 some files were left out"
             in " ".join(picknet(*command, "--help")[1].split())
         )
 
@@ -911,6 +919,6 @@ def test_every_limit_is_written_down():
     "In SECURITY.md, by its name; and nothing there that is no limit."
     from picknet_nb.core import files  # noqa: F401 (each adds its own)
     from picknet_nb.data import video  # noqa: F401 (each adds its own)
-    from picknet_nb.use import captioning, drawing, page as explorer, server
+    from picknet_nb.use import captioning, drawing, many, page as explorer, server
     said = set(re.findall(r"^\|.*?\|", (Path(__file__).parents[1]/"SECURITY.md").read_text(), re.M))
     assert set(re.findall("PICKNET_[A-Z_]+", "".join(said))) == set(files.LIMITS)

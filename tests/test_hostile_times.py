@@ -70,6 +70,14 @@ def test_a_film_is_cut_into_pieces_whatever_the_stamps_say(tmp_path, kind):
     assert max(len(piece.frames) for piece, _ in pieces) <= 41  # ten seconds, and the frame after
 
 
+def test_times_of_years_keep_their_fractions():
+    seconds = [0.0, 520_042_960.25, 520_042_960.75, 520_042_975.5, 520_042_976.25]
+    frames = ((time, torch.zeros(3, 8, 8, dtype=torch.uint8)) for time in seconds)
+    pieces = list(cut_pieces(frames))
+    assert [time for piece, _ in pieces for time in piece.times.tolist()] == seconds
+    assert all(one[1] == two[0].times[0] for one, two in zip(pieces, pieces[1:]))
+
+
 def test_time_goes_on_where_a_clock_was_set_back(tmp_path):
     once = stamped_film(tmp_path/"once.ts", range(60)).read_bytes()
     (tmp_path/"twice.ts").write_bytes(once + once)

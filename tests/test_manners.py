@@ -5,6 +5,7 @@ import itertools
 import multiprocessing
 import os
 import pickle
+import shutil
 import signal
 import stat
 import subprocess
@@ -16,9 +17,11 @@ import pytest
 
 from conftest import Forked
 from reliability import wait_for
-from picknet_nb.core.files import PickNetError, replacing, sweep, write_whole
+from picknet_nb.core.files import (
+    PickNetError, WriteError, new_folder, replacing, sweep, write_whole)
 from picknet_nb.core.processes import apart
 from picknet_nb.core.registry import use_module
+from picknet_nb.training import models
 from picknet_nb.training.models import export_model, find_model
 from picknet_nb.use import drawing
 from picknet_nb.use.captioning import load_captioner
@@ -116,6 +119,55 @@ def test_what_a_killed_drawing_left_is_swept_away_by_the_next(captioner, tmp_pat
     second.wait()
     drawing.render(captioner.caption(EXAMPLE), out, seconds=0.5)
     assert not hidden() and out.stat().st_size
+
+
+def export_and_stop(out: Path) -> None:
+    "Begin to export a model, and stop before its last file for as long as it takes."
+    def slowly(*given):
+        plain(*given)
+        (out.parent/"begun").touch()
+        threading.Event().wait()
+
+    plain, models.save_weights = models.save_weights, slowly
+    export_model(find_model("shapes"), out)
+
+
+@posix
+def test_what_a_killed_export_left_is_swept_away_by_the_next(tmp_path):
+    out = tmp_path/"model"
+    first, second = (Forked(export_and_stop, out) for _ in range(2))
+    hidden = lambda: [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+    wait_for(lambda: len(hidden()) == 2 and (tmp_path/"begun").exists())
+    first.kill()
+    first.wait()
+    export_model(find_model("shapes"), out)
+    assert len(hidden()) == 1, "what the dead process left is gone, what the other writes is not"
+    second.kill()
+    second.wait()
+    shutil.rmtree(out)
+    export_model(find_model("shapes"), out)
+    assert not hidden() and load_captioner(out, device="cpu").caption(EXAMPLE).text
+
+
+@posix
+def test_of_two_exports_into_one_folder_the_second_says_so(tmp_path):
+    out = tmp_path/"model"
+    with pytest.raises(WriteError, match="model: cannot be written: "):
+        with new_folder(out) as made:
+            (made/"file").touch()
+            export_model(find_model("shapes"), out)
+    assert load_captioner(out, device="cpu").caption(EXAMPLE).text
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+
+def test_a_folder_is_not_swept_away_through_a_link(tmp_path):
+    (precious := tmp_path/"precious").mkdir()
+    (precious/"file").touch()
+    with new_folder(tmp_path/"model") as made:
+        mark = made.name.split(".")[1]
+    (link := tmp_path/f".{mark}.abcdef00.partial").symlink_to(precious)
+    sweep(tmp_path/"model")
+    assert (precious/"file").exists() and link.is_symlink()
 
 
 def test_sweeping_touches_nothing_else(tmp_path):

@@ -7,12 +7,12 @@ import math
 import os
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from conftest import few_paraphrases
+from reliability import wait_for
 
 from picknet_nb.measure import metrics
 from picknet_nb.measure.metrics import (
@@ -170,11 +170,8 @@ def test_equal_to_pycocoevalcap_by_hand_on_a_whole_test_set(monkeypatch):
     }
     said = {video: captions[0] for video, captions in clips.items()}
     known = {video: captions[1:] for video, captions in clips.items()}
-    begin = time.perf_counter()
     scores = score(said, known, per_video=True)
-    seconds = time.perf_counter() - begin
     assert_equal_to_hand(scores, by_hand(said, known), list(clips))
-    assert seconds < 40 or os.getloadavg()[0] > 2, f"{seconds:.0f} s on a quiet machine"
 
 
 def test_one_meteor_serves_several_calls(ours, meteor):
@@ -207,11 +204,11 @@ def test_decimal_commas_no_java_on_the_path_and_two_at_once(monkeypatch, tmp_pat
 
 def test_java_killed_half_way_is_one_readable_error(meteor):
     def kill_meteor():
-        for _ in range(200):
-            for child in java_children(besides=meteor):
-                if any("meteor" in word for word in child.cmdline()):
-                    return child.kill()
-            time.sleep(0.05)
+        found = wait_for(lambda: [
+            child for child in java_children(besides=meteor)
+            if any("meteor" in word for word in child.cmdline())
+        ])
+        found[0].kill()
 
     killer = threading.Thread(target=kill_meteor)
     killer.start()

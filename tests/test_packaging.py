@@ -123,13 +123,13 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
     assert not [
         name for name in names if name.startswith(("nbs", "tests", "data", "tools", "benchmarks"))
     ]
-    boxed = {
-        f"picknet_nb/box/{name}/{file}"
+    bundled = {
+        f"picknet_nb/bundled/{name}/{file}"
         for name in ("everyday", "shapes")
         for file in ("run.json", "config.json", "vocabulary.json", "weights.safetensors", "card.md")
     }
-    assert boxed <= names and boxed <= names_in(built["wheel"])
-    weights = sum(path.stat().st_size for path in (ROOT/"picknet_nb"/"box").rglob("*"))
+    assert bundled <= names and bundled <= names_in(built["wheel"])
+    weights = sum(path.stat().st_size for path in (ROOT/"picknet_nb"/"bundled").rglob("*"))
     assert all(
         built[kind].stat().st_size < weights + 400_000 < 30_000_000 for kind in ("sdist", "wheel")
     )
@@ -259,6 +259,7 @@ def test_what_a_notebook_imports_is_what_it_says_to_install(notebook):
         | BROUGHT
         | set(sys.stdlib_module_names)
         | {"picknet_nb"}
+        | {path.stem for path in notebook.parent.glob("*.py")}  # beside it: of the exercises
     )
     needed = {INSTALLED_AS.get(name, name) for name in imports_of(notebook) - usual}
     said = re.findall(

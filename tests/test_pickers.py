@@ -1,6 +1,7 @@
 """Pickers beyond their notebook: random sizes, k-means against scikit-learn, equal frames,
 names."""
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,9 +9,12 @@ from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
 from picknet_nb.core.files import PickNetError
+from picknet_nb.core.registry import MODULES
+from picknet_nb.method.fast_kmeans import (
+    centre_distances, frame_distances, greedy_start, kmeans_shares)
 from picknet_nb.method.pickers import (
-    PICKERS, Clips, PickerError, all_frames, centre_distances, frame_distances, greedy_start,
-    kmeans, kmeans_shares, learned, make_picker, parse_label, picks_at, random_k, random_p, uniform)
+    PICKERS, Clips, PickerError, all_frames, kmeans, learned, make_picker, parse_label, picks_at,
+    random_k, random_p, uniform)
 from picknet_nb.method.policy import Policy
 
 
@@ -203,3 +207,13 @@ def test_digits_that_are_no_numbers_are_part_of_a_name(label):
     assert parse_label(label) == (label, None)
     with pytest.raises(PickNetError, match=f"no picker '{label}'"):
         make_picker(*parse_label(label))
+
+
+def test_a_function_that_fails_is_named_with_its_line(monkeypatch):
+    monkeypatch.setitem(MODULES, "mine", SimpleNamespace(pick=lambda clips: clips.nothing))
+    try:
+        with pytest.raises(PickerError, match=(
+                r"mine:pick raised AttributeError \(test_pickers\.py, line \d+\): .*nothing")):
+            make_picker("mine:pick")(make())
+    finally:
+        PICKERS.pop("mine:pick", None)

@@ -6,6 +6,7 @@ import torch
 from hypothesis import given, settings, strategies
 from torch.testing import assert_close
 
+from picknet_nb.method import fast_policy
 from picknet_nb.method.policy import (
     Policy, last_picks, pair_logits, path_scores, project, roll_out, roll_out_by_frame,
     roll_out_by_scan)
@@ -50,12 +51,12 @@ def test_large_batches_are_cut(monkeypatch):
     class Pretended(torch.Tensor):
         is_cuda = True
 
-    monkeypatch.setattr(module, "_TABLE_BYTES", 4 * 9 * 9 * 8 * 2)  # two clips at a time
+    # two clips at a time
+    monkeypatch.setattr(fast_policy, "_TABLE_BYTES", 4 * 9 * 9 * 8 * 2)
     # as they are written: to compile them takes half a minute, and is tested on a GPU
-    for name in ("pair_sums", "roll_out_by_table"):
-        monkeypatch.setattr(
-            module, name, getattr(getattr(module, name), "__wrapped__", getattr(module, name))
-        )
+    for place, name in ((fast_policy, "pair_sums"), (module, "roll_out_by_table")):
+        plain = getattr(getattr(place, name), "__wrapped__", getattr(place, name))
+        monkeypatch.setattr(place, name, plain)
     picks = roll_out(policy, projected.as_subclass(Pretended), noise)
     assert torch.equal(
         torch.as_tensor(picks).as_subclass(torch.Tensor), roll_out_by_scan(policy, projected, noise)

@@ -18,11 +18,14 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
 from picknet_nb.method import (
-    captioner as speaking, cider, decoder, encoder, pickers, policy, recurrence, reinforce, rewards)
+    captioner as speaking, captioner_contract, checks, cider, custom_rewards, decoder, encoder,
+    fast_cider, fast_decoder, fast_kmeans, fast_policy, picker_contract, pickers, policy,
+    recurrence, reinforce, rewards, starting)
 from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
 from picknet_nb.method.cider import Cider
-from picknet_nb.method.decoder import Decoder, caption_loss, draw_chances, dropout_scale, gumbel
+from picknet_nb.method.decoder import Decoder, caption_loss
 from picknet_nb.method.encoder import Encoder, pick_frames
+from picknet_nb.method.fast_decoder import draw_chances, dropout_scale, gumbel
 from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.policy import Policy
 
@@ -751,7 +754,7 @@ def test_cider(vocabulary, references, device):
 
 
 def test_cider_refuses_tables_that_no_memory_holds(vocabulary, monkeypatch):
-    monkeypatch.setattr(cider, "_LARGEST_TABLE", 10_000)
+    monkeypatch.setattr(fast_cider, "_LARGEST_TABLE", 10_000)
     with pytest.raises(PickNetError, match="5,000 references"):
         Cider([[["w1", "w2"]] * 5000, [["w3"]]], vocabulary)
 
@@ -969,26 +972,29 @@ def test_every_function_is_named_here():
     one that has."""
     through = {  # private parts of what is tested above, by the function that runs them
         "gpu": "working_type Beside Undrawn",
-        "recurrence": "lstm_cell lstm_cell_gradient first_state open_gates move_state "
+        "recurrence": "lstm_states lstm_cell lstm_cell_gradient first_state open_gates move_state "
         "move_state_gradient open_gates_gradient word_losses word_losses_gradient "
         "CaptionLoss GRUTrace",
-        "encoder": "lstm_step FrameModel EncoderState check_shapes check_finite_frames Picked",
-        "decoder": "gru_step embedded looked_up thin_out Weights NEVER Draws gumbel draw_chances "
-        "choose feed",
-        "captioner": "CAPTIONERS Beams extend beam_search generate next_word likeliest_word "
-        "check_sizes Ready Captioner",
-        "policy": "glance_differences PickNet project roll_out_by_scan pair_logits roll_out "
-                  "path_logits "
-        "path_scores Rollouts standardise search set_bias set_direction",
-        "pickers": "Choice PICKERS Picker PickerError picker_of picks_at all_frames uniform "
-        "random_k random_p centre_distances greedy_start kmeans_shares nearest_distinct "
-        "kmeans top",
-        "cider": "ORDERS ngrams word_positions ngram_keys Numbered number_references Counted "
-                 "count_ngrams "
-        "Tables ngram_weights reference_norms build_tables find look_up "
+        "checks": "check_shapes check_finite_frames check_words check_sizes",
+        "encoder": "lstm_step EncoderState Picked",
+        "decoder": "gru_step NEVER",
+        "fast_decoder": "embedded looked_up thin_out Weights Draws gumbel draw_chances choose feed "
+        "cast_weights fast_logits losses_by_word",
+        "captioner": "Beams extend beam_search generate next_word likeliest_word",
+        "captioner_contract": "CAPTIONERS Ready Captioner",
+        "policy": "PickNet project roll_out_by_scan pair_logits roll_out path_logits path_scores "
+        "Rollouts",
+        "fast_policy": "glance_differences project_shift pair_table",
+        "starting": "standardise search set_bias set_direction initialise",
+        "pickers": "picks_at all_frames uniform random_k random_p kmeans",
+        "picker_contract": "Choice PICKERS Picker PickerError picker_of top whole_number",
+        "fast_kmeans": "centre_distances greedy_start kmeans_shares nearest_distinct",
+        "cider": "ngrams",
+        "fast_cider": "ORDERS word_positions ngram_keys Numbered number_references Counted "
+        "count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
         "running_number clipped_dot similarity",
-        "rewards": "FunctionReward REWARD_WEIGHTS REWARDS Earned cider_for paper_reward "
-        "reward_for reward_from",
+        "rewards": "REWARD_WEIGHTS Earned cider_for paper_reward reward_for",
+        "custom_rewards": "FunctionReward REWARDS reward_from",
         "reinforce": "",
     }
     source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here)).split(
@@ -997,13 +1003,22 @@ def test_every_function_is_named_here():
     for module in (
         gpu,
         recurrence,
+        checks,
         encoder,
         decoder,
+        fast_decoder,
         speaking,
+        captioner_contract,
         policy,
+        fast_policy,
+        starting,
         pickers,
+        picker_contract,
+        fast_kmeans,
         cider,
+        fast_cider,
         rewards,
+        custom_rewards,
         reinforce,
     ):
         name = module.__name__.rpartition(".")[2]

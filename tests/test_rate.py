@@ -1,5 +1,4 @@
 """tools/rate.py: blind sheets, a page that keeps every answer, and counts with intervals."""
-import importlib.util
 import json
 import threading
 import urllib.error
@@ -8,6 +7,7 @@ import urllib.request
 from pathlib import Path
 
 import pytest
+from conftest import load_script
 from PIL import Image
 
 from picknet_nb.world.world import write_examples
@@ -17,10 +17,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture(scope="module")
 def rate():
-    about = importlib.util.spec_from_file_location("rate", ROOT/"tools"/"rate.py")
-    tool = importlib.util.module_from_spec(about)
-    about.loader.exec_module(tool)
-    return tool
+    return load_script(ROOT/"tools"/"rate.py")
 
 
 @pytest.fixture(scope="module")

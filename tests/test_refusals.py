@@ -22,7 +22,7 @@ from picknet_nb.interface import python as api, watch as watching
 
 def test_a_clip_that_stands_twice_in_a_file(tmp_path):
     (tmp_path/"captions.json").write_text('{"clip": ["one"], "clip": ["two"]}')
-    with pytest.raises(FileError, match="captions.json: .*'clip' stands twice"):
+    with pytest.raises(FileError, match="captions.json: .*'clip' is twice"):
         read_json(tmp_path/"captions.json")
 
 
@@ -37,7 +37,7 @@ def test_a_world_that_was_begun_with_other_numbers(tmp_path):
     "scale, settings, reason",
     [
         ("smoke", ClipSettings(frames=12), "has 30 frames, not 12"),
-        ("huge", None, "no scale 'huge': choose one of smoke, small, paper"),
+        ("huge", None, "no preset 'huge': choose one of smoke, small, paper"),
     ],
 )
 def test_a_world_that_cannot_be(tmp_path, scale, settings, reason):
@@ -64,7 +64,7 @@ def test_an_address_in_place_of_a_file():
     [
         (
             {"a.mp4": ["a dog runs"]},
-            "names no video of clips: an id is a file's name without its ending, such as 'a'",
+            "names no video in clips: an id is a file name without extension, such as 'a'",
         ),
         (
             {"a": ["a dog runs"], "b": ["a cat sits"]},
@@ -156,7 +156,7 @@ def test_one_picture_for_several_videos(tmp_path):
         ),
         (
             lambda: training.picking_with("all", "Baseline", None),
-            "--picker says which frames are picked, and so do --row and --picks",
+            "--picker says which frames are picked, and so do --experiment and --picks",
         ),
     ],
 )

@@ -302,7 +302,8 @@ def test_a_damaged_row_is_named(corpus, tmp_path, content):
     (tmp_path/"rows"/"seed-0.baseline.json").write_text(content)
     with pytest.raises(
         FileError,
-        match="seed-0.baseline.json: (is not the file of a row|does not say what it was made from)",
+        match="seed-0.baseline.json: (is not the file of an experiment|does not say what it was "
+              "made from)",
     ):
         train_row(corpus, tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
 
@@ -550,7 +551,7 @@ def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
 def test_the_former_name_of_a_scale_is_understood(table, monkeypatch, tmp_path):
     with (
         pytest.warns(FutureWarning, match="'full' is called 'paper' now"),
-        pytest.raises(PickNetError, match="no such row"),
+        pytest.raises(PickNetError, match="no such experiment"),
     ):
         reproduction.reproduce("noise", "full", ["nobody"])
     from picknet_nb.world import world
@@ -576,7 +577,9 @@ def test_a_table_from_before_a_setting_was_there_keeps_its_command(tmp_path):
 
 
 def test_rows_are_named_so_that_a_comma_is_no_second_row():
-    with pytest.raises(PickNetError, match="no such row: 'nope'; there are .*'Random, adapted'"):
+    with pytest.raises(
+        PickNetError, match="no such experiment: 'nope'; there are .*'Random, adapted'"
+    ):
         reproduction.reproduce(rows=["nope"])
 
 
@@ -593,7 +596,7 @@ def test_a_picker_that_cannot_work_is_refused_before_anything_is_trained(corpus,
 def test_a_refused_folder_hints_at_what_may_differ(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
     with pytest.raises(
-        RunError, match="hidden 64 .now 48.*another --data, --scale, --row or --set"
+        RunError, match="hidden 64 .now 48.*another --data, --preset, --experiment or --set"
     ):
         train_first(corpus, tmp_path, CONFIG.changed(hidden=48), bars=False)
 
@@ -832,7 +835,7 @@ def test_a_verdict_counts_what_is_sure_and_what_is_not():
     found = verdicts(compared_result(ta=0.03, ba=-0.015, aalto=-0.0199, hrne=-0.05, blind=0.0))
     assert found["within two CIDEr of all frames"] == (["ta", "ba", "aalto"], ["ta"], ["hrne"])
     assert found["better than uniform"] == (["ta"], ["ta"], ["ba", "aalto", "hrne"])
-    assert str(found["better than uniform"]) == "1 (surely 1, surely not 3)"
+    assert str(found["better than uniform"]) == "1 (significant: 1 for it, 3 against)"
     with pytest.raises(
         PickNetError, match="compares nothing with 'Uniform': were its captions scored"
     ):
@@ -935,7 +938,7 @@ def test_compare_is_a_command_and_its_former_spelling_says_so(called, tmp_path):
     assert former.exit_code == 0 and called.pop("compare")[0] == ("shapes", "smoke", None)
     assert former.stderr.strip() == "picknet: `reproduce --captioner all` is now `picknet compare`"
     refused = ask("reproduce", "--captioner", "all", "--row", "Uniform")
-    assert refused.exit_code == 1 and "leave out --row" in str(refused.exception)
+    assert refused.exit_code == 1 and "omit --experiment" in str(refused.exception)
     assert not called
 
 
@@ -947,4 +950,4 @@ def test_the_workers_of_a_frontier_import_modules_of_one_s_own(called, mine, tmp
 
 @pytest.mark.parametrize("command", ["reproduce", "compare", "frontier"])
 def test_after_ctrl_c_every_experiment_says_that_it_can_go_on(command):
-    assert "the same command goes on from there" in after_interrupt([command, "--scale", "small"])
+    assert "the same command continues from there" in after_interrupt([command, "--scale", "small"])

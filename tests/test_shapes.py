@@ -223,7 +223,7 @@ def test_prepared_once_it_is_only_loaded(tmp_path, monkeypatch):
         "validation": 1,
         "test": 1,
     }
-    with pytest.raises(PickNetError, match="no scale 'huge'"):
+    with pytest.raises(PickNetError, match="no preset 'huge'"):
         prepare_shapes(tmp_path/"corpus", "huge")
 
 

@@ -134,7 +134,7 @@ def test_ten_epochs_without_a_step_are_noticed_once():
         )
     with pytest.warns(UserWarning) as seen:
         warn_if_due([{**line, "signs": {**line["signs"], "endless": 1.0}}], "supervision", 1)
-    assert len(seen) == 1 and "100% of the captions never end" in str(seen[0].message)
+    assert len(seen) == 1 and "100% of the captions have no <eos>" in str(seen[0].message)
 
 
 def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():

@@ -1,6 +1,5 @@
 """What each stage does with its settings: a test for every fault in tools/mutants.py, and for
 the contract that all captioners share."""
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import Ranks, noise_corpus
+from reliability import run_process
 from safetensors.torch import load_file
 
 from picknet_nb.core import processes
@@ -472,7 +472,7 @@ with joined("gloo"):
 def test_every_process_of_torchrun_ends_with_the_same_weights_after_all_stages(tmp_path):
     script = tmp_path/"apart.py"
     script.write_text(APART)
-    done = subprocess.run(
+    done = run_process(
         [
             sys.executable,
             "-m",
@@ -484,9 +484,6 @@ def test_every_process_of_torchrun_ends_with_the_same_weights_after_all_stages(t
             str(tmp_path/"runs"),
             str(HERE),
         ],
-        capture_output=True,
-        text=True,
-        timeout=300,
     )
     assert done.returncode == 0 and done.stdout.count("equal") == 2, done.stderr
 
@@ -587,6 +584,9 @@ def test_only_picks_that_are_new_and_within_the_limits_are_captioned(corpus, mon
     assert (total[[0, 5]] == config.policy.penalty).all()
     environment.earned_from_memory(picks, videos, torch.tensor(8))  # the limit has moved: one more
     assert set(asked[1]) == {8}
+    with torch.no_grad(): next(environment.captioner.parameters()).mul_(0.5)
+    environment.earned_from_memory(picks, videos, high)  # the captioner has learned: all again
+    assert set(asked[2]) == set(asked[0])
 
 
 def test_a_run_with_half_a_reward_weight_goes_on_as_it_was_begun(corpus, tmp_path, monkeypatch):

@@ -17,7 +17,7 @@ pytest.importorskip("av")
 
 from conftest import free_port
 from test_examples import front_page
-from test_explorer import find_chromium, launch, running
+from browser import find_chromium, launch, running
 from test_packaging import shared_wheel
 
 from picknet_nb.world.shapes import describe, draw, make_story
@@ -147,6 +147,28 @@ def typed(command: Path, desk: Path, *words, **options) -> tuple[str, str]:
     return said, told
 
 
+def test_without_a_network_everyday_speaks_and_sharp_says_what_to_bring(
+    command, desk, tmp_path
+):
+    cut_off = ["unshare", "--map-root-user", "--net"]
+    if shutil.which("unshare") is None or subprocess.run(
+            [*cut_off, "true"], capture_output=True).returncode:
+        pytest.skip("this machine does not let a process give up its network")
+    nothing_kept = alone() | {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path/"cache")}
+
+    def caption(*words):
+        return subprocess.run(
+            [*cut_off, command, "caption", "holiday.mp4", *words],
+            capture_output=True, text=True, cwd=desk, env=nothing_kept)
+    everyday, sharp = caption(), caption("--model", "sharp")
+    assert everyday.returncode == 0, everyday.stderr
+    assert re.match(r"[a-z ]+\n\d+ frames? picked, at 0\.0", everyday.stdout)
+    assert sharp.returncode == 1 and sharp.stdout == ""
+    (sentence,) = [line for line in sharp.stderr.splitlines() if line.startswith("picknet: ")]
+    assert "once online, or bring ViT-B-16.pt" in sentence and "--weights" in sentence
+    assert "Traceback" not in sharp.stderr
+
+
 def explored(command: Path, desk: Path, *words) -> str:
     "What the explorer has printed when its page can be opened; then it is stopped."
     borrowed = alone() | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}
@@ -170,7 +192,7 @@ PROMISED = {
     ),
     "picknet train runs/mine --data": (
         "runs/mine/weights.safetensors",
-        r"begins with everyday, which has learned from MSVD and MSR-VTT; its 3,279 words are kept, "
+        r"starts from everyday, which was trained on MSVD and MSR-VTT; its 3,279 words are kept, "
         r"and \d+ of these clips are new to it\n(.*\n)*on this machine: about .+ \(supervision .+, "
         r"reinforcement .+\)"
         r"(.*\n)*next: `picknet evaluate --model runs/mine` scores it",

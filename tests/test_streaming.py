@@ -2,7 +2,6 @@
 import gc
 import itertools
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -15,7 +14,7 @@ import torch
 pytest.importorskip("av")
 psutil = pytest.importorskip("psutil")
 
-from reliability import wait_for
+from reliability import run_process, wait_for
 from toys import Looker, endless_frames, invoked, store_run
 
 from picknet_nb.core.files import PickNetError
@@ -117,11 +116,10 @@ def test_a_live_source_that_stays_away_is_given_up(frames):
     assert len(opened) == 4
 
 
-def test_an_address_nobody_serves_fails_at_once(captioner):
-    started = time.monotonic()
-    with pytest.raises(VideoError):
-        list(watch_source(captioner, "http://127.0.0.1:9/film.mp4", time_limit=5.0))
-    assert time.monotonic() - started < 10
+def test_an_address_nobody_serves_fails_before_its_time_limit(captioner):
+    with pytest.raises(VideoError) as error:
+        list(watch_source(captioner, "http://127.0.0.1:9/film.mp4", time_limit=600.0))
+    assert "seconds" not in str(error.value)
 
 
 def test_an_abandoned_stream_leaves_no_thread(captioner, frames):
@@ -229,12 +227,9 @@ print(ends)
 @pytest.mark.skipif(sys.platform != "linux", reason="forks a program that has begun to watch")
 def test_ctrl_c_ends_a_stream_and_not_the_interpreter_under_it(toy):
     "Eight times, at any moment: exit status 130, never a signal."
-    done = subprocess.run(
+    done = run_process(
         [sys.executable, "-c", INTERRUPTED, toy/"run", toy/"videos"/"example.mp4", "8"],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=200,
         cwd=Path(__file__).parents[1],
     )
     assert done.stdout.strip() == str([130] * 8), done.stdout + done.stderr[-2000:]

@@ -76,7 +76,7 @@ def long_video(
 
 def read_back(text: str, mark: str) -> list[tuple[float, float, str]]:
     "The times and texts of an SRT or WebVTT file, as a player reads them."
-    clock = rf"(\d\d):(\d\d):(\d\d)\{mark}(\d\d\d)"
+    clock = rf"(\d\d+):(\d\d):(\d\d)\{mark}(\d\d\d)"
     seconds = lambda parts: (
         int(parts[0]) * 3600 + int(parts[1]) * 60 + int(parts[2]) + int(parts[3]) / 1000
     )
@@ -179,7 +179,7 @@ def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, t
     assert not watching.tell_lines(captioner, cut, [tmp_path/"cut.srt"], as_json=False)
     told = capsys.readouterr()
     assert (
-        f"what was told so far is in {tmp_path/'cut.srt'}" in told.err
+        f"the sentences so far are in {tmp_path/'cut.srt'}" in told.err
         and "left out: " in told.err
         and "is truncated" in told.err
     )
@@ -199,5 +199,5 @@ def test_an_interrupt_keeps_the_lines_that_were_told(captioner, tmp_path, monkey
         watching.tell_lines(captioner, tmp_path/"film.mp4", [tmp_path/"film.srt"], as_json=False)
     assert (
         "a ball rolls" in (tmp_path/"film.srt").read_text()
-        and "what was told so far is in" in capsys.readouterr().err
+        and "the sentences so far are in" in capsys.readouterr().err
     )

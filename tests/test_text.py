@@ -44,7 +44,7 @@ mixed = st.lists(pieces, max_size=8).map(" ".join)
 
 
 def from_nltk(caption):
-    words = word_tokenize(text._part_sentences(caption.lower()), preserve_line=True)
+    words = word_tokenize(text._split_sentences(caption.lower()), preserve_line=True)
     return [word for word in words if not all(letter in string.punctuation for letter in word)]
 
 

@@ -1,35 +1,28 @@
 """What the make commands do around the tests: setting up, choosing what a change touches, the
 front page."""
-import importlib.util
 from pathlib import Path
 
 import nbformat
 import pytest
+from conftest import load_script
 
 ROOT = Path(__file__).parents[1]
 
 
-def tool(name: str):
-    "A script of tools/, which is no package."
-    about = importlib.util.spec_from_file_location(f"tool_{name}", ROOT/"tools"/f"{name}.py")
-    about.loader.exec_module(module := importlib.util.module_from_spec(about))
-    return module
-
-
 @pytest.fixture(scope="module")
 def check():
-    return tool("check")
+    return load_script(ROOT/"tools"/"check.py")
 
 
 def test_a_change_touches_itself_and_the_tests_that_import_it(check):
     tests = sorted((ROOT/"tests").glob("test_*.py"))
     changed = [
-        Path("nbs/method/06_cider.ipynb"),
+        Path("nbs/method/09_cider.ipynb"),
         Path("README.md"),
         Path("nbs/method/99_gone.ipynb"),
     ]
     names = check.touched_by(changed, tests)
-    assert names[0] == "method/06_cider" and "test_cider" in names[1:4]
+    assert names[0] == "method/09_cider" and "test_cider" in names[1:4]
     assert "test_subtitles" not in names and not any("gone" in name for name in names)
     assert check.touched_by([Path("README.md")], tests) == []
 
@@ -49,7 +42,7 @@ def test_setting_up_says_how_far_it_is():
         "Installing collected packages: typer, torch\n",
         "Successfully installed torch-2.10.0 typer-0.29\n",
     ]
-    assert list(tool("install").progress(lines, 170)) == [
+    assert list(load_script(ROOT/"tools"/"install.py").progress(lines, 170)) == [
         "1 of about 170: torch (0 MB downloaded so far)",
         "2 of about 170: typer (916 MB downloaded so far)",
         "unpacking 2 packages, which takes minutes",
@@ -59,13 +52,14 @@ def test_setting_up_says_how_far_it_is():
 
 def test_a_failed_setup_shows_what_pip_said(monkeypatch, capfd):
     monkeypatch.chdir(ROOT)
-    assert tool("install").main(["sh", "-c", "echo no such package; exit 3"]) == 3
+    install = load_script(ROOT/"tools"/"install.py")
+    assert install.main(["sh", "-c", "echo no such package; exit 3"]) == 3
     said = capfd.readouterr()
     assert "8 GB" in said.out and "no such package" in said.err
 
 
 def test_the_front_page_ends_where_the_index_says(tmp_path):
-    readme = tool("readme")
+    readme = load_script(ROOT/"tools"/"readme.py")
     cells = ["# one", "[a](b.png) and [c](../d.md)", f"{readme.END}\n## two", "three"]
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(each) for each in cells])
     nbformat.write(book, tmp_path/"index.ipynb")

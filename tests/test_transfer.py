@@ -16,7 +16,7 @@ from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.recipes import Recipe, recipes, with_captioner
 from picknet_nb.method.stages import Model
 from picknet_nb.training.loop import Step
-from picknet_nb.training.models import BOX, find_model
+from picknet_nb.training.models import BUNDLED, find_model
 from picknet_nb.training.runs import RunError, load_run, read_words
 from picknet_nb.training.train import train
 from picknet_nb.training.transfer import (
@@ -38,8 +38,8 @@ SHORT = dict(
 def corpus_like(
     cnn: str = "efficientnet-lite0", dims: int = 1280, glance_dims: int = 3136, **details
 ):
-    """Noise that has the sizes of real clips, with words of which some are known to the model in
-    the box."""
+    """Noise that has the sizes of real clips, with words of which some are known to the
+    bundled model."""
     corpus, draw = noise_corpus(videos=16), torch.Generator().manual_seed(1)
     words = Vocabulary((*corpus.vocabulary.words[:-2], "jabberwock", "snark"))
     return replace(
@@ -107,7 +107,7 @@ def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
         (
             {},
             {"cnn": "resnet50"},
-            "it knows the features of efficientnet-lite0, and these clips were prepared with "
+            "it uses the features of efficientnet-lite0, and these clips were prepared with "
             "resnet50; prepare them with --backbone efficientnet-lite0",
         ),
         ({}, {"dims": 64}, "its feature size is 1280, and here it is 64"),
@@ -140,13 +140,13 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(changes, made, 
 def test_a_name_that_nothing_has_is_refused_with_those_that_exist(tmp_path):
     with pytest.raises(
         PickNetError,
-        match="start_from=evryday is no model in the box .there are everyday, shapes, sharp. "
+        match="start_from=evryday is not a bundled model .there are everyday, shapes, sharp. "
               "and no folder of a run",
     ):
         find_start("evryday")
     assert (
-        find_start("everyday") == BOX/"everyday"
-        and find_start(str(BOX/"shapes")) == BOX/"shapes"
+        find_start("everyday") == BUNDLED/"everyday"
+        and find_start(str(BUNDLED/"shapes")) == BUNDLED/"shapes"
     )
 
 
@@ -158,7 +158,7 @@ def test_a_policy_of_another_size_starts_anew():
         if name.startswith("policy.")
     )
     assert (
-        "starts anew" in start.told(corpus_like())
+        "is initialised from scratch" in start.told(corpus_like())
         and not begun(corpus_like(), policy_hidden=32)[2].policy
     )
 

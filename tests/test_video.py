@@ -20,6 +20,7 @@ import torch
 from conftest import Forked
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from reliability import MOST_MEMORY, peak_memory
 
 from picknet_nb.core import figures
 from picknet_nb.core.figures import show_frames
@@ -226,9 +227,8 @@ def test_absurd_declared_sizes_are_refused_before_memory_is_taken(tmp_path):
     content = bytearray(draw(tmp_path/"small.gif", codec="gif", pixels="rgb8").read_bytes())
     content[6:10] = b"\xff\xff\xff\xff"  # 65,535 x 65,535 pixels
     (huge := tmp_path/"huge.gif").write_bytes(content)
-    started = monotonic()
     refusal(lambda: read_clip(huge))
-    assert monotonic() - started < 5
+    assert peak_memory() < MOST_MEMORY  # its pixels would take twelve gigabytes
 
 
 def test_frames_larger_than_the_cap_are_refused(tmp_path, monkeypatch):
@@ -239,20 +239,16 @@ def test_frames_larger_than_the_cap_are_refused(tmp_path, monkeypatch):
 
 def test_every_decode_has_a_time_limit(tmp_path):
     path = draw(tmp_path/"long.mp4", 1000)
-    started = monotonic()
     assert "time limit" in refusal(lambda: read_clip(path, time_limit=0.01)).reason
-    assert monotonic() - started < 5
 
 
 def test_a_server_that_says_nothing_is_given_up():
     with socket.create_server(("127.0.0.1", 0)) as server:
-        started = monotonic()
         refusal(
             lambda: next(
                 stream_frames(f"tcp://127.0.0.1:{server.getsockname()[1]}", time_limit=0.5)
             )
         )
-        assert monotonic() - started < 10
 
 
 @settings(

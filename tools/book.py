@@ -1,6 +1,5 @@
-"""How long the way through the book is, and how large the package: `make book-stats` counts
-words, lines of code and figures along the method track, then modules, lines, commands, options
-and settings."""
+"""Count how long the course is and how large the package: `make book-stats` counts words, lines
+of code and figures of the lessons, then modules, lines, commands, options and settings."""
 import re
 import statistics
 from dataclasses import fields
@@ -15,13 +14,16 @@ from picknet_nb.core.settings import Config
 from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
-METHOD = (
-    "method/00_one_page", "world/01_shapes", "method/01_encoder", "method/02_decoder",
-    "method/03_policy", "method/04_pickers", "method/05_captioner", "method/06_cider",
-    "method/07_rewards", "method/08_reinforce", "method/09_stages")
+LAST_LESSON = 14  # later numbers of nbs/method are optional chapters
+METHOD = tuple(
+    f"method/{path.stem}"
+    for path in sorted((ROOT/"nbs"/"method").glob("[0-9]*.ipynb"))
+    if int(path.stem.partition("_")[0]) <= LAST_LESSON
+)
 FOLDERS = {  # in the order in which the site lists them
-    "method": "The course", "results": "Results", "use": "Use a model", "interface": "Commands",
-    "training": "Training", "data": "Data", "world": "The toy world",
+    "method": "The course", "exercises": "Exercises",
+    "results": "Results", "use": "Use a model", "interface": "Commands", "training": "Training",
+    "data": "Data", "world": "The toy world",
     "systems": "Compared captioners", "measure": "Measuring", "core": "Core"}
 
 
@@ -36,17 +38,16 @@ def notebooks() -> list[str]:
 
 
 def tracks() -> dict[str, list[str]]:
-    """The notebooks of each part of the book, in reading order; the course also visits the toy
-    world."""
+    "The notebooks of each part of the book, in reading order: the course, then the rest."
     rest = [name for name in notebooks() if name not in METHOD]
     parts = {
-        title: [name for name in rest if name.startswith(f"{folder}/")]
+        title if folder != "method" else "Optional chapters": [
+            name for name in rest if name.startswith(f"{folder}/")
+        ]
         for folder, title in FOLDERS.items()
     }
     return {
-        title: [*METHOD, *names] if title == "The course" else names
-        for title, names in parts.items()
-        if names or title == "The course"
+        FOLDERS["method"]: [*METHOD], **{title: names for title, names in parts.items() if names}
     }
 
 
@@ -77,15 +78,14 @@ def lines_in(cells) -> int:
 
 
 def before_equation(number: int) -> tuple[int, int]:
-    """Words and lines of code on the method track before the paper's equation of this number is
-    displayed."""
+    "Words and lines of code in the course before the paper's equation of this number is displayed."
     passed = []
     for name in METHOD:
         for cell in cells_of(name):
             if cell.cell_type == "markdown" and re.search(rf"\\tag\{{{number}\}}", cell.source):
                 return words_in(passed), lines_in(passed)
             passed.append(cell)
-    raise SystemExit(f"equation {number} is nowhere on the method track")
+    raise SystemExit(f"equation {number} is nowhere in the course")
 
 
 def figures_in(cells) -> int:
@@ -198,7 +198,7 @@ def counts() -> dict[str, float]:
         "lines of code before equation 1": lines_1,
         "words before equation 12": words_12,
         "lines of code before equation 12": lines_12,
-        "median exported cell on the method track": exported_median(METHOD),
+        "median exported cell of the course": exported_median(METHOD),
         "median exported cell of all notebooks": exported_median(notebooks()),
         **{what: sum(count(cells_of(name)) for name in METHOD) for what, count in READING.items()},
     }
@@ -240,7 +240,7 @@ def main() -> None:
     for name in METHOD:
         cells = cells_of(name)
         print(f"{name:24}{words_in(cells):7,}{lines_in(cells):6,}{figures_in(cells):9}")
-    print("\nthe method track")
+    print("\nthe course")
     found = counts()
     for what, value in found.items():
         print(f"{what:42}{value:8,g}")

@@ -1,4 +1,4 @@
-"""Measure a model in the box on test clips and write its card from what was measured.
+"""Measure a bundled model on test clips and write its card from what was measured.
 
 python tools/card.py everyday --corpus data/corpora/msvd-lite0 --corpus data/corpora/msrvtt-lite0
 
@@ -22,9 +22,10 @@ import torch
 from safetensors import safe_open
 
 from picknet_nb.core.files import file_digest, read_json, write_whole
+from picknet_nb.data.backbones import BACKBONES
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS
-from picknet_nb.training.models import find_model
+from picknet_nb.training.cards import describe_model, find_model
 from picknet_nb.measure.experiments import circumstances
 from picknet_nb.interface.python import evaluate
 
@@ -202,7 +203,7 @@ def table(result: dict) -> str:
 
 
 def measured(name: str, result: dict, timing: dict) -> dict:
-    "What `picknet models` shows: ratings, CIDEr with both kinds of picks, seconds for a clip."
+    "What `picknet models` shows: ratings, CIDEr with each picker, seconds for a clip, backbone."
     path = ROOT/"data"/"results"/"ratings.json"
     rated = (read_json(path) if path.exists() else {}).get("models", {}).get(name)
     row = lambda each: {"frames": round(each["frames"], 2), "CIDEr": round(100 * each["CIDEr"], 1),
@@ -215,8 +216,10 @@ def measured(name: str, result: dict, timing: dict) -> dict:
         }
         for group, kinds in result.get("scores", {}).items() if group != "together"
     }
+    cnn = describe_model(find_model(name)).cnn
+    comes = BACKBONES.facts(cnn).get("comes") if cnn in BACKBONES else None
     found = {"rated": rated, "cider": cider, "seconds": timing.get("seconds_per_clip"),
-             "measured_on": result["machine"], "timed_on": timing.get("machine"),
+             "backbone": comes, "measured_on": result["machine"], "timed_on": timing.get("machine"),
              "date": result["date"], "command": result["command"]}
     return {key: value for key, value in found.items() if value}
 
@@ -289,7 +292,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("name", help="of a model in the box")
+    parser.add_argument("name", help="of a bundled model")
     parser.add_argument(
         "--corpus", action="append", default=[], help="a corpus folder; may be repeated"
     )

@@ -40,7 +40,8 @@ def sync() -> str:
             )
         shutil.copy("settings.ini", copy)
         call(sys.executable, "tools/readme.py", copy)
-        call(BIN/"nbdev_clean", cwd=copy, stdout=subprocess.DEVNULL)
+        clean = Path("tools/clean.py").resolve()
+        call(sys.executable, clean, cwd=copy, stdout=subprocess.DEVNULL)
         shutil.rmtree(copy/"picknet_nb")
         for written in Path("picknet_nb").rglob("__init__.py"):  # by hand, unless it is empty
             (copy/written).parent.mkdir(parents=True)

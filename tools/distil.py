@@ -4,9 +4,13 @@ python tools/distil.py lite0-clip.safetensors --pictures train2017 --pictures Fl
 
 Teacher and student see the same random crops and flips of pictures and of frames of clips. The
 loss compares standardised features (`distillation_loss` of data/15_student); AdamW, a rate that
-falls along a cosine, bfloat16 on a GPU. Stopped at any moment, the same command goes on, and ends
-with the same weights as if it had not been stopped; OUT.checkpoint holds what that needs until the
-end. Frames of clips are written to OUT.frames as JPEGs once.
+falls along a cosine, bfloat16 on a GPU. If the command is stopped, the same command resumes it and
+ends with the same weights; OUT.checkpoint holds what that needs until the end. Frames of clips are
+written to OUT.frames as JPEGs once.
+
+Sixteen cores decode and crop pictures more slowly than a large GPU learns from them. With
+--in-memory every picture is decoded once, resized to a square as the backbone resizes frames, and
+kept in the device's memory (25 GB for COCO and Flickr8k); crops and flips are made there.
 """
 from __future__ import annotations
 
@@ -23,6 +27,7 @@ import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import RandomResizedCrop
 from tqdm import tqdm
@@ -33,11 +38,26 @@ from picknet_nb.core.processes import usable_cores
 from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_backbone, read_weights
 from picknet_nb.data.efficientnet import EfficientNetLite0
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
-from picknet_nb.data.pictures import PictureError, list_pictures, open_picture
+from picknet_nb.data.pictures import PictureError, list_pictures, open_picture, read_picture
 from picknet_nb.data.student import Student, distillation_loss, save_student
 
 SIDE = EfficientNetLite0.image_size
+SQUARE = 256  # pixels of a picture's side that is kept in memory
 SCALE, RATIO = (0.4, 1.0), (3 / 4, 4 / 3)  # of random crops: share of the area, width to height
+
+
+class Order:
+    "All pictures in a random order, then all of them in another, and so on."
+
+    def __init__(self, pictures: int, seed: int):
+        self.pictures, self.seed, self.rounds = pictures, seed, None
+
+    def __call__(self, place: int) -> int:
+        rounds, place = divmod(place, self.pictures)
+        if self.rounds != rounds:
+            self.rounds = rounds
+            self.order = np.random.default_rng((self.seed, rounds)).permutation(self.pictures)
+        return int(self.order[place])
 
 
 class Crops(Dataset):
@@ -47,16 +67,17 @@ class Crops(Dataset):
 
     def __init__(self, paths: list[Path], count: int, seed: int):
         self.paths, self.count, self.seed = paths, count, seed
+        self.order = Order(len(paths), seed)
 
     def __len__(self) -> int: return self.count
 
-    def picture_at(self, place: int) -> Path:
-        "All pictures in a random order, then all of them in another."
-        rounds, place = divmod(place, len(self.paths))
-        if getattr(self, "rounds", None) != rounds:
-            self.rounds = rounds
-            self.order = np.random.default_rng((self.seed, rounds)).permutation(len(self.paths))
-        return self.paths[self.order[place]]
+    def picture_at(self, place: int) -> Path: return self.paths[self.order(place)]
+
+    def batches(self, first: int, size: int, workers: int):
+        "Batches of crops and what could not be read, beginning with number `first`."
+        places = range(first * size, len(self))
+        return DataLoader(self, size, sampler=places, num_workers=workers, collate_fn=together,
+                          pin_memory=torch.cuda.is_available(), drop_last=True)
 
     def __getitem__(self, place: int) -> Tensor | PictureError:  # uint8 (3, side, side)
         path = self.picture_at(place)
@@ -81,11 +102,69 @@ def together(found: list) -> tuple[Tensor, list[str]]:
     return torch.stack(good) if good else torch.empty(0, 3, SIDE, SIDE, dtype=torch.uint8), bad
 
 
-def batches(crops: Crops, first: int, size: int, workers: int):
-    "Batches of crops, beginning with number `first`."
-    places = range(first * size, len(crops))
-    return DataLoader(crops, size, sampler=places, num_workers=workers, collate_fn=together,
-                      pin_memory=torch.cuda.is_available(), drop_last=True)
+class Squares(Dataset):
+    "Whole pictures, resized to a square; one that cannot be read is its error."
+
+    def __init__(self, paths: list[Path]): self.paths = paths
+
+    def __len__(self) -> int: return len(self.paths)
+
+    def __getitem__(self, place: int) -> Tensor | PictureError:  # uint8 (3, square, square)
+        try:
+            return read_picture(self.paths[place], SQUARE)
+        except FileError as reason:
+            return reason
+
+
+def random_boxes(count: int, generator: torch.Generator) -> Tensor:  # (count, 4)
+    "Centre and half of the width and height of random crops; a whole picture is 0, 0, 1, 1."
+    area = torch.empty(count).uniform_(*SCALE, generator=generator)
+    ratio = torch.empty(count).uniform_(*map(math.log, RATIO), generator=generator).exp()
+    wide, tall = (area * ratio).sqrt().clamp(max=1), (area / ratio).sqrt().clamp(max=1)
+    across, down = (2 * torch.rand(2, count, generator=generator) - 1) * torch.stack(
+        [1 - wide, 1 - tall])
+    return torch.stack([across, down, wide, tall], 1)
+
+
+class CropsInMemory:
+    "Random crops and flips of pictures that lie in the device's memory; a batch's crops are fixed."
+
+    def __init__(self, paths: list[Path], count: int, seed: int, workers: int, device: str):
+        self.count, self.seed, self.paths = count, seed, []
+        loader = DataLoader(Squares(paths), 256, num_workers=workers, collate_fn=together)
+        self.pixels = torch.empty(len(paths), 3, SQUARE, SQUARE, dtype=torch.uint8, device=device)
+        read = 0
+        for pixels, bad in tqdm(loader, "pictures", unit="batch"):
+            for line in bad: tqdm.write(printable(f"skipped {line}"), file=sys.stderr)
+            if len(pixels):
+                self.pixels[read:read + len(pixels)] = pixels
+                read += len(pixels)
+        if read < 2:
+            raise PickNetError("there are fewer than two pictures that can be read")
+        self.pixels, self.paths = self.pixels[:read], paths
+        self.order = Order(read, seed)
+
+    def __len__(self) -> int: return self.count
+
+    def batch(self, number: int, size: int) -> Tensor:  # uint8 (size, 3, side, side)
+        "The crops of one batch."
+        generator = torch.Generator().manual_seed(
+            int(np.random.default_rng((self.seed, number, 2)).integers(2**62)))
+        device = self.pixels.device
+        places = [self.order(number * size + each) for each in range(size)]
+        boxes = random_boxes(size, generator).to(device)
+        flips = torch.where(torch.rand(size, generator=generator) < 0.5, -1.0, 1.0).to(device)
+        across, down, wide, tall = boxes.unbind(1)
+        zero = torch.zeros_like(wide)
+        frame = torch.stack([wide * flips, zero, across, zero, tall, down], 1).view(-1, 2, 3)
+        grid = F.affine_grid(frame, [size, 3, SIDE, SIDE], align_corners=False)
+        images = self.pixels[torch.tensor(places, device=device)].float()
+        crops = F.grid_sample(images, grid, padding_mode="border", align_corners=False)
+        return crops.round().to(torch.uint8)
+
+    def batches(self, first: int, size: int, workers: int):
+        "Batches of crops, beginning with number `first`; what could not be read is gone already."
+        return ((self.batch(number, size), []) for number in range(first, self.count // size))
 
 
 def frames_of(clips: list[Path], folder: Path, frames: int, workers: int) -> list[Path]:
@@ -121,9 +200,11 @@ def new_student(dims: int, weights, seed: int) -> Normalised:
 
 
 @torch.no_grad()
-def statistics(teacher: Backbone, crops: Crops, size: int, workers: int, count: int) -> tuple:
+def statistics(
+    teacher: Backbone, crops: Crops | CropsInMemory, size: int, workers: int, count: int
+) -> tuple:
     "Mean and standard deviation of the teacher's features over the first crops."
-    some = islice(batches(crops, 0, size, workers), max(1, count // size))
+    some = islice(crops.batches(0, size, workers), max(1, count // size))
     seen = torch.cat([teacher(pixels).double().cpu() for pixels, _ in some])
     return seen.mean(0).float(), seen.std(0).clamp(min=1e-3).float()
 
@@ -138,7 +219,8 @@ def rate_at(step: int, steps: int, top: float, warm: int) -> float:
 class Distillation:
     "A student, its optimizer and how far it has come; all of it goes to a checkpoint and back."
 
-    def __init__(self, given: argparse.Namespace, teacher: Backbone, crops: Crops, device: str):
+    def __init__(self, given: argparse.Namespace, teacher: Backbone,
+                 crops: Crops | CropsInMemory, device: str):
         self.given, self.teacher, self.crops, self.device = given, teacher, crops, device
         self.student = new_student(teacher.dims, given.student_weights, given.seed)
         self.student.to(device, memory_format=torch.channels_last).train()
@@ -148,7 +230,7 @@ class Distillation:
         self.path = Path(f"{given.out}.checkpoint")
         # what a run must have in common with the one that it goes on with
         self.made_with = {name: vars(given)[name] for name in (
-            "steps", "batch", "rate", "weight_decay", "seed", "teacher")} | {
+            "steps", "batch", "rate", "weight_decay", "seed", "teacher", "in_memory")} | {
             "pictures": len(crops.paths), "teacher's weights": teacher.weights}
         if self.path.exists():
             self.resume()
@@ -198,12 +280,25 @@ class Distillation:
         self.optimizer.step()
         return loss.item()
 
+    @torch.no_grad()
+    def agreement(self, paths: list[Path]) -> float:
+        "Mean cosine of the student's and the teacher's standardised features of whole pictures."
+        self.student.eval()
+        found = []
+        for pixels, _ in DataLoader(Squares(paths), 64, num_workers=self.given.workers,
+                                    collate_fn=together):
+            if not len(pixels): continue  # none of them could be read
+            images = F.interpolate(pixels.to(self.device).float(), SIDE, mode="bilinear",
+                                   antialias=True)
+            wanted = (self.teacher(images.round().to(torch.uint8)) - self.mean) / self.std
+            found.append(F.cosine_similarity(self.student(images / 255).float(), wanted))
+        return torch.cat(found).mean().item() if found else math.nan
+
     def run(self, until: int | None = None) -> None:
         "Train to the end, or until a step; a checkpoint comes every few minutes and at the end."
         given, saved = self.given, monotonic()
         stop = min(until or given.steps, given.steps)
-        loader = batches(self.crops, self.step, given.batch, given.workers)
-        todo = islice(loader, stop - self.step)
+        todo = islice(self.crops.batches(self.step, given.batch, given.workers), stop - self.step)
         with tqdm(todo, "distil", given.steps, initial=self.step) as bar:
             for pixels, bad in bar:
                 for line in set(bad) - self.bad:
@@ -240,6 +335,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--statistics", type=int, default=8192, help="crops that features are standardised by")
     add("--seed", type=int, default=0)
     add("--workers", type=int, default=max(1, usable_cores() - 1))
+    add("--in-memory", action="store_true", help="keep all pictures in the device's memory")
+    add("--held-out", type=int, default=0, help="pictures that are only measured on, at the end")
     add("--small", action="store_true", help="write matrices in eight bits: 5 MB instead of 11")
     add("--save-every", type=float, default=120.0, help="seconds between checkpoints")
     given = parser.parse_args(arguments)
@@ -258,17 +355,23 @@ def distil(given: argparse.Namespace) -> Path:
         paths += frames_of(given.clips, Path(f"{given.out}.frames"), given.frames, given.workers)
     if len(paths) < 2:
         raise PickNetError("nothing to learn from: name folders with --pictures or --clips")
-    crops = Crops(paths, given.steps * given.batch, given.seed)
+    np.random.default_rng(given.seed).shuffle(paths)
+    apart, paths = paths[:given.held_out], paths[given.held_out:]
+    count = given.steps * given.batch
+    crops = (CropsInMemory(paths, count, given.seed, given.workers, device) if given.in_memory
+             else Crops(paths, count, given.seed))
     course = Distillation(given, teacher, crops, device)
     course.run()
     last = course.losses[-100:]
+    held_out = {"cosine on held-out pictures": f"{course.agreement(apart):.4f}"} if apart else {}
     out = save_student(course.student.net, given.out, course.mean, course.std, {
         "teacher": f"{given.teacher}, {teacher.weights}", "pictures": f"{len(paths)}",
-        "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}"},
+        "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}", **held_out},
         small=given.small)
     course.path.unlink()
     print(f"{printable(out)}: {len(paths):,} pictures, {course.step:,} steps of {given.batch}, "
-          f"loss {sum(last) / len(last):.4f} at the end, {out.stat().st_size / 1e6:.1f} MB")
+          f"loss {sum(last) / len(last):.4f} at the end, {out.stat().st_size / 1e6:.1f} MB"
+          + "".join(f", {name} {value}" for name, value in held_out.items()))
     return out
 
 

@@ -1,7 +1,7 @@
 """The moving picture of the front page: a clip is watched, a few frames are picked, a sentence is
 said.
 
-python tools/moving_picture.py CLIP                                       what the model in the box
+python tools/moving_picture.py CLIP                                       what the bundled model
     does with any clip, into moving.webp
 python tools/moving_picture.py CLIP --model shapes --out shapes.webp      another model or run,
     another file
@@ -13,7 +13,7 @@ import textwrap
 from pathlib import Path
 
 from PIL import Image, ImageDraw
-from picture import note
+from picture import made_with, note
 
 from picknet_nb.core.figures import PICK_GREEN
 from picknet_nb.data.video import read_clip
@@ -115,7 +115,7 @@ def main() -> None:
     )
     parser.add_argument("clip", type=Path)
     parser.add_argument(
-        "--model", default="everyday", help="a model in the box, or the folder of a run"
+        "--model", default="everyday", help="a bundled model, or the folder of a run"
     )
     parser.add_argument("--out", type=Path, default=Path("moving.webp"))
     parser.add_argument(
@@ -127,7 +127,8 @@ def main() -> None:
     print(f"{given.out}: {count} pictures, {given.out.stat().st_size / 1000:.0f} kB: {found.text}")
     if given.front:
         note(
-            "moving", given.model, clip=given.clip.stem, caption=found.text, picks=len(found.picked)
+            "moving", **made_with(given.model), clip=given.clip.stem, caption=found.text,
+            picks=len(found.picked)
         )
 
 

@@ -1,10 +1,14 @@
 """Would the tests notice? Put one fault after the other into a copy of the package, and run the
 test that should catch it.
 
-usage: python tools/mutants.py [words of a fault's name ...]
+usage: python tools/mutants.py [--workers 2] [--resume] [words of a fault's name ...]
+All faults together leave data/results/mutants.json: each fault, and the test that caught it.
+`--resume` goes on with such a file.
 To add a fault, add a line to FAULTS: what it is, the module, the code as it is, the code with the
 fault, and the test that catches it. `make test` checks that every line still applies.
 """
+import argparse
+import json
 import os
 import re
 import shutil
@@ -15,7 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).resolve().parents[1]
+OUT = ROOT/"data"/"results"/"mutants.json"
 
 
 class Fault(NamedTuple):
@@ -101,7 +106,7 @@ FAULTS = [
     Fault("the diversity weight is ignored", "method.rewards",
           "+ settings.diversity_weight * diversity", "+ diversity",
           "test_rewards.py::test_total_is_the_weighted_sum_or_the_penalty"),
-    Fault("the first frame need not be picked", "method.pickers",
+    Fault("the first frame need not be picked", "method.picker_contract",
           "return picks | first if self.forced else picks",
           "return picks", "test_pickers.py::test_a_picker_of_ones_own_keeps_the_rules"),
     Fault("each half is rewarded by its own captioner", "training.honest",
@@ -204,10 +209,10 @@ FAULTS = [
           "self.policy.explore(self.corpus.glances[videos], self.config.policy.rollouts)",
           "self.policy.explore(self.corpus.glances[videos], 4)",
           wired("rollouts")),
-    Fault("video_vector is ignored", "method.captioner",
+    Fault("video_vector is ignored", "method.captioner_contract",
           "settings.video_vector)", "\"last\")",
           wired("video_vector")),
-    Fault("input_dropout is ignored", "method.captioner",
+    Fault("input_dropout is ignored", "method.captioner_contract",
           "settings.dropout, output_gate, settings.input_dropout,",
           "settings.dropout, output_gate, 0.0,",
           wired("input_dropout")),
@@ -274,19 +279,56 @@ def caught(fault: Fault) -> str:
 
 
 def main() -> None:
-    chosen = [fault for fault in FAULTS if all(word in fault.what for word in sys.argv[1:])]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", help="only faults whose names have all of these words")
+    parser.add_argument("--workers", type=int, default=2, help="faults that are tried at once")
+    parser.add_argument("--resume", action="store_true",
+                        help="do not try again what data/results/mutants.json says was caught")
+    options = parser.parse_args()
+    stored = json.loads(OUT.read_text())["list"] if options.resume and OUT.exists() else []
+    known = {fault.what for fault in FAULTS}
+    found = {each["fault"]: each for each in stored if each["caught"] and each["fault"] in known}
+    chosen = [fault for fault in FAULTS if all(word in fault.what for word in options.words)]
+    todo = [fault for fault in chosen if fault.what not in found]
     with tempfile.TemporaryDirectory() as folder:
         copy_package(Path(folder))
-        if failing := run(sorted({fault.test for fault in chosen}), Path(folder)):
+        if todo and (failing := run(sorted({fault.test for fault in todo}), Path(folder))):
             raise SystemExit(f"a test fails without any fault: {failing}")
-    survived = 0
-    with ThreadPoolExecutor(2) as pool:
-        for fault, test in zip(chosen, pool.map(caught, chosen)):
-            survived += not test
+    with ThreadPoolExecutor(options.workers) as pool:
+        for fault, test in zip(todo, pool.map(caught, todo)):
+            found[fault.what] = entry_of(fault, test)
             print(f"{'caught' if test else 'NOT CAUGHT':10}  {fault.what:60}  {test}", flush=True)
-    print(f"\n{len(chosen) - survived} of {len(chosen)} faults caught")
-    sys.exit(bool(survived))
+            if not options.words:
+                write(found)
+    count = sum(found[fault.what]["caught"] for fault in chosen)
+    print(f"\n{count} of {len(chosen)} faults caught")
+    sys.exit(count < len(chosen))
+
+
+def entry_of(
+    fault: Fault,
+    test: str,  # that failed; empty: none did
+) -> dict:
+    "What the file says of a fault."
+    from picknet_nb.measure.experiments import commit_here
+
+    return {"fault": fault.what, "module": fault.module, "test": fault.test,
+            "caught": bool(test), "failed": test, "commit": commit_here()}
+
+
+def write(found: dict[str, dict]) -> None:
+    "Store what became of every fault so far, in the order of the list."
+    from picknet_nb.core.files import write_whole
+    from picknet_nb.measure.experiments import circumstances
+
+    entries = [found[fault.what] for fault in FAULTS if fault.what in found]
+    result = {"command": "python tools/mutants.py", "faults": len(FAULTS), "tried": len(entries),
+              "caught": sum(each["caught"] for each in entries),
+              **circumstances(), "commit": sorted({each["commit"] for each in entries}),
+              "list": entries}
+    write_whole(OUT, json.dumps(result, indent=1) + "\n")
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(ROOT))
     main()

@@ -1,8 +1,8 @@
 """The pictures of the front page, made by trained models.
 
-python tools/picture.py method             nbs/images/method.png: the running clip glanced at,
-    picked from, read and described
-python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the model in the box picks
+python tools/picture.py method             nbs/images/method.png: the shared clip of the course,
+    as the model of lesson 13 glances at it, picks from it and captions it
+python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the bundled model picks
     of a real clip, a test clip of MSVD
 python tools/picture.py frontier           nbs/images/frontier.png: CIDEr against frames, from the
     stored results
@@ -25,10 +25,10 @@ from matplotlib.patches import FancyArrowPatch, FancyBboxPatch, Rectangle
 from picknet_nb.core.figures import PICK_GREEN
 from picknet_nb.core.files import file_digest, write_whole
 from picknet_nb.data.glance import glance
-from picknet_nb.data.video import read_clip
 from picknet_nb.method.policy import glance_differences
 from picknet_nb.training.models import find_model
 from picknet_nb.use.captioning import load
+from picknet_nb.world.shapes import draw_clip, example_story
 
 GREY, PALE, PALE_GREEN = "#666666", "#f3f3f3", "#e8f5ec"
 LEFT, RIGHT, STEP = 1.9, 13.3, 1.155  # the columns of the ten frames
@@ -114,7 +114,7 @@ def columns(axes, frames, glances, before, picks, chances) -> None:
         (0.5, "frame"),
         (1.65, "glance"),
         (2.8, "difference to\nthe last pick"),
-        (4.35, "PickNet\n(12–14):\np(pick)"),
+        (4.15, "PickNet\n(12–14):\np(pick)"),
     ):
         axes.text(1.65, height, text, ha="right", va="center", fontsize=11)
 
@@ -129,73 +129,87 @@ def some_of(picks, count: int = 10) -> list[int]:
     )
 
 
-def draw():
-    "The whole picture, with ten frames of the clip and the trained model of the built-in world."
-    found = load("shapes").caption("data/example.mp4")
-    picks = torch.zeros(30, dtype=torch.bool).index_fill(0, torch.tensor(found.picked), True)
-    clip = read_clip("data/example.mp4", frames=30, size=224)
-    glances = glance(clip.frames)
+def line(axes, *points, colour: str = GREY) -> None:
+    "An arrow with corners: straight from point to point, its head at the last one."
+    axes.plot(*zip(*points[:-1]), color=colour, lw=1.6, solid_joinstyle="round")
+    arrow(axes, points[-2], points[-1], colour)
+
+
+def draw(found: dict):
+    "The whole picture: ten frames of the shared clip, as the trained model of the course sees it."
+    picks = torch.zeros(30, dtype=torch.bool).index_fill(0, torch.tensor(found["picks"]), True)
+    every = torch.from_numpy(draw_clip(example_story()))
+    glances = glance(every)
     # each frame is compared with
     last = torch.tensor(
-        [max((pick for pick in found.picked if pick < place), default=0) for place in range(30)]
+        [max((pick for pick in found["picks"] if pick < place), default=0) for place in range(30)]
     )
     shown = some_of(picks)
-    frames = clip.frames[shown]
-    figure = pyplot.figure(figsize=(11.2, 6.7), dpi=100)
+    figure = pyplot.figure(figsize=(11.2, 7.35), dpi=150)
     axes = figure.add_axes((0, 0, 1, 1))
     box(axes, "", LEFT - 0.05, 3.65, RIGHT + 0.05, 4.98, PICK_GREEN, PALE_GREEN)
     columns(
         axes,
-        frames,
+        every[shown],
         glances[shown],
         glances[last][shown],
         picks[shown],
-        [found.probabilities[place] for place in shown],
+        [found["p"][place] for place in shown],
     )
     box(axes, "CNN, frozen: picked frames only", LEFT - 0.05, 5.55, RIGHT + 0.05, 6.15)
     box(axes, "LSTM (1–6): one step for each picked frame", LEFT - 0.05, 6.6, RIGHT + 0.05, 7.2)
-    box(axes, "reward (15–17): caption, diversity, limits", LEFT - 0.05, 7.65, 6.7, 8.25)
-    box(axes, "GRU (7–11): word by word", 9.3, 7.65, RIGHT + 0.05, 8.25)
-    arrow(axes, (11.3, 7.2), (11.3, 7.65))
-    axes.text(11.45, 7.43, "$\\mathbf{v}$", va="center", fontsize=12)
-    arrow(axes, (9.3, 7.95), (6.7, 7.95))
-    axes.text(8.0, 8.45, f"“{found.text}”", ha="center", va="center", fontsize=11, style="italic")
-    arrow(
-        axes,
-        (LEFT - 0.05, 7.95),
-        (1.0, 5.0),
-        PICK_GREEN,
-        connectionstyle="angle,angleA=180,angleB=90,rad=8",
-    )
-    axes.text(0.85, 6.5, "REINFORCE (19–24)", ha="right", va="center", fontsize=11, rotation=90)
-    axes.set(xlim=(0.1, 13.6), ylim=(8.75, -0.15), aspect="equal")
+    box(axes, "reward (15–17):\nCIDEr + diversity, within limits", LEFT - 0.05, 7.65, 6.7, 8.55)
+    box(axes, "GRU (7–11): word by word", 9.3, 7.8, RIGHT + 0.05, 8.4)
+    arrow(axes, (11.3, 7.2), (11.3, 7.8))
+    axes.text(11.45, 7.5, "$\\mathbf{v}$", va="center", fontsize=12)
+    arrow(axes, (9.3, 8.1), (6.7, 8.1))
+    axes.text(8.0, 7.95, "caption", ha="center", va="bottom", fontsize=11)
+    axes.text(11.3, 8.7, f"“{found['caption']}”", ha="center", va="center", fontsize=11,
+              style="italic")
+    box(axes, "references: what people wrote", LEFT - 0.05, 8.95, 6.7, 9.4)
+    arrow(axes, (4.3, 8.95), (4.3, 8.55))
+    line(axes, (LEFT - 0.05, 5.85), (1.5, 5.85), (1.5, 7.9), (LEFT - 0.05, 7.9))
+    axes.text(1.42, 6.9, "features", ha="right", va="center", fontsize=11, rotation=90)
+    line(axes, (LEFT - 0.05, 8.3), (0.85, 8.3), (0.85, 4.82), (LEFT - 0.05, 4.82),
+         colour=PICK_GREEN)
+    axes.text(0.77, 6.5, "REINFORCE (19–24)", ha="right", va="center", fontsize=11, rotation=90)
+    axes.set(xlim=(0.1, 13.6), ylim=(9.5, -0.15), aspect="equal")
     axes.axis("off")
     return figure
 
 
-def note(picture: str, model: str, **facts) -> None:
-    """Write down with which weights a picture was made, so that a test notices when there are
-    others."""
+def draw_method() -> None:
+    "The method at work, as lesson 13 stored it: picks, p(pick) and caption after stage three."
+    result = Path("data/results/course_stages.json")
+    runs = json.loads(result.read_text(encoding="utf-8"))["runs"]
+    found = runs[0]["after"]["stage three"]
+    draw(found).savefig("nbs/images/method.png", facecolor="white")
+    shown = {name: found[name] for name in ("caption", "picks", "p")}
+    note("method", result=result.name, **shown)
+
+
+def note(picture: str, **facts) -> None:
+    "Write down what a picture was made with, so that a test notices when that has changed."
     path = Path("data/results/front_page.json")
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"kind": "pictures"}
-    known[picture] = {
-        "model": model,
-        "weights": file_digest(find_model(model)/"weights.safetensors"),
-        **facts,
-    }
+    known[picture] = facts
     write_whole(path, json.dumps(known, indent=1, ensure_ascii=False) + "\n")
 
 
+def made_with(model: str) -> dict:
+    "A bundled model by its name and its weights."
+    return {"model": model, "weights": file_digest(find_model(model)/"weights.safetensors")}
+
+
 def draw_caption(path: Path, people: str) -> None:
-    """The picks of the model in the box on a real clip, and a note of what it said, for the
+    """The picks of the bundled model on a real clip, and a note of its caption, for the
     front page."""
     from picknet_nb.use.drawing import save_strip
 
     found = load().caption(path)
     save_strip(found, Path("nbs/images/caption.jpg"))
-    note(
-        "caption", "everyday", clip=path.stem, caption=found.text, people=people, times=found.times
-    )
+    note("caption", **made_with("everyday"), clip=path.stem, caption=found.text, people=people,
+         times=found.times)
 
 
 def draw_explorer() -> None:
@@ -272,10 +286,9 @@ def main() -> None:
     if given.picture == "frontier":
         return draw_frontiers()
     if given.picture == "method":
-        draw().savefig("nbs/images/method.png", facecolor="white")
-    else:
-        draw_explorer()
-    note(given.picture, "shapes")
+        return draw_method()
+    draw_explorer()
+    note("explorer", **made_with("shapes"))
 
 
 if __name__ == "__main__":

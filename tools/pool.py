@@ -59,7 +59,7 @@ LONG = (
 
 
 def name_of(path: Path) -> str:
-    "What a test file or a notebook is called here: test_cider, method/06_cider."
+    "What a test file or a notebook is called here: test_cider, method/09_cider."
     inside = path.parent != ROOT/"nbs" and path.suffix == ".ipynb" and ROOT/"nbs" in path.parents
     return f"{path.parent.name}/{path.stem}" if inside else path.stem
 

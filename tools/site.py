@@ -1,5 +1,5 @@
-"""The web site from the notebooks: equations as MathML, so that it needs no network; an API page
-for each module; mkdocs; a check of every link."""
+"""Build the web site from the notebooks: equations as MathML, so that it needs no network; an API
+reference, model cards, mkdocs, and a check of every link."""
 import ast
 import html
 import os
@@ -14,11 +14,14 @@ from urllib.parse import unquote, urlsplit
 
 import nbformat
 import yaml
+from nbformat.v4 import new_markdown_cell
 from latex2mathml.converter import convert
 from markdown.extensions.toc import slugify
 
 sys.path.insert(0, str(Path(__file__).parent))
-from book import notebooks, tracks
+from book import FOLDERS, notebooks, tracks
+
+from picknet_nb.training.cards import models, models_table, read_card
 
 ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
 GITHUB = "https://github.com/picknet-nb/picknet_nb/blob/main/"
@@ -55,6 +58,9 @@ mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
 .jupyter-wrapper, .jupyter-wrapper * { --jp-code-font-size: 11.7px !important; }
 .jupyter-wrapper img { max-width: 100%; height: auto; }
 [data-md-color-scheme=slate] .md-typeset img { background: #fff; }
+.md-typeset details.code { border: 0; box-shadow: none; background: none; margin: 0; }
+.md-typeset details.code > summary { background: none; font-weight: normal; opacity: 0.7; }
+.md-typeset details.code > summary::before { display: none; }
 @media (max-width: 44em) {
   .md-typeset table:not([class]) td:first-child { min-width: 8.5em; }
   .md-typeset .jupyter-wrapper table:not([class]) td:not(:first-child):not([style*=right]) {
@@ -125,6 +131,26 @@ def for_site(text: str, folder: str = "") -> str:
     return with_mathml(text)
 
 
+def folded(cells: list) -> list:
+    """Cells of a result page with their code folded away above what it prints, so that prose,
+    tables and figures come first."""
+    found, code = [], []  # code that is not on the page yet
+    for cell in [*cells, None]:
+        if cell and cell.cell_type == "code" and "no-input" not in cell.metadata["tags"]:
+            code.append(cell.source)
+            cell.metadata["tags"] = ["no-input"]
+            if not cell.outputs:
+                continue
+        if any(code):
+            shown = "```python\n{}\n```".format("\n\n".join(code))
+            found.append(new_markdown_cell(
+                f'<details class="code"><summary>Code</summary>\n\n{shown}\n\n</details>'))
+            code = []
+        if cell and (cell.cell_type == "markdown" or cell.outputs):
+            found.append(cell)
+    return found
+
+
 def copy_notebooks() -> list[Path]:
     """Notebooks with their equations rendered, hidden cells left out; and the originals, to
     download."""
@@ -144,12 +170,14 @@ def copy_notebooks() -> list[Path]:
             if cell.cell_type == "markdown":
                 cell.source = for_site(cell.source, folder)
                 continue
-            if re.search(r"^#\|\s*echo:\s*false", cell.source, re.M):
-                cell.metadata["tags"] = ["no-input"]
+            hidden = re.search(r"^#\|\s*echo:\s*false", cell.source, re.M)
+            cell.metadata["tags"] = ["no-input"] * bool(hidden)
             cell.source = re.sub(r"^#\|.*\n?", "", cell.source, flags=re.M)
             for output in cell.outputs:
                 if "text/markdown" in output.get("data", {}):
                     output.data["text/markdown"] = for_site(output.data["text/markdown"], folder)
+        if folder == "results":
+            notebook.cells = folded(notebook.cells)
         notebook.cells[0].source += (
             f"\n\n[Download this notebook](../notebooks/{folder}/{path.name}) · [see it on "
             f"GitHub]({GITHUB}nbs/{folder}/{path.name})\n\n{ELSEWHERE}"
@@ -159,13 +187,32 @@ def copy_notebooks() -> list[Path]:
 
 
 def comments_of(path: Path) -> dict[int, str]:
-    "The comment at the end of each line."
+    "The comment at the end of each line, or inside brackets above it."
+    found, above, depth = {}, [], 0
     with open(path, "rb") as file:
-        return {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.tokenize(file.readline)
-            if token.type == tokenize.COMMENT
-        }
+        for token in tokenize.tokenize(file.readline):
+            if token.type == tokenize.COMMENT:
+                text = token.string.lstrip("# ")
+                if not token.line.strip().startswith("#"):
+                    found[token.start[0]] = text
+                elif depth:
+                    above.append(text)
+            elif token.type not in (tokenize.NL, tokenize.NEWLINE):
+                if above:
+                    found[token.start[0]] = " ".join(above)
+                    above = []
+                depth += (token.string in "([{") - (token.string in ")]}") if token.string else 0
+    return found
+
+
+def about_each(arguments: list, end: int, comments: dict[int, str]) -> list[tuple[str, str]]:
+    "The name of each parameter, and the first comment from its line up to the next parameter."
+    lines = [argument.lineno for argument in arguments]
+    return [
+        (argument.arg, next((comments[line] for line in range(first, max(last, first + 1))
+                             if line in comments), ""))
+        for argument, first, last in zip(arguments, lines, [*lines[1:], end])
+    ]
 
 
 def cell(text: str) -> str:
@@ -246,7 +293,7 @@ def describe(node, comments: dict[int, str], level: int, owner: str = "") -> str
     ):
         text += f"Extends {', '.join(f'`{base}`' for base in bases)}.\n\n"
     rows = (
-        [(argument.arg, comments.get(argument.lineno, "")) for argument in arguments]
+        about_each(arguments, start.body[0].lineno, comments)
         if start
         else []
     )
@@ -292,16 +339,87 @@ def write_api(notebooks: list[Path]) -> list[str]:
     return names
 
 
-def navigation(modules: list[str]) -> list:
-    "The table of contents: the course, the other folders, then the API by subpackage."
+CALLS = ("load", "caption", "prepare", "train", "evaluate")  # what most people need
+
+
+def public_names(module: Path) -> list[tuple[str, str]]:
+    "The public functions and classes of a module, each with the first sentence about it."
+    found = []
+    for node in ast.parse(module.read_text()).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not node.name.startswith("_"):
+            text = " ".join((ast.get_docstring(node) or "").split())
+            found.append((node.name, re.split(r"(?<=[.;:]) ", text)[0].rstrip(";:")))
+    return found
+
+
+def write_reference(modules: list[str]) -> None:
+    "The first page of the API: the calls that most people need, then every name by subpackage."
+    path = ROOT/"picknet_nb"/"interface"/"python.py"
+    functions, comments = {node.name: node for node in ast.parse(path.read_text()).body
+                           if isinstance(node, ast.FunctionDef)}, comments_of(path)
+    text = [
+        "# API reference\n",
+        "Five calls do what most people need; `import picknet_nb as pn` is enough for them.\n",
+        *(describe(functions[name], comments, 2) for name in CALLS),
+        "## Every public name\n",
+        "By subpackage and module. What is not listed is private and may change.\n",
+    ]
+    package = ""
+    for name in modules:
+        folder, module = name.split(".")
+        source = ROOT/"picknet_nb"/folder/f"{module}.py"
+        if folder != package:
+            package = folder
+            text.append(f"### picknet_nb.{folder} {{#{folder}}}\n")
+        about = ast.get_docstring(ast.parse(source.read_text()))
+        text.append(f"**[{name}]({name}.md)**: {about}\n\n| name | |\n|---|---|\n" + "".join(
+            f"| [`{each}`]({name}.md#{each}) | {cell(first)} |\n"
+            for each, first in public_names(source)))
+    (DOCS/"api"/"index.md").write_text("\n".join(text))
+
+
+def write_models() -> list[str]:
+    "A page that compares the bundled models, and the card of each."
+    (DOCS/"models").mkdir()
+    first, *rows = models_table(models().values())
+    line = lambda row: f"| {' | '.join(row)} |\n"
+    (DOCS/"models"/"index.md").write_text(
+        "# Models\n\nThese models come with the package; `picknet models` prints this table, and "
+        "`picknet caption holiday.mp4 --model NAME` uses one. One of the authors rated 100 "
+        "captions as right, half right or wrong; CIDEr is measured on test clips, with the frames "
+        "that the model picks.\n\n" + line(first)
+        + line(["---", *["--:"] * (len(first) - 2), "---"])
+        + "".join(line([f"[{row[0]}]({row[0]}.md)", *row[1:]]) for row in rows)
+        + "\nHow to make one of your own: [training/models](../training/07_models.ipynb).\n")
+    for name, each in models().items():
+        # links and pages by file name, as in the notebooks
+        (DOCS/"models"/f"{name}.md").write_text(read_card(each.folder))
+    return list(models())
+
+
+PARTS = {  # the tabs of the site, and the folders of notebooks under each
+    "Guide": ("use", "interface"),
+    "Results": ("results",),
+    "Library": ("training", "data", "world", "systems", "measure", "core"),
+}
+
+
+def navigation(modules: list[str], cards: tuple = ()) -> list:
+    "The table of contents: course, guide, results, models, the rest, then the API by subpackage."
     parts = {title: [f"{name}.ipynb" for name in names] for title, names in tracks().items()}
     packages = {name.partition(".")[0]: [] for name in modules}
     for name in modules:
         packages[name.partition(".")[0]].append({name: f"api/{name}.md"})
+    found = {title: [{FOLDERS[folder]: parts[FOLDERS[folder]]} for folder in folders]
+             if len(folders) > 1 else parts[FOLDERS[folders[0]]]
+             for title, folders in PARTS.items()}
     return [
         {"Home": "index.md"},
-        *({title: pages} for title, pages in parts.items()),
-        {"API": [{package: pages} for package, pages in packages.items()]},
+        {"The course": [*parts["The course"], *({title: parts[title]} for title in (
+            FOLDERS["exercises"], "Optional chapters"))]},
+        *({title: pages} for title, pages in found.items()),
+        {"Models": ["models/index.md", *({name: f"models/{name}.md"} for name in cards)]},
+        {"API": ["api/index.md", *({package: pages} for package, pages in packages.items())]},
     ]
 
 
@@ -352,8 +470,10 @@ def main() -> None:
     elsewhere = r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)"
     (DOCS/"index.md").write_text(re.sub(elsewhere, rf"]({GITHUB}\1)", home))
     notebooks = copy_notebooks()
+    modules = write_api(notebooks)
+    write_reference(modules)
     settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {
-        "nav": navigation(write_api(notebooks)),
+        "nav": navigation(modules, write_models()),
         "docs_dir": str(DOCS.resolve()),
         "site_dir": str(Path("site").resolve()),
     }

@@ -45,7 +45,7 @@ def draw_frame(axes, image: Tensor, left: float, top: float, tall: float, box: f
 
 
 def draw_bar(axes, chance: float, left: float, top: float, room: float, picked: bool) -> None:
-    "Draw p(pick) as a bar of at most `room`, with a dotted line at one half."
+    "Draw p(pick) as a bar no longer than `room`, with a dotted line at one half."
     bottom, most = top + room, room * 0.8
     axes.bar(
         left + 0.5, -most * chance, width=0.5, bottom=bottom, color=PICK_GREEN if picked else _GREY
@@ -75,7 +75,7 @@ def show_frames(
     below = 0.22 * (captions is not None)
     across = columns * (1 + gap) + gap
     down = -(-count // columns) * (above + tall + bars + below + gap) + gap
-    figure = pyplot.figure(figsize=(width, width * down / across + 0.25 * bool(heading)), dpi=80)
+    figure = pyplot.figure(figsize=(width, width * down / across + 0.25 * bool(heading)), dpi=150)
     axes = figure.add_axes((0, 0, 1, down / (down + 0.25 * bool(heading) * across / width)))
     # a $ is a $
     text = dict(ha="center", fontsize=min(max(8 * width / columns, 6), 10), parse_math=False)

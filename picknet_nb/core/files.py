@@ -12,12 +12,13 @@ import os
 import platform
 import re
 import secrets
+import shutil
 import stat
 import tempfile
 import unicodedata
 import zipfile
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
@@ -27,9 +28,10 @@ from filelock import FileLock, Timeout
 import picknet_nb
 
 # %% auto #0
-__all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'sweep', 'replacing', 'write_whole', 'limit',
-           'open_regular', 'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip', 'check_torch_zip',
-           'real_folder', 'parse_json', 'read_json', 'same_name', 'check_distinct', 'locked', 'data_folder', 'slug']
+__all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'sweep', 'replacing', 'write_whole', 'new_folder',
+           'limit', 'open_regular', 'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip',
+           'check_torch_zip', 'check_parts', 'real_folder', 'parse_json', 'read_json', 'same_name', 'check_distinct',
+           'locked', 'data_folder', 'slug']
 
 # %% ../../nbs/core/01_files.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -48,7 +50,7 @@ class FileError(PickNetError):
 
 # %% ../../nbs/core/01_files.ipynb #0256dbb6
 class WriteError(FileError, OSError):
-    "A file that cannot be written, and why; an `OSError` too, for whoever waits for one."
+    "A file that cannot be written, and why; an `OSError` too, for callers that catch one."
 
     def __init__(self, path, reason: str):
         super().__init__(path, f"cannot be written: {reason}")
@@ -68,7 +70,7 @@ def first_few(
 
 # %% ../../nbs/core/01_files.ipynb #3a6d74a5
 def _mark(path: Path) -> str:
-    "Eight letters that stand for a file's name in the names of its unfinished copies."
+    "Eight letters that replace a file's name in the names of its unfinished copies."
     return hashlib.sha256(os.fsencode(path.name)).hexdigest()[:8]
 
 
@@ -78,31 +80,58 @@ def _is_alone(file) -> bool:
         import fcntl
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except ImportError:
-        return True  # Windows, where nobody can remove a file that is open
+        return True  # Windows, where an open file cannot be removed
     except OSError:
         return False
     return True
 
 
-def sweep(path) -> None:
-    "Remove the unfinished copies of a file that killed processes have left beside it."
+def sweep(
+    path,
+    inside: bool = False,  # of every file in this folder
+) -> None:
+    """Remove the unfinished copies of a file or folder that killed processes have left beside
+    it."""
     path = Path(path)
-    for left in path.parent.glob(f".{_mark(path)}.*.partial"):
+    for left in path.glob(".*.partial") if inside else path.parent.glob(
+        f".{_mark(path)}.*.partial"
+    ):
+        if left.is_dir() and not left.is_symlink():
+            with _kept_folder(left) as ours:
+                if ours: shutil.rmtree(left, ignore_errors=True)
+            continue
         with suppress(OSError, FileError), open_regular(left) as file:
             if _is_alone(file): left.unlink()
 
 
 @contextmanager
+def _kept_folder(path: Path) -> Iterator[bool]:
+    "Reserve an unfinished folder during the `with` block; yields whether no other process has it."
+    try:
+        handle = os.open(path, os.O_RDONLY)
+    except OSError:  # gone meanwhile; or Windows, where a folder cannot be opened
+        yield os.name == "nt"
+        return
+    try:
+        yield _is_alone(handle)
+    finally:
+        os.close(handle)
+
+
+@contextmanager
 def replacing(
-    path,  # where the file will stand
+    path,  # of the finished file
     stale=None,  # a file that describes what stood there before, and goes with it
 ):
     """A new file to write bytes to; it takes its place when the `with` block ends well, and
     leaves nothing when it does not."""
     path, name = Path(path), None
+    if path.exists() and not (path.is_file() or path.is_dir()):
+        # root could rename a file over /dev/null
+        raise WriteError(path, "a pipe, a socket or a device, not a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # a name of its own for each writer; who may read the file is for the umask to say
+        # its own name for each writer; who may read the file is for the umask to say
         chosen = path.with_name(f".{_mark(path)}.{secrets.token_hex(4)}.partial")
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
         handle, name = os.open(chosen, flags, 0o666), chosen
@@ -123,13 +152,34 @@ def replacing(
 
 # %% ../../nbs/core/01_files.ipynb #56136b38
 def write_whole(
-    path,  # where the file will stand
+    path,  # of the finished file
     content: bytes | str,
 ) -> Path:
     "Write a file so that a reader, at any moment, finds the old content or the new, never a part."
     with replacing(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
     return Path(path)
+
+# %% ../../nbs/core/01_files.ipynb #5d1e7a90
+@contextmanager
+def new_folder(path) -> Iterator[Path]:
+    """A folder that gets its name when all of it is there, and leaves nothing behind when
+    something goes wrong; what a killed process left goes with the next that makes it."""
+    path = Path(path)
+    made = path.with_name(f".{_mark(path)}.{secrets.token_hex(4)}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path)
+        made.mkdir()  # who may look into it is for the umask to say
+        with _kept_folder(made):
+            yield made
+            made.rename(path)
+    except BaseException as reason:
+        shutil.rmtree(made, ignore_errors=True)
+        if isinstance(reason, OSError) and not isinstance(reason, FileError):
+            raise WriteError(path, reason.strerror or str(reason)) from reason
+        raise
+
 
 # %% ../../nbs/core/01_files.ipynb #62fc70bb
 LIMITS = {
@@ -152,7 +202,7 @@ _NO_LIMIT = 10**18
 
 
 def limit(name: str) -> int:
-    "One of the limits, or what the environment says instead."
+    "The value of a limit: from the environment variable of that name, else the default."
     said = os.environ.get(name)
     if said is not None and not (said.isascii() and said.isdecimal()):
         raise PickNetError(f"{name} must be a whole number, not {said!r}")
@@ -161,7 +211,7 @@ def limit(name: str) -> int:
 
 # %% ../../nbs/core/01_files.ipynb #75517f29
 def open_regular(path, error: type[FileError] = FileError) -> BinaryIO:
-    "A file to read bytes from; a pipe or a device, which may never end, is refused."
+    "A file to read bytes from; a pipe or a device, which may never end, is rejected."
     try:
         wait_for_nobody = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         handle = os.open(path, os.O_RDONLY | wait_for_nobody)
@@ -181,7 +231,7 @@ def read_text(path, error: type[FileError] = FileError, errors: str = "strict") 
     try:
         with open_regular(path, error) as file:
             content = bytearray()
-            # in blocks: room for the largest text is not taken before there is one
+            # in blocks: memory for the largest text is not taken before it is needed
             while len(content) <= most and (block := file.read(min(most + 1, 1 << 20))):
                 content += block
         if len(content) <= most:
@@ -212,7 +262,7 @@ def check_unpacked(
     error: type[FileError] = FileError,
     there: int | None = None,  # bytes on the disk; None: those of the file
 ) -> None:
-    "Refuse a small file that claims to be a large one."
+    "Raise an error for a small file that claims to be a large one."
     most = max(
         limit("PICKNET_UNPACKED_BYTES"), 4 * (size_on_disk(path) if there is None else there)
     )
@@ -233,7 +283,7 @@ def check_zip(path, error: type[FileError] = FileError) -> list[zipfile.ZipInfo]
 
 
 def check_torch_zip(path, error: type[FileError] = FileError) -> bool:
-    """Refuse a file of `torch.save` that swells or is damaged; the answer says whether its
+    """Reject a file of `torch.save` that swells or is damaged; the answer says whether its
     tensors can be mapped."""
     if not zipfile.is_zipfile(path):
         return False  # the older format is not packed
@@ -247,14 +297,42 @@ def check_torch_zip(path, error: type[FileError] = FileError) -> bool:
         )
     with zipfile.ZipFile(path) as archive:
         if any(b"bytearray" in archive.read(entry) for entry in lists):
-            raise error(path, "refused: it asks for memory of any size, which no tensor needs")
+            raise error(path, "rejected: it asks for memory of any size, which no tensor needs")
         if damaged := archive.testzip():
             raise error(path, f"damaged: the checksum of {damaged!r} in it does not fit")
     return all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
 
+# %% ../../nbs/core/01_files.ipynb #c90a3e57
+_MOST_PARTS = 1_000_000  # of what `torch.save` stored, each as often as it is referred to
+
+
+def check_parts(stored, path, error: type[FileError] = FileError) -> None:
+    """Raise an error for what was read from a file if it says more than the file can hold: a
+    tensor that repeats one number (stride 0), a list or a text that many others refer to."""
+    import torch
+
+    waiting, seen, held, size = [stored], 0, 0, os.path.getsize(path)
+    while waiting:
+        each, seen = waiting.pop(), seen + 1
+        if seen + len(waiting) > _MOST_PARTS:
+            raise error(path, f"has more than {_MOST_PARTS:,} parts")
+        if isinstance(each, torch.Tensor):
+            if each.layout != torch.strided or each.device.type != "cpu":
+                raise error(path, "has tensors of an odd kind")
+            held += each.numel() * each.element_size()
+        elif isinstance(each, (str, bytes)):
+            held += len(each)
+        elif isinstance(each, dict):
+            waiting += [*each.keys(), *each.values()]
+        elif isinstance(each, (list, tuple, set, frozenset)):
+            waiting += each
+        if held > 2 * size:  # two names may share a tensor
+            raise error(path, f"says what would take more than twice its {size:,} bytes")
+
+
 # %% ../../nbs/core/01_files.ipynb #0157a703
 def real_folder(path, error: type[FileError] = FileError) -> Path:
-    """A folder inside of another, to write to: made if there is none, refused if it is a link,
+    """A folder inside another, to write to: made if there is none, an error if it is a link,
     which may lead anywhere."""
     path = Path(path)
     if path.is_symlink():
@@ -277,7 +355,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict:
         twice = next(
             name for name, count in Counter(name for name, _ in pairs).items() if count > 1
         )
-        raise ValueError(f"{twice!r} stands twice in one object")
+        raise ValueError(f"{twice!r} is twice in one object")
     return content
 
 # %% ../../nbs/core/01_files.ipynb #743ce277
@@ -329,7 +407,7 @@ def _holder(path: Path) -> str:
     return "".join(letter for letter in said if letter.isprintable()) or "another process"
 
 # %% ../../nbs/core/01_files.ipynb #6a172fb9
-# a folder nobody can write to
+# a read-only folder
 _CLOSED = (
     errno.EROFS,
     errno.EACCES,

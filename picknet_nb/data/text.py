@@ -28,7 +28,7 @@ _ABBREVIATIONS = frozenset("mr mrs ms dr st mt jr sr vs no etc inc co ft".split(
 _SENTENCE_END = re.compile(r"(?<!\S)([^\s.]{2,})\.(?=\s+\S)")
 
 
-def _part_sentences(text: str) -> str:
+def _split_sentences(text: str) -> str:
     "Move the full stop that ends a sentence away from its word."
     return _SENTENCE_END.sub(
         lambda end: end[0] if end[1] in _ABBREVIATIONS else f"{end[1]} .", text
@@ -51,7 +51,7 @@ def _nltk_words(text: str) -> tuple[str, ...]:
         from nltk.tokenize import word_tokenize
     except ImportError as reason:
         raise PickNetError('tokenising needs NLTK: pip install "picknet_nb[metrics]"') from reason
-    return tuple(filter(_is_word, word_tokenize(_part_sentences(text), preserve_line=True)))
+    return tuple(filter(_is_word, word_tokenize(_split_sentences(text), preserve_line=True)))
 
 # %% ../../nbs/data/01_text.ipynb #bc5f5cf4
 def tokenize(
@@ -78,18 +78,18 @@ def frequent_words(counts: Counter, min_count: int) -> tuple[str, ...]:
 # %% ../../nbs/data/01_text.ipynb #8f28ea15
 def _check_words(
     words,
-    refuse: Callable[[str], PickNetError],  # makes the error of a sentence
+    error: Callable[[str], PickNetError],  # makes an error from a sentence
 ) -> None:
-    "Refuse what cannot be a vocabulary, and say why."
+    "Raise an error for what cannot be a vocabulary."
     if not isinstance(words, (list, tuple)) or not all(
         isinstance(word, str) and word for word in words
     ):
-        raise refuse("a vocabulary must be a list of words")
+        raise error("a vocabulary must be a list of words")
     if tuple(words[:4]) != SPECIALS:
-        raise refuse(f"a vocabulary must begin with {' '.join(SPECIALS)}")
+        raise error(f"a vocabulary must begin with {' '.join(SPECIALS)}")
     twice = [word for word, count in Counter(words).items() if count > 1]
     if twice:
-        raise refuse(f"{twice[0]!r} stands in the vocabulary twice")
+        raise error(f"{twice[0]!r} is in the vocabulary twice")
 
 # %% ../../nbs/data/01_text.ipynb #60a4e639
 def caption_ids(
@@ -162,7 +162,7 @@ class Vocabulary:
 
     @classmethod
     def load(cls, path) -> Vocabulary:
-        "Read words written by `save`; anything else is refused with its reason."
+        "Read words written by `save`; anything else raises an error with its reason."
         words = read_json(path)
         _check_words(words, partial(FileError, path))
         return cls(words)

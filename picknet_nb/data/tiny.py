@@ -84,7 +84,7 @@ _drawn = cache(Tiny)  # which takes a tenth of a second
 
 @BACKBONES.add("tiny")
 def _tiny(weights=None) -> Backbone:
-    "The network of the built-in world."
+    "The network of the toy world."
     if weights not in (None, "random"):
         raise WeightsError(
             weights,

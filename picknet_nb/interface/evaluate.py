@@ -22,11 +22,11 @@ __all__ = ['explain_zero', 'score', 'evaluate']
 
 # %% ../../nbs/interface/04_evaluate.ipynb #465b09b9
 def explain_zero(captions: dict) -> None:
-    "Say why the CIDEr of a single clip is nothing to worry about."
+    "Explain a CIDEr of 0 where there is only one clip."
     if len(captions) == 1:
         print(
-            "CIDEr is 0 because there is only one clip: it weighs words by how rare they are among "
-            "clips",
+            "CIDEr is 0 because there is only one clip: it weights words by how rare they are "
+            "among clips",
             file=sys.stderr,
         )
 
@@ -38,7 +38,7 @@ def score(
     references: Annotated[Path, typer.Option(help="JSON: {id: [captions]}.")],
     as_json: JSON = False,
 ) -> None:
-    "BLEU, ROUGE-L, METEOR and CIDEr of captions. The scorer is the field's own."
+    "Score captions with BLEU, ROUGE-L, METEOR and CIDEr. The scorer is pycocoevalcap."
     from picknet_nb.measure.metrics import read_captions, read_references, score as measure
 
     explain_zero(said := read_captions(captions))
@@ -57,17 +57,18 @@ def evaluate(
     ] = None,
     scale: Annotated[
         Optional[str],
-        typer.Option("--preset", "--scale", help="Of the built-in world; default: the run's."),
+        typer.Option("--preset", "--scale", help="Preset of the toy world; default: the run's."),
     ] = None,
     split: Annotated[str, typer.Option(help="train, validation or test.")] = "test",
     beam: Annotated[
-        Optional[int], typer.Option(min=1, help="1 is greedy; default: as stored in the model.")
+        Optional[int],
+        typer.Option(min=1, max=100, help="1 is greedy; default: as stored in the model."),
     ] = None,
     no_repeats: Annotated[
         Optional[bool],
         typer.Option(
             "--no-repeats/--repeats",
-            help="Never say two words in a row for the second time; default: as stored in the "
+            help="Block repeated bigrams; default: as stored in the "
                  "model.",
         ),
     ] = None,
@@ -85,7 +86,7 @@ def evaluate(
         typer.Option(
             "--scores/--no-scores",
             help=(
-                "Score the captions, which takes Java; without, `picknet score` can do it later."
+                "Score the captions, which needs Java; `picknet score` can do it later."
             ),
         ),
     ] = True,

@@ -39,7 +39,7 @@ app.add_typer(prepare, name="prepare")
 
 
 def version(asked: bool) -> None:
-    "Say which one this is."
+    "Print the version and exit."
     if asked:
         from picknet_nb import __version__
         print(f"picknet_nb {__version__}")
@@ -49,7 +49,7 @@ def version(asked: bool) -> None:
 @app.callback(
     epilog="Example: picknet --use mine reproduce --captioner mean, with a captioner `mean` that "
     "mine.py registers\n\n"
-    "Exit status: 0 done, 1 refused, 2 mistyped, 3 done but for some files, 130 interrupted."
+    "Exit status: 0 success, 1 error, 2 mistyped command, 3 some files left out, 130 interrupted."
 )
 def start(
     _: Annotated[
@@ -63,9 +63,8 @@ def start(
         typer.Option(
             metavar="MODULE",
             help=(
-                "Import a Python module first, which registers captioners, pickers, backbones or "
-                "rows "
-                "of your own; may be repeated."
+                "Import this Python module first; it can register your own captioners, pickers, "
+                "backbones, data sets, rewards or experiments. May be repeated."
             ),
         ),
     ] = None,
@@ -76,18 +75,18 @@ def start(
 
 # %% ../../nbs/interface/07_main.ipynb #765d3438
 def offer(command, example: str, end: str = DONE) -> None:
-    "Make a function one of the commands, with an example below its help."
+    "Register a function as a command, with an example below its help."
     app.command(cls=StrictCommand, epilog=f"Example: picknet {example}{end}")(command)
 
 
-offer(reproduce, "reproduce --scale smoke")
-offer(compare, "compare --scale smoke --captioner paper --captioner ta")
+offer(reproduce, "reproduce --preset smoke")
+offer(compare, "compare --preset smoke --captioner paper --captioner ta")
 offer(
     train,
     "train runs/mine --data data/corpora/mine --preset laptop; "
-    "when it was interrupted: picknet train runs/mine --resume",
+    "to resume it: picknet train runs/mine --resume",
 )
-offer(frontier, "frontier --scale smoke --budget 2 --budget 4")
+offer(frontier, "frontier --preset smoke --budget 2 --budget 4")
 offer(evaluate, "evaluate --model runs/mine --beam 5")
 offer(score, "score captions.json --references references.json")
 
@@ -100,7 +99,7 @@ offer(
 )
 offer(
     stream,
-    "stream rtsp://camera.local/live --rate 1; by a pipe: ffmpeg -i film.mp4 -f matroska - | "
+    "stream rtsp://camera.local/live --rate 1; from a pipe: ffmpeg -i film.mp4 -f matroska - | "
     "picknet stream -",
 )
 offer(explore, "explore --videos holiday --port 8866")
@@ -122,7 +121,7 @@ def unfinished_runs(folders) -> dict[str, str]:
             found[str(run)] = (
                 f"{done[-1]['stage']}, {done[-1]['epoch'] + 1} epochs done"
                 if done
-                else "not one epoch done"
+                else "no epoch done yet"
             )
     return found
 
@@ -133,12 +132,12 @@ def info(
         bool,
         typer.Option(
             "--settings",
-            help="List every setting by group: what it means, and its value at each scale.",
+            help="List every setting by group: what it means, and its value in each preset.",
         ),
     ] = False,
     as_json: JSON = False,
 ) -> None:
-    "Versions, devices, settings and the runs that are here."
+    "Show versions, devices, settings and runs."
     from importlib.util import find_spec
     import torch
     from picknet_nb import __version__
@@ -184,14 +183,16 @@ _GONE = {  # commands of earlier versions, and what does the same now
 
 
 def after_removal(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
-    "What replaces a command that is gone, in a sentence; nothing for any other."
+    "A sentence that names the replacement of a removed command; nothing for other commands."
     return [
-        f"the command {each} is gone: {_GONE[each]}" for each in arguments[:2] if each in _GONE
+        f"there is no command {each} any more: {_GONE[each]}"
+        for each in arguments[:2]
+        if each in _GONE
     ][:1]
 
 
 def after_interrupt(arguments: list[str]) -> str:  # what was typed after `picknet`
-    "What Ctrl-C leaves, in a sentence."
+    "A sentence that says what an interrupted command has kept, and how to continue."
     # its value is no command
     given = [each for before, each in zip(["", *arguments], arguments) if before != "--use"]
     command = next((each for each in given if not each.startswith("-")), "")
@@ -203,13 +204,14 @@ def after_interrupt(arguments: list[str]) -> str:  # what was typed after `pickn
             if (Path(each) / name).exists()
         }
         kept = (
-            "the last checkpoint is kept: add --resume to go on from there"
+            "the last checkpoint is kept: add --resume to continue from there"
             if "checkpoint.pt" in there
-            else "there was no checkpoint yet: add --resume to begin again"
+            else "there was no checkpoint yet: add --resume to start again"
         )
         return f"interrupted; {kept}" if there else "interrupted"
-    if command in ("train", "reproduce", "compare", "frontier", "prepare"):
-        return "interrupted; what was finished is kept, and the same command goes on from there"
+    rows = any(each.endswith((".parquet", ".jsonl")) for each in arguments)  # of `caption`
+    if rows or command in ("train", "reproduce", "compare", "frontier", "prepare"):
+        return "interrupted; what was finished is kept, and the same command continues from there"
     return "interrupted"
 
 # %% ../../nbs/interface/07_main.ipynb #74d41b95
@@ -253,10 +255,10 @@ def main() -> None:
                 print(f"picknet: {advice}", file=sys.stderr)
         raise
     except OSError as reason:
-        if reason.filename:  # of some file that nobody has a word for
+        if reason.filename:  # an error that no other code has explained
             sys.exit(f"picknet: {printable(reason.filename)}: {reason.strerror}")
         if reason.errno in _EXHAUSTED:
-            sys.exit(f"picknet: the system gives this process no more: {reason.strerror}")
+            sys.exit(f"picknet: the system has run out of a resource: {reason.strerror}")
         if reason.errno not in (*_FULL, errno.EPIPE):
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where the rest goes

@@ -23,10 +23,11 @@ from ..core.settings import (
     PRESETS, ClipSettings, ConfigError, captioner_settings, explanations, find_setting, preset)
 
 # %% auto #0
-__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'SETTINGS', 'BRING',
+__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'RAY', 'SETTINGS', 'BRING',
            'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'StrictCommand',
-           'DataSetCommands', 'kinds_of_data', 'joined', 'of_all', 'report', 'check_room', 'before_extraction',
-           'prepare_shapes', 'warn_of_few', 'prepare_videos', 'add_dataset', 'prepare_features', 'prepare_join']
+           'DataSetCommands', 'kinds_of_data', 'joined', 'extractor', 'of_all', 'report', 'check_room',
+           'before_extraction', 'prepare_shapes', 'warn_of_few', 'prepare_videos', 'add_dataset', 'prepare_features',
+           'prepare_join']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -117,14 +118,14 @@ def settings_table(width: int = 100) -> str:
     return "\n".join(
         [
             *lines,
-            "A number is the section of the paper that the value is from; in brackets, scales with "
+            "A number is the section of the paper the value is from; in brackets, presets with "
             "another value.",
         ]
     )
 
 # %% ../../nbs/interface/02_prepare.ipynb #3b6d45f3
 class StrictCommand(typer.core.TyperCommand):
-    "A command whose options do not take the next option for their value, as in `--out --json`."
+    "A command that rejects an option as the value of another, as in `--out --json`."
 
     def parse_args(self, context, arguments: list[str]) -> list[str]:
         rest = super().parse_args(context, arguments)
@@ -140,11 +141,11 @@ class StrictCommand(typer.core.TyperCommand):
 
 
 class DataSetCommands(typer.core.TyperGroup):
-    "The commands of `prepare`, and one for each data set that a module of the user's registers."
+    "The commands of `prepare`, including one for each data set that a user's module registers."
 
     def list_commands(self, context) -> list[str]:
         found = super().list_commands(context)
-        # whoever registers a data set has imported its registry
+        # a module that registers a data set has imported its registry
         registered = getattr(sys.modules.get("picknet_nb.data.datasets"), "DATASETS", ())
         return [*found, *(name for name in registered if name not in found)]
 
@@ -165,8 +166,8 @@ prepare = typer.Typer(cls=DataSetCommands, no_args_is_help=True, rich_markup_mod
 
 @prepare.callback()
 def kinds_of_data() -> None:
-    """Make a corpus to train on. It is made of your own videos, MSVD, MSR-VTT, features you
-    have, or the built-in world."""
+    """Make a corpus to train on. The data can be your own videos, MSVD, MSR-VTT, captioned
+    pictures, existing features, or the toy world."""
 
 
 OUT = Annotated[Path, typer.Option("--out", help="Folder of the corpus.")]
@@ -177,9 +178,8 @@ BACKBONE = Annotated[
         "--cnn",
         help=(
             "tiny, efficientnet-lite0, lite0-clip, clip-vit-b16, resnet18, resnet50, resnet101, "
-            "resnet152, "
-            "with torchvision's older weights resnet50-v1, resnet101-v1, resnet152-v1, any "
-            "network of timm as timm:NAME, or one of your own (picknet --use MODULE)."
+            "resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in the first ResNets), "
+            "any network of timm as timm:NAME, or your own (picknet --use MODULE)."
         ),
     ),
 ]
@@ -187,12 +187,20 @@ WORKERS = Annotated[
     Optional[int],
     typer.Option(min=1, help="Decoding processes; default: one for each core but one."),
 ]
+RAY = Annotated[
+    Optional[str],
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Extract on a Ray cluster whose nodes can read the videos; `local` starts one here.",
+    ),
+]
 SETTINGS = Annotated[
     Optional[list[str]],
     typer.Option(
         "--set",
         help=(
-            f"name=value, a setting that differs from the paper's; may be repeated. There are "
+            f"name=value, to change a setting from the paper's value; may be repeated. Settings: "
             f"{', '.join(OF_A_CORPUS)}."
         ),
     ),
@@ -203,6 +211,16 @@ def joined():
     "The processes that torchrun started, or this one alone, with its device."
     from picknet_nb.core.processes import joined as join
     return join()
+
+
+def extractor(ray: Optional[str]):
+    "What extracts features: this machine, or a cluster that must answer now."
+    from functools import partial
+    from picknet_nb.core.processes import connected
+    from picknet_nb.data.extraction import extract_here
+    from picknet_nb.use.many import extract_on_ray
+
+    return partial(extract_on_ray, ray=connected(ray) and ray) if ray else extract_here
 
 # %% ../../nbs/interface/02_prepare.ipynb #f52b17e5
 def of_all(name: str, split: str, count: int) -> str:
@@ -244,7 +262,7 @@ def check_room(
     folder: Path,  # that is to be written, and need not be there yet
     needed: int,  # bytes, about
 ) -> None:
-    "Raise an error for a folder that cannot be written, or whose disk has too little room."
+    "Raise an error for a folder that cannot be written, or whose disk has too little space."
     there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
     if not there.is_dir():
         raise WriteError(folder, f"{there} is a file" if there != folder else "is a file")
@@ -257,9 +275,15 @@ def check_room(
 
 
 def before_extraction(
-    out: Path, where: Path, cnn, clip: ClipSettings, workers: Optional[int], way_out: str
+    out: Path,
+    where: Path,
+    cnn,
+    clip: ClipSettings,
+    workers: Optional[int],
+    way_out: str,
+    ray: Optional[str] = None,
 ):
-    "A function that checks splits and disk, and says how long it will take, before extraction."
+    "A function that checks splits and disk space and prints a forecast before extraction."
     from picknet_nb.core.processes import rank_and_world
     from picknet_nb.data.datasets import check_trainable
     from picknet_nb.training.forecast import forecast, foresee_extraction
@@ -269,12 +293,12 @@ def before_extraction(
         # features in half precision and grey glances, as parts and put together
         frame = 2 * cnn.dims + clip.glance_size**2
         check_room(out, 2 * len(files) * clip.frames * frame)
-        if rank_and_world()[0] or cnn.device.type != "cpu":
+        if rank_and_world()[0] or cnn.device.type != "cpu" or ray:
             return
         smaller = (
             ""
             if cnn.name in ("tiny", "efficientnet-lite0")
-            else "--backbone efficientnet-lite0 is about ten times as quick"
+            else "--backbone efficientnet-lite0 is about ten times as fast"
         )
         if seconds := foresee_extraction(files, out, cnn, clip, workers):
             print(f"{len(files)} videos, {forecast(seconds, smaller)}", file=sys.stderr)
@@ -282,7 +306,7 @@ def before_extraction(
     return check
 
 
-BRING = "bring some of those clips, or let `picknet prepare videos` split the ones that you have"
+BRING = "provide some of those clips, or let `picknet prepare videos` split the ones that you have"
 
 # %% ../../nbs/interface/02_prepare.ipynb #60aea535
 # its clips have thirty beats
@@ -300,19 +324,19 @@ def prepare_shapes(
         Optional[Path],
         typer.Option(help="Folder of the corpus; default: data/corpora/shapes-PRESET."),
     ] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Another number is another world.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed of all clips.")] = 0,
     settings: Annotated[
         Optional[list[str]],
         typer.Option(
             "--set",
             help=(
-                f"name=value, a setting that differs from the preset's; needs --out. There are "
+                f"name=value, to change a setting of the preset; needs --out. Settings: "
                 f"{', '.join(OF_THE_WORLD)}."
             ),
         ),
     ] = None,
 ) -> None:
-    "The built-in world: little videos with captions."
+    "The toy world: short drawn videos with captions."
     from picknet_nb.core.files import data_folder
     from picknet_nb.data.corpus import Corpus, CorpusError
     from picknet_nb.data.datasets import clip_settings
@@ -321,8 +345,8 @@ def prepare_shapes(
 
     if settings and not out:
         raise PickNetError(
-            "--set needs an --out of its own: in data/corpora stands the built-in world as its "
-            "scale says"
+            "--set needs its own --out: data/corpora has the toy world with the settings of its "
+            "preset"
         )
     out = out or data_folder()/"corpora"/f"shapes-{present_scale(scale)}"
     clip = clip_settings(
@@ -342,11 +366,11 @@ _FEW = 10  # clips, of which a split for validation or test has one or two
 
 
 def warn_of_few(count: int) -> None:
-    "Say that a handful of clips is enough to try the commands, and not to learn from."
+    "Warn that a handful of clips is enough to try the commands, but too few to learn from."
     if count < _FEW:
         print(
-            f"picknet: {count} clips are too few to learn from, and a split of one or two clips "
-            "says nothing about a model: enough to try the commands, no more",
+            f"picknet: {count} clips are too few to learn from, and scores on one or two clips "
+            "mean nothing; this is only enough to try the commands",
             file=sys.stderr,
         )
 
@@ -359,7 +383,7 @@ def warn_of_few(count: int) -> None:
 )
 def prepare_videos(
     captions: Annotated[
-        Path, typer.Option(help="JSON {id: [captions]}; an id is a file's name without its ending.")
+        Path, typer.Option(help="JSON {id: [captions]}; an id is a file name without extension.")
     ],
     videos: Annotated[Path, typer.Option(help="Folder of video files.")],
     out: OUT,
@@ -367,20 +391,21 @@ def prepare_videos(
         Optional[Path],
         typer.Option(
             help="JSON {'train': [ids], 'validation': [ids], 'test': [ids]}; "
-            "default: at random, written to OUT/splits.json."
+            "default: a random split, written to OUT/splits.json."
         ),
     ] = None,
     name: Annotated[
         Optional[str],
-        typer.Option(help="What tables call this data set; default: the name of the folder."),
+        typer.Option(help="Name of the data set in tables; default: the name of the folder."),
     ] = None,
     cnn: BACKBONE = "efficientnet-lite0",
     weights: WEIGHTS = None,
     workers: WORKERS = None,
+    ray: RAY = None,
     settings: SETTINGS = None,
 ) -> None:
-    """A data set of your own, from videos and captions. Stopped at any moment, the same command
-    goes on."""
+    """Your own data set, from videos and captions. If interrupted, run the same command again to
+    continue."""
     from picknet_nb.data.backbones import load_backbone
     from picknet_nb.data.datasets import (
         checked_splits, clip_settings, prepare_videos as make, read_captions, read_splits)
@@ -390,6 +415,7 @@ def prepare_videos(
     texts = read_captions(captions)
     files = list_videos(videos)
     check_room(out, 0)
+    extract = extractor(ray)
     with joined() as device:
         eye = load_backbone(cnn, weights, device)  # a name that is not known leaves no file behind
         draws, again = splits is None, (out/"splits.json").exists()
@@ -398,11 +424,11 @@ def prepare_videos(
             print(
                 f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
                 f"{printable(splits)}"
-                + "; the others stay where they were" * again
+                + "; the others keep their split" * again
             )
         warn_of_few(len(texts.keys() & files.keys()))
         check = before_extraction(
-            out, splits, eye, clip, workers, "change it, or leave out --splits"
+            out, splits, eye, clip, workers, "change it, or leave out --splits", ray
         )
         report(
             make(
@@ -416,6 +442,7 @@ def prepare_videos(
                 clip,
                 workers,
                 check=check,
+                extract=extract,
             ),
             out,
         )
@@ -445,21 +472,32 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
         cnn: BACKBONE = network,
         weights: WEIGHTS = None,
         workers: WORKERS = None,
+        ray: RAY = None,
         settings: SETTINGS = None,
     ) -> None:
         from picknet_nb.data.backbones import load_backbone
         from picknet_nb.data.datasets import clip_settings, dataset_facts, prepare_dataset as make
 
         clip = clip_settings(settings_of(settings), **dataset_facts(name).get("settings", {}))
+        extract = extractor(ray)
         with joined() as device:
             eye = load_backbone(cnn, weights, device)
-            check = before_extraction(out, videos, eye, clip, workers, BRING)
+            check = before_extraction(out, videos, eye, clip, workers, BRING, ray)
             made = make(
-                out, name, annotations, videos, eye, splits, clip, workers, check=check
+                out,
+                name,
+                annotations,
+                videos,
+                eye,
+                splits,
+                clip,
+                workers,
+                check=check,
+                extract=extract,
             )
             report(made, out)
 
-    prepare_dataset.__doc__ = f"{about} Stopped at any moment, the same command goes on."
+    prepare_dataset.__doc__ = f"{about} If interrupted, run the same command again to continue."
     epilog = f"Example: picknet prepare {name} {example}{EXIT}"
     group.command(name, cls=StrictCommand, epilog=epilog)(prepare_dataset)
 
@@ -512,21 +550,21 @@ def prepare_features(
     glances: Annotated[
         Optional[list[Path]],
         typer.Option(
-            help=("Like --features: grey glances. Without, the policy compares features.")
+            help=("Grey glances, like --features. Without them, the policy compares features.")
         ),
     ] = None,
-    name: Annotated[str, typer.Option(help="What tables call this data set.")] = "features",
+    name: Annotated[str, typer.Option(help="Name of the data set in tables.")] = "features",
     cnn: Annotated[
         str,
-        typer.Option("--backbone", "--cnn", help="What made the features, for the record."),
+        typer.Option("--backbone", "--cnn", help="The backbone that made the features."),
     ] = "",
     settings: Annotated[
         Optional[list[str]],
         typer.Option(
             "--set",
             help=(
-                f"name=value, a setting that differs from the paper's; may be repeated. There are "
-                f"{', '.join(OF_FEATURES)}."
+                f"name=value, to change a setting from the paper's value; may be repeated. "
+                f"Settings: {', '.join(OF_FEATURES)}."
             ),
         ),
     ] = None,
@@ -558,35 +596,35 @@ def prepare_join(
     ],
     out: OUT,
     name: Annotated[
-        Optional[str], typer.Option(help="What tables call it; default: the names of its parts.")
+        Optional[str], typer.Option(help="Its name in tables; default: the names of its parts.")
     ] = None,
     more_training: Annotated[
         bool,
         typer.Option(
             "--more-training",
-            help="Of all but the first, take the training clips alone: "
-            "there is more to learn from, and what is judged by stays.",
+            help="Take only the training clips of all corpora but the first: "
+            "more training data, the same validation and test clips.",
         ),
     ] = False,
     settings: Annotated[
         Optional[list[str]],
         typer.Option(
-            "--set", help=f"name=value: {' or '.join(OF_WORDS)}, for the words of all of them."
+            "--set", help=f"name=value: {' or '.join(OF_WORDS)}, for the joint vocabulary."
         ),
     ] = None,
 ) -> None:
-    """One corpus of several. Every clip keeps its split; the vocabulary is counted over all
-    training captions."""
+    """Join several corpora into one. Every clip keeps its split; the vocabulary is counted over
+    all training captions."""
     from dataclasses import replace
     from picknet_nb.data.corpus import Corpus
     from picknet_nb.data.datasets import Prepared, prepare_joined as make
 
     if len(corpora) < 2:
-        raise PickNetError("joining takes two corpora or more")
+        raise PickNetError("join needs at least two corpora")
     parts, changes = [Corpus.load(each) for each in corpora], settings_of(settings)
     if unread := changes.keys() - set(OF_WORDS):
         raise ConfigError(
-            f"joining does not read {', '.join(sorted(unread))}; it reads {' and '.join(OF_WORDS)}"
+            f"join does not read {', '.join(sorted(unread))}, only {' and '.join(OF_WORDS)}"
         )
     report(
         Prepared(

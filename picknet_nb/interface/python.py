@@ -5,20 +5,23 @@
 # %% ../../nbs/interface/01_python.ipynb #648824a8
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import torch
 
 from ..core.files import PickNetError
-from ..core.registry import Registry
+from ..core.processes import connected
+from ..core.registry import USED, Registry
 from ..core.settings import preset
 from ..data.backbones import Backbone, load_backbone
 from ..data.corpus import Corpus, check_captions
 from ..data.datasets import (
     checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
-from ..data.extraction import list_videos
+from ..data.extraction import extract_here, list_videos
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
 from ..method.recipes import Recipe, recipes
@@ -30,14 +33,15 @@ from ..training.train import (
     check_changes, check_rows, noted, open_data, same_as_noted, train as train_run, usual_scale)
 from ..use.captioning import Caption, VideoCaptioner, load as load_speaker, load_captioner
 from ..use.drawing import shown_in_notebooks
+from ..use.many import Speaker, extract_on_ray, rows_here, rows_on_ray
 from ..measure.experiments import measure_row
 from ..measure.metrics import Scores
 from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
 from ..measure.tables import results_table
 
 # %% auto #0
-__all__ = ['name_of', 'recipe_with', 'load', 'caption', 'prepare', 'train', 'check_features', 'clips_for', 'Evaluation',
-           'evaluate', 'Table', 'reproduce']
+__all__ = ['name_of', 'recipe_with', 'load', 'caption', 'caption_many', 'prepare', 'train', 'check_features', 'clips_for',
+           'Evaluation', 'evaluate', 'Table', 'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
 def name_of(registry: Registry, thing: str | Callable) -> str:
@@ -62,14 +66,14 @@ def recipe_with(picker: str | Callable) -> Recipe:
 
 # %% ../../nbs/interface/01_python.ipynb #8869ab0c
 def load(
-    # a name in the box, or the folder of a run or model; None: the model that has seen the world
+    # a bundled model's name, or the folder of a run or model; None: everyday
     model=None,
     device=None,  # None: a GPU if there is one
     picker: str
     | Callable
     | None = None,  # picks instead of its own: "uniform-6", or a function of yours
 ) -> VideoCaptioner:
-    """A captioner for files, folders and streams, ready: `.caption(path)`,
+    """Load a captioner for files, folders and streams: `.caption(path)`,
     `.caption_many(paths)`, `.stream(source)`."""
     speaker = load_speaker(model if model is None else str(model), device)
     if picker is None:
@@ -88,8 +92,26 @@ def caption(
     picker: str | Callable | None = None,  # as for `load`
     **options,  # of `VideoCaptioner.caption`: beam, best, threshold, running
 ) -> Caption:
-    "What a video shows, in a sentence: `.text`; `.times` says what it rests on."
+    "Caption a video file: `.text` is the sentence, `.times` are those of the picked frames."
     return load(model, picker=picker).caption(path, **options)
+
+
+def caption_many(
+    paths,  # video files, or addresses such as s3://archive/holiday.mp4
+    model=None,  # as for `load`; on a cluster, a bundled model or a folder that its nodes see
+    picker: str | None = None,  # picks instead of its own: "uniform-6"
+    ray: str | bool = False,  # True: the Ray cluster that this process has joined; or its address
+    workers: int | None = None,  # on a cluster; None: one for each GPU or core
+    **options,  # beam, threshold
+) -> Iterator[dict]:
+    """A row for each video, with its caption or the reason why it has none: from the cores of
+    this machine one after the other, from Ray as a Ray Dataset."""
+    model = None if model is None else str(model)
+    speaker = Speaker(model, picker, modules=tuple(USED), **options)
+    sources = list(map(str, paths))
+    if ray:
+        return rows_on_ray(connected(ray), sources, speaker, workers)
+    return chain.from_iterable(rows_here(sources, speaker.load(), **speaker.options))
 
 
 shown_in_notebooks()
@@ -106,9 +128,10 @@ def prepare(
     device=None,
     workers: int | None = None,
     bars: bool = True,
+    ray: str | bool = False,  # the address of a Ray cluster that extracts; True: the one joined
     **settings,  # of a clip: frames, glance, min_word_count …
 ) -> Corpus:
-    "A corpus of videos of your own; called again, it goes on where it was stopped."
+    "Make a corpus from your videos; called again, it continues where it was interrupted."
     out, files, clip = Path(out), list_videos(videos), clip_settings(settings)
     texts = captions if isinstance(captions, dict) else read_captions(captions)
     source = Path("captions") if isinstance(captions, dict) else Path(captions)
@@ -128,14 +151,15 @@ def prepare(
         clip,
         workers,
         bars,
+        extract=partial(extract_on_ray, ray=ray) if ray else extract_here,
     )
     return made.corpus
 
 # %% ../../nbs/interface/01_python.ipynb #94a9c9ee
 def train(
-    folder,  # of the run; one that was interrupted goes on
+    folder,  # of the run; one that was interrupted continues
     data,  # a corpus, its folder, or "shapes"
-    # smoke, small, laptop, paper or improved; None: small for the built-in world, else laptop
+    # smoke, small, laptop, paper or improved; None: small for the toy world, else laptop
     scale: str | None = None,
     row: str = "PickNet (V+L)",  # of the table
     picker: str | Callable | None = None,  # instead of a row: "uniform-6", or a function of yours
@@ -172,7 +196,7 @@ def check_features(run: Path, seen: tuple, data: str, corpus: Corpus) -> None:
         kind = lambda cnn, features, glances: f"{cnn} ({features}, glances {glances})"
         raise PickNetError(
             f"{run} was trained on features of {kind(*seen)}, and {data} has those of "
-            f"{kind(*here)}: give its own --data, and for the built-in world its --scale"
+            f"{kind(*here)}: give its own --data, and for the toy world its --preset"
         )
 
 
@@ -192,14 +216,14 @@ def clips_for(
     if not data and about.get("corpus") == "shapes":
         data = "shapes"
     if not data:
-        raise PickNetError(f"{run}: where are clips to judge it by? Name a corpus with --data")
+        raise PickNetError(f"{run}: name a corpus to evaluate it on with --data")
     scale = scale or was["scale"] or "small"
     return str(data), open_data(str(data), scale, device=device, bars=bars)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    "Captions of the clips of a split, what they rest on, and their scores."
+    "Captions of the clips of a split, the frames they were generated from, and their scores."
     captions: dict[str, str] = field(repr=False)  # by the id of the clip
     references: dict[str, list[str]] = field(repr=False)  # what people said
     split: str
@@ -217,10 +241,10 @@ class Evaluation:
 
 
 def evaluate(
-    model,  # a name in the box, or the folder of a run or model
+    model,  # a bundled model's name, or the folder of a run or model
     data=None,  # a corpus, its folder, or "shapes"; None: what the run was trained on
     split: str = "test",
-    scale: str | None = None,  # of the built-in world; None: the run's
+    scale: str | None = None,  # of the toy world; None: the run's
     beam: int | None = None,  # 1 is greedy; None: as the model speaks
     no_repeats: bool | None = None,  # None: as the model speaks
     threshold: float | None = None,  # pick where p(pick) is larger; None: the run's own
@@ -255,7 +279,7 @@ def evaluate(
     if threshold is not None:
         if not recipe.learns:
             raise PickNetError(
-                f"{recipe.label} picks without a policy: there is no threshold to choose"
+                f"{recipe.label} picks without a policy, so it has no threshold"
             )
         config = config.changed(threshold=threshold)
     row = measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)
@@ -272,7 +296,7 @@ def evaluate(
 
 # %% ../../nbs/interface/01_python.ipynb #2b0bc6c0
 class Table(dict):
-    "The result of `reproduce`, the same as in its file; printed, it is the table."
+    "The result of `reproduce`, as stored in its file; printing it shows the table."
 
     def __repr__(self) -> str:
         return results_table(self)
@@ -288,11 +312,20 @@ def reproduce(
     seeds: int = 1,
     folder=None,  # where runs and results go
     bars: bool = True,
+    ray: str | bool = False,  # the address of a Ray cluster that trains; True: the one joined
     **changes,  # settings that differ from the scale's
 ) -> Table:
-    "Train and score rows of the paper's table; what is done is not done again."
+    "Train and score experiments of the paper's table; finished ones are not repeated."
     return Table(
         reproduce_rows(
-            str(data), scale, list(rows) if rows else None, seeds, folder, changes, bars=bars
+            str(data),
+            scale,
+            list(rows) if rows else None,
+            seeds,
+            folder,
+            changes,
+            bars=bars,
+            modules=USED if ray else (),
+            ray=ray,
         )
     )

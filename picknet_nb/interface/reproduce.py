@@ -22,12 +22,12 @@ from .prepare import settings_of
 from .train import CAPTIONER, SCALES, SET, changes_of
 
 # %% auto #0
-__all__ = ['LATER', 'DATA', 'SCALE', 'SEEDS', 'BEAM', 'SCORES', 'WORKERS', 'save_figure', 'if_they_can_be_drawn', 'save_pictures',
-           'finish', 'reproduce', 'compare', 'frontier']
+__all__ = ['LATER', 'DATA', 'SCALE', 'SEEDS', 'BEAM', 'SCORES', 'WORKERS', 'RAY', 'save_figure', 'if_they_can_be_drawn',
+           'save_pictures', 'finish', 'reproduce', 'compare', 'frontier']
 
 # %% ../../nbs/interface/05_reproduce.ipynb #ae6c317e
 def save_figure(figure, path: Path) -> Path:
-    "Write a figure to a PNG file, never half of it."
+    "Write a figure to a PNG file, whole or not at all."
     drawn = io.BytesIO()
     figure.savefig(drawn, format="png", dpi=100)
     return write_whole(path, drawn.getvalue())
@@ -35,7 +35,7 @@ def save_figure(figure, path: Path) -> Path:
 
 @contextmanager
 def if_they_can_be_drawn():
-    "Let a missing matplotlib inside this block be a remark on standard error and not an error."
+    "Inside this block, print a missing matplotlib to standard error instead of raising an error."
     try:
         yield
     except FileError:
@@ -64,30 +64,41 @@ def save_pictures(result: dict, folder) -> Path:
     return folder
 
 # %% ../../nbs/interface/05_reproduce.ipynb #d062e6be
-LATER = "Captions are there; call again without --no-scores for the table."
+LATER = "The captions are written; run again without --no-scores for the table."
 DATA = Annotated[
-    str, typer.Option(help="'shapes', the built-in world, or the folder of a corpus.")
+    str, typer.Option(help="'shapes' (the toy world) or the folder of a corpus.")
 ]
-SCALE = Annotated[str, typer.Option(help=f"{SCALES}.")]
-SEEDS = Annotated[int, typer.Option(min=1, help="How many seeds.")]
+SCALE = Annotated[str, typer.Option("--preset", "--scale", help=f"{SCALES}.")]
+SEEDS = Annotated[int, typer.Option(min=1, help="Number of seeds.")]
 BEAM = Annotated[
     Optional[list[int]],
     typer.Option(min=1, help="Beam sizes to decode with; 1 is greedy. May be repeated."),
 ]
-SCORES = Annotated[bool, typer.Option(help="Score the captions; without, a later call does it.")]
+SCORES = Annotated[bool, typer.Option(help="Score the captions now, or leave it to a later call.")]
 WORKERS = Annotated[
     Optional[int],
     typer.Option(
         min=1,
         help=(
-            "Processes that train side by side. Default: one for each core, six at most on a GPU."
+            "Processes that train in parallel. Default: one for each core, at most six on a GPU."
         ),
     ),
 ]
 
 
+RAY = Annotated[
+    Optional[str],
+    typer.Option(
+        "--ray",
+        metavar="ADDRESS",
+        help="Train on a Ray cluster whose nodes share the folders of data and results; `local` "
+             "starts one here.",
+    ),
+]
+
+
 def finish(result: dict, table: str, as_json: bool, folder: Path, draw: Callable) -> None:
-    "Print a result and the folder that it is in, and draw its pictures there."
+    "Print a result and its folder, and draw its figures there."
     say(result, as_json, table)
     with if_they_can_be_drawn():
         draw()
@@ -101,33 +112,35 @@ def reproduce(
     rows: Annotated[
         Optional[list[str]],
         typer.Option(
+            "--experiment",
             "--row",
             help=(
-                "A row to train; may be repeated. Default: all. Rows that are there already stay "
-                "in the table."
+                "An experiment to train; may be repeated. Default: all. Finished ones stay in "
+                "the table."
             ),
         ),
     ] = None,
     seeds: SEEDS = 1,
     folder: Annotated[
         Optional[Path],
-        typer.Option(help="Where runs and results go; default: data/runs/DATA-SCALE."),
+        typer.Option(help="Where runs and results go; default: data/runs/DATA-PRESET."),
     ] = None,
     captioner: CAPTIONER = None,
     settings: SET = None,
     beam: BEAM = None,
     scores: SCORES = True,
     workers: WORKERS = None,
+    ray: RAY = None,
     as_json: JSON = False,
 ) -> None:
-    "Train and score every row of the paper's table, and print it."
+    "Train and score the experiments of the paper's table."
     from picknet_nb.measure.experiments import default_workers
     from picknet_nb.measure.reproduction import reproduce as run, table_folder
     from picknet_nb.measure.tables import results_table
 
     if captioner == "all":
         if rows:
-            raise PickNetError("--captioner all trains four rows of its own: leave out --row")
+            raise PickNetError("--captioner all trains four fixed experiments: omit --experiment")
         print("picknet: `reproduce --captioner all` is now `picknet compare`", file=sys.stderr)
         return compare(data, scale, None, seeds, folder, settings, beam, scores, workers, as_json)
     changes = changes_of(settings, captioner)
@@ -144,6 +157,7 @@ def reproduce(
         command=typed(),
         workers=workers or default_workers(),
         modules=USED,
+        ray=ray or False,
     )
     table = results_table(result) if scores else LATER
     finish(result, table, as_json, folder, lambda: save_pictures(result, folder))
@@ -159,7 +173,7 @@ def compare(
     seeds: SEEDS = 1,
     folder: Annotated[
         Optional[Path],
-        typer.Option(help="Where runs and results go; default: data/runs/DATA-SCALE-captioners."),
+        typer.Option(help="Where runs and results go; default: data/runs/DATA-PRESET-captioners."),
     ] = None,
     settings: SET = None,
     beam: BEAM = None,
@@ -203,14 +217,14 @@ def frontier(
     ] = None,
     folder: Annotated[
         Optional[Path],
-        typer.Option(help="Where runs and the result go; default: data/runs/DATA-SCALE-frontier."),
+        typer.Option(help="Where runs and the result go; default: data/runs/DATA-PRESET-frontier."),
     ] = None,
     settings: SET = None,
     scores: SCORES = True,
     workers: WORKERS = None,
     as_json: JSON = False,
 ) -> None:
-    "Caption quality against the number of frames picked."
+    "Measure caption quality against the number of frames."
     from picknet_nb.measure.experiments import default_workers
     from picknet_nb.measure.frontier import (
         BUDGETS, draw_frontier, frontier_folder, frontier_table, measure_frontier)

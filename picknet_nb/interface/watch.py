@@ -17,13 +17,13 @@ import typer
 
 from ..core.files import FileError, PickNetError, WriteError
 from ..core.printing import JSON, WEIGHTS, left_out, printable, say
-from ..core.registry import use_thing
+from ..core.registry import USED, use_thing
 
 # %% auto #0
-__all__ = ['MODEL', 'RUN', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'renamed', 'chosen_model',
-           'with_picker', 'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell',
-           'clock', 'hint_at_length', 'tell_lines', 'no_video', 'check_there', 'hint_at_home', 'told_captions',
-           'caption', 'stream', 'explore', 'models', 'export']
+__all__ = ['MODEL', 'RUN', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'ROWS', 'renamed', 'chosen_model',
+           'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell', 'clock',
+           'hint_at_length', 'tell_lines', 'no_video', 'check_there', 'hint_at_home', 'told_captions', 'listed_sources',
+           'caption_list', 'caption', 'stream', 'explore', 'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -31,8 +31,8 @@ MODEL = Annotated[
     typer.Option(
         "--model",
         metavar="NAME_OR_FOLDER",
-        help="A bundled model (`picknet models` lists them), or the folder of a run or model of "
-             "yours. Default: everyday.",
+        help="A bundled model (`picknet models` lists them), or the folder of your own run or "
+             "model. Default: everyday.",
     ),
 ]
 RUN = Annotated[Optional[str], typer.Option("--run", hidden=True)]  # before there was --model
@@ -42,40 +42,31 @@ PICKER = Annotated[
         "--picker",
         metavar="NAME",
         help=(
-            "Pick frames another way: all, uniform-6, random-6, kmeans-6, learned, or "
-            "MODULE:FUNCTION, a function of yours from clips to picks."
+            "Another picker: all, uniform-6, random-6, kmeans-6, learned, or "
+            "MODULE:FUNCTION, your own function from clips to picks."
         ),
     ),
 ]
 
 
 def renamed(option: str, new: str) -> None:
-    "Say what an option of an earlier version is called now."
+    "Print the new name of an option of an earlier version."
     print(
-        f"picknet: {option} is now {printable(new)}; the next version will not know {option}",
+        f"picknet: {option} is now {printable(new)}; the next version will drop {option}",
         file=sys.stderr,
     )
 
 
 def chosen_model(model: Optional[str], run: Optional[str] = None) -> Optional[Path]:
-    "The folder that --model means, or --run of an earlier version; None where neither is given."
+    "The folder that --model (or the older --run) names; None if neither is given."
     if run is not None:
         renamed("--run", f"--model {run}")
         if model is not None:
             raise PickNetError("--run is another spelling of --model: give one of them")
-    from picknet_nb.training.models import named_model
+    from picknet_nb.training.cards import named_model
 
     name = run if model is None else model
     return None if name is None else named_model(name)
-
-
-def with_picker(captioner, label: Optional[str]):
-    "Give a captioner another picker; it keeps its own where none is named."
-    from picknet_nb.method.pickers import make_picker, parse_label
-    if label and label != captioner.eye.picker.label:
-        policy = captioner.eye.picker.policy if label == "learned" else None
-        captioner.eye.picker = make_picker(*parse_label(label), policy, captioner.eye.threshold)
-    return captioner
 
 
 def open_model(
@@ -83,17 +74,17 @@ def open_model(
     weights: Optional[Path] = None,
     picker: Optional[str] = None,
 ) -> tuple[Path, object]:
-    "The run or model that is meant, and its captioner; which one was chosen is printed."
+    "Find a run or model and load its captioner; prints which one was chosen."
     from picknet_nb.training.models import find_run
     from picknet_nb.training.runs import read_about
-    from picknet_nb.use.captioning import load_captioner
+    from picknet_nb.use.captioning import load_captioner, with_picker
 
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(model)
     captioner = with_picker(load_captioner(found, weights=weights), picker)
     if model is None:
         print(
-            f"model: {found.name}; `picknet models {found.name}` tells what it can and cannot do",
+            f"model: {found.name}; `picknet models {found.name}` prints what it can and cannot do",
             file=sys.stderr,
         )
     elif found != model:
@@ -128,9 +119,9 @@ def output_files(
     names: list[str],  # of the videos
     files: list[Path],  # the videos
 ) -> list[Path]:
-    "Where the output of each video goes, in a folder that is there and can be written."
+    "The output file of each video, in a folder that exists and can be written."
     if str(given) == "-":
-        raise PickNetError("--out - cannot be: it goes to a file, not to standard output")
+        raise PickNetError("--out - is not possible: output goes to a file, not to standard output")
     if given.is_dir() or not given.suffix and not given.exists():
         given = given/"{}.png"
     if given.suffix.lower() not in (*DRAWN, *MOVING, *WRITTEN):
@@ -145,17 +136,19 @@ def output_files(
     for place in places:
         check_place(place, {os.path.realpath(file) for file in files})
     if len({os.path.realpath(place) for place in places}) < len(places):
-        raise FileError(given, "two videos would be written to one file: caption them apart")
+        raise FileError(given, "two videos would be written to one file: caption them separately")
     return places
 
 
 def check_place(place: Path, videos: set[str]) -> None:
-    """Make the folder of a file that is to be written; refuse a file that cannot be, or that is
-    one of the videos."""
+    """Make the folder of an output file; raise an error if the file cannot be written or is one
+    of the videos."""
     if os.path.realpath(place) in videos:
         raise FileError(place, "is one of the videos: choose another name")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
+        if not place.parent.is_dir():
+            place.parent.mkdir(parents=True)
+            print(f"picknet: made the folder {printable(place.parent)}", file=sys.stderr)
     except OSError as reason:
         raise WriteError(place, reason.strerror) from reason
     if place.is_dir() or not os.access(place.parent, os.W_OK):
@@ -163,7 +156,7 @@ def check_place(place: Path, videos: set[str]) -> None:
 
 
 def earlier_outputs(**given: Optional[Path]) -> list[Path]:
-    "What --strip, --gif, --mp4 and --subtitles of an earlier version ask for, as --out has it."
+    "The --out files that --strip, --gif, --mp4 and --subtitles of an earlier version ask for."
     ending = {"strip": ".png", "gif": ".gif", "mp4": ".mp4", "subtitles": ".srt"}
     found = []
     for option, path in given.items():
@@ -175,8 +168,8 @@ def earlier_outputs(**given: Optional[Path]) -> list[Path]:
 
 # %% ../../nbs/interface/06_watch.ipynb #3dccf6a0
 def tell(found, as_json: bool, one: bool, run: Path) -> None:
-    """A caption, or why there is none, for a program or for a person: one sentence a line, with
-    its video where there are several."""
+    """Print a caption, or why there is none, as JSON or as text: one sentence a line, after the
+    name of its video if there are several."""
     from picknet_nb.use.captioning import Failure
 
     failed = isinstance(found, Failure)
@@ -204,7 +197,7 @@ _LONG = 60.0  # seconds of video, about which one sentence says little
 
 
 def hint_at_length(found, one: bool) -> None:
-    "Say how a long video gets more than one sentence."
+    "Print how to get more than one sentence for a long video."
     lasts = found.clip.times[-1].item()
     if one and lasts > _LONG:
         minutes = f"{lasts / 60:.0f} minute{'s' * (lasts >= 90)}"
@@ -218,7 +211,7 @@ def hint_at_length(found, one: bool) -> None:
 
 
 def tell_lines(captioner, file: Path, places: list[Path], as_json: bool, **options) -> bool:
-    "Print the lines of a video as they come and write its subtitles; whether that went well."
+    "Print the subtitles of a video line by line and write them; whether that succeeded."
     from dataclasses import asdict
     from picknet_nb.use.subtitles import as_text, save_subtitles, subtitle_video
     lines, wrong = [], None
@@ -231,7 +224,7 @@ def tell_lines(captioner, file: Path, places: list[Path], as_json: bool, **optio
     try:
         for place in places if lines else ():
             save_subtitles(lines, place)
-            if wrong: print(f"what was told so far is in {printable(place)}", file=sys.stderr)
+            if wrong: print(f"the sentences so far are in {printable(place)}", file=sys.stderr)
     except FileError as reason:
         wrong = wrong or reason
     if isinstance(wrong, KeyboardInterrupt): raise wrong
@@ -263,7 +256,7 @@ def no_video(path: Path) -> str:
     if not first:
         return "is empty"
     if path.suffix.lower() == ".json":
-        return "is a JSON file, not a video; --json takes no name: write > FILE at the end"
+        return "is a JSON file, not a video; --json takes no file name: add > FILE at the end"
     kind = next((kind for begins, kind in _PICTURES.items() if first.startswith(begins)), "")
     kind = "WebP" if first[:4] == b"RIFF" and first[8:] == b"WEBP" else kind
     return f"is a picture ({kind}), not a video" if kind else ""
@@ -277,16 +270,15 @@ def check_there(paths: list[Path]) -> None:
 
 # %% ../../nbs/interface/06_watch.ipynb #80d6566b
 def hint_at_home(found, run: Path) -> None:
-    "Say so where a model that knows the built-in world alone was shown something else."
+    "Warn if a model that was trained only on the toy world gets another kind of video."
     from picknet_nb.world.world import looks_drawn
     from picknet_nb.training.runs import read_about
 
     if read_about(run).get("corpus") == "shapes" and not looks_drawn(found.clip.frames):
         print(
             printable(
-                f"{found.source}: this model has seen nothing but the drawn shapes of the built-in "
-                f"world, so its sentence means nothing here; "
-                "leave out --model for one that has seen real videos"
+                f"{found.source}: this model was trained only on drawn shapes, so its sentence "
+                "means nothing here; omit --model to use one that was trained on real videos"
             ),
             file=sys.stderr,
         )
@@ -295,7 +287,7 @@ def hint_at_home(found, run: Path) -> None:
 def told_captions(
     captioner, run: Path, files: list[Path], drawn: list[list[Path]], as_json: bool, **options
 ) -> Iterator[bool]:
-    "Print the caption of each video and draw what is asked for; for each, whether it has one."
+    "Print the caption of each video and draw the outputs; yields whether each has a caption."
     from picknet_nb.use.captioning import Failure
     from picknet_nb.use.drawing import render, save_strip
 
@@ -321,23 +313,61 @@ OUTPUT = Annotated[
         "--out",
         metavar="FILE",
         help=(
-            "Where to write what the ending says: the picked frames (.png, .jpg, .pdf, .svg), the "
+            "Output file; its extension decides: the picked frames (.png, .jpg, .pdf, .svg), the "
             "clip with its running caption (.gif, .mp4), a sentence for each scene (.srt, .vtt, "
             ".txt, .json). For several videos, {} stands for the name of each: out/{}.srt. May "
-            "be repeated."
+            "be repeated. For a long list: a table with one row per video (.parquet, .jsonl), "
+            "which is continued if it exists."
         ),
     ),
 ]
 OLD = typer.Option(hidden=True)  # of an earlier version, for the length of this one
+ROWS = (".parquet", ".jsonl")  # one file for a whole list
+
+
+def listed_sources(paths: list[Path], listed: Optional[Path]) -> list[str]:
+    "The videos that were typed, then those that a file names, one path or address a line."
+    from picknet_nb.core.files import read_text
+    from picknet_nb.data.extraction import find_videos
+
+    lines = read_text(listed).splitlines() if listed else []
+    if listed and not any(line.strip() for line in lines):
+        raise FileError(listed, "lists no videos")
+    return [*map(str, find_videos(paths)), *(line.strip() for line in lines if line.strip())]
+
+
+def caption_list(
+    sources: list[str],
+    out: Optional[Path],  # .parquet or .jsonl; None: nothing is written before, nor now
+    ray: Optional[str],
+    dry_run: bool,
+    as_json: bool,
+    **how,  # of `use.many.Speaker`
+) -> None:
+    "Caption a list into a file of rows, or say what that would take."
+    from picknet_nb.core.processes import connected
+    from picknet_nb.use.many import Speaker, caption_list as caption_all, estimate, estimate_text
+
+    speaker = Speaker(modules=tuple(USED), **how)
+    if ray:
+        connected(ray)  # where that cannot be, it is said before anything is written
+    if dry_run:
+        found = estimate(sources, out, speaker, ray or False)
+        return say(found, as_json, estimate_text(found))
+    found = caption_all(sources, out, speaker, ray or False)
+    there = f"{found.out}: {found.videos:,} videos, {found.done:,} of them captioned now"
+    said = f"{there}, {found.failed:,} of these without a caption (column `error`)"
+    say({**found._asdict(), "out": str(found.out)}, as_json, said)
+    left_out(found.failed, found.videos - found.failed)
 
 
 def caption(
     paths: Annotated[
-        list[Path],
+        Optional[list[Path]],
         typer.Argument(
-            help="Video files, or folders of them; what is in their subfolders counts, too."
+            help="Video files, or folders of them (subfolders included)."
         ),
-    ],
+    ] = None,
     model: MODEL = None,
     out: OUTPUT = None,
     picker: PICKER = None,
@@ -347,8 +377,33 @@ def caption(
     beam: Annotated[
         Optional[int], typer.Option(min=1, help="1 is greedy; default: as stored in the model.")
     ] = None,
-    best: Annotated[int, typer.Option(min=1, help="How many sentences, at most --beam.")] = 1,
+    best: Annotated[
+        int, typer.Option(min=1, help="Number of sentences to print, at most --beam.")
+    ] = 1,
     weights: WEIGHTS = None,
+    listed: Annotated[
+        Optional[Path],
+        typer.Option(
+            "--list",
+            metavar="FILE",
+            help="A text file with one video per line: a path, or, if --out is a table, an "
+                 "address such as s3://….",
+        ),
+    ] = None,
+    ray: Annotated[
+        Optional[str],
+        typer.Option(
+            "--ray",
+            metavar="ADDRESS",
+            help="Caption on a Ray cluster whose nodes can read the videos; `local` starts one "
+                 "here. --out must be a table.",
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print how many videos and bytes there are and how long "
+                                       "it would take, from a few captions; write nothing."),
+    ] = False,
     as_json: JSON = False,
     run: RUN = None,
     strip: Annotated[Optional[Path], OLD] = None,
@@ -356,46 +411,74 @@ def caption(
     mp4: Annotated[Optional[Path], OLD] = None,
     subtitles: Annotated[Optional[Path], OLD] = None,
 ) -> None:
-    "Say what videos show; the backbone looks only at picked frames."
+    "Caption videos; the backbone sees only the picked frames."
     if beam and best > beam:
         raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")
-    check_there(paths)
+    if not (paths or listed):
+        raise PickNetError("name a video, a folder of videos, or a --list of them")
+    if paths:
+        taken = [path for path in paths if path.suffix == ".json" and not path.exists()]
+        if as_json and taken:
+            raise FileError(
+                taken[0], "no such file: --json prints to standard output, so write "
+                f"--json > {taken[0]}")
+        check_there(paths)
+    paths = paths or []
+    rows = [path for path in out or () if path.suffix.lower() in ROWS]
+    if rows or dry_run:
+        if len(out or ()) > 1 or best > 1:
+            raise PickNetError("a table has one sentence per video: give one --out and no --best")
+        chosen = chosen_model(model, run) and (model or run)
+        return caption_list(
+            listed_sources(paths, listed),
+            rows[0] if rows else None,
+            ray,
+            dry_run,
+            as_json,
+            model=chosen,
+            picker=picker,
+            weights=str(weights) if weights else None,
+            beam=beam,
+            threshold=threshold,
+        )
+    if ray:
+        raise PickNetError("--ray needs an --out that ends in .parquet or .jsonl")
+    chosen = chosen_model(model, run)
     outputs = [*(out or ()), *earlier_outputs(strip=strip, gif=gif, mp4=mp4, subtitles=subtitles)]
-    spoken = [path for path in outputs if path.suffix.lower() in WRITTEN]
-    if spoken and (len(spoken) < len(outputs) or best > 1):
+    written = [path for path in outputs if path.suffix.lower() in WRITTEN]
+    if written and (len(written) < len(outputs) or best > 1):
         raise PickNetError(
-            f"--out {spoken[0]} gives a sentence for each scene: it cannot be combined with "
+            f"--out {written[0]} writes a sentence for each scene: it cannot be combined with "
             "pictures of one caption, nor with --best"
         )
-    from picknet_nb.data.extraction import find_videos
-
-    files = list({os.path.abspath(file): file for file in find_videos(paths)}.values())
-    names = output_names(paths, files)
+    sources = listed_sources(paths, listed)
+    files = list({os.path.abspath(file): Path(file) for file in sources}.values())
+    names = output_names(paths if not listed else [*paths, *files], files)
     places = [output_files(path, names, files) for path in outputs]
-    if outputs and not spoken:
+    if outputs and not written:
         from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
-    found, captioner = open_model(chosen_model(model, run), weights, picker)
-    if spoken:
-        told = [
+    found, captioner = open_model(chosen, weights, picker)
+    if written:
+        done = [
             tell_lines(captioner, file, where, as_json, beam=beam, threshold=threshold)
             for file, *where in zip(files, *places)
         ]
     else:
-        told = list(
+        done = list(
             told_captions(
                 captioner, found, files, places, as_json, beam=beam, best=best, threshold=threshold
             )
         )
-    left_out(told.count(False), told.count(True))
+    left_out(done.count(False), done.count(True))
 
 # %% ../../nbs/interface/06_watch.ipynb #383b9bda
 def stream(
     source: Annotated[
         str,
         typer.Argument(
-            help="A file, an address, the number of a camera, or - for what comes by a pipe."
+            help="A file, a URL, the number of a camera, or - for a pipe."
         ),
     ],
     model: MODEL = None,
@@ -405,29 +488,32 @@ def stream(
             "--picker",
             metavar="NAME",
             help=(
-                "Pick frames another way, one that needs no frame to come: learned, or one of "
-                "yours that is registered as causal (picknet --use MODULE)."
+                "Another picker that needs no later frames: learned, or one of yours that is "
+                "registered as causal (picknet --use MODULE)."
             ),
         ),
     ] = None,
-    rate: Annotated[float, typer.Option(min=0.01, help="Frames looked at in a second.")] = 1.0,
+    rate: Annotated[float, typer.Option(min=0.01, help="Frames per second to look at.")] = 1.0,
     threshold: Annotated[
         Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")
     ] = None,
     window: Annotated[
-        int, typer.Option(min=0, help="Describe the last so many picked frames; 0: all of them.")
+        int,
+        typer.Option(
+            min=0, max=1000, help="How many of the latest picked frames to use; 0: all."),
     ] = 0,
     weights: WEIGHTS = None,
     as_json: JSON = False,
     run: RUN = None,
 ) -> None:
-    """Caption a stream as it goes. A line comes whenever what is said changes; with --json,
+    """Caption a stream as it plays. A line is printed whenever the caption changes; with --json,
     whenever a frame is picked."""
     if not (source == "-" or source.isdecimal() or ":" in source or Path(source).is_dir()):
         check_there([Path(source)])
+    chosen = chosen_model(model, run)
     from picknet_nb.use.streams import watch_source
 
-    _, captioner = open_model(chosen_model(model, run), weights, picker)
+    _, captioner = open_model(chosen, weights, picker)
     remark = None
     for remark in watch_source(
         captioner,
@@ -446,24 +532,24 @@ def explore(
     model: MODEL = None,
     videos: Annotated[
         Optional[Path],
-        typer.Option(help="Folder with videos; default: clips of the built-in world."),
+        typer.Option(help="Folder with videos; default: clips of the toy world."),
     ] = None,
     captions: Annotated[
-        Optional[Path], typer.Option(help="JSON {clip: [captions]}, shown beside ours.")
+        Optional[Path], typer.Option(help="JSON {clip: [captions]}, displayed beside ours.")
     ] = None,
     port: Annotated[
         int,
         typer.Option(
             min=1,
             max=65535,
-            help="Of the page; its address, with the token that opens it, is printed.",
+            help="Port of the page; its address is printed, with the token that opens it.",
         ),
     ] = 8866,
     browser: Annotated[bool, typer.Option(help="Open one.")] = True,
     weights: WEIGHTS = None,
     run: RUN = None,
 ) -> None:
-    "A page to step through clips and move the threshold."
+    "Open a page to step through clips and move the threshold."
     # before torch and a model are loaded
     if missing := [name for name in ("voila", "ipywidgets", "av") if find_spec(name) is None]:
         raise PickNetError(
@@ -475,11 +561,11 @@ def explore(
 
 # %% ../../nbs/interface/06_watch.ipynb #d15c3e57
 def models(
-    name: Annotated[Optional[str], typer.Argument(help="Show the card of this one.")] = None,
+    name: Annotated[Optional[str], typer.Argument(help="The model whose card to print.")] = None,
     as_json: JSON = False,
 ) -> None:
-    "Compare the bundled models, or show the card of one of them."
-    from picknet_nb.training.models import find_model, models as known, models_table, read_card
+    "Compare the bundled models, or print the card of one of them."
+    from picknet_nb.training.cards import find_model, models as known, models_table, read_card
 
     if name:
         card = read_card(find_model(name))
@@ -506,17 +592,17 @@ def models(
 
 def export(
     run: Annotated[Path, typer.Argument(help="Folder of a finished run.")],
-    out: Annotated[Path, typer.Argument(help="Folder of the model, which must not be there yet.")],
+    out: Annotated[Path, typer.Argument(help="Folder of the new model, which must not exist.")],
     beam: Annotated[int, typer.Option(min=1, max=100, help="Its default beam; 1 is greedy.")] = 1,
     no_repeats: Annotated[
-        bool, typer.Option("--no-repeats", help="Never say two words in a row for the second time.")
+        bool, typer.Option("--no-repeats", help="Block repeated bigrams.")
     ] = False,
     card: Annotated[
         Optional[Path],
-        typer.Option(help="Markdown that says what it was trained on and what it cannot do."),
+        typer.Option(help="Its card: Markdown on what it was trained on and what it cannot do."),
     ] = None,
 ) -> None:
-    "Make a model of a run, small and without its history."
+    "Export a run as a small model without its training history."
     from picknet_nb.core.files import read_text
     from picknet_nb.training.models import Decoding, describe_model, export_model
 

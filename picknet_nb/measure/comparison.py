@@ -29,7 +29,7 @@ __all__ = ['COMPARED_ROWS', 'own_changes', 'joined_result', 'joined_clips', 'com
            'Verdict', 'verdicts', 'printed_in_paper', 'captioners_table', 'draw_captioners']
 
 # %% ../../nbs/measure/05_comparison.ipynb #e828117c
-# rows of the table, and what stands above their columns here
+# rows of the table, and the headings of their columns here
 COMPARED_ROWS = {
     "Baseline, adapted": "all",
     "Uniform": "uniform",
@@ -42,8 +42,8 @@ def own_changes(
     scale: str,
     captioner: str,  # its name
 ) -> dict:  # settings
-    """What makes the settings of a preset those of a captioner: its name; at `improved`, all
-    that the captioner's own preset changes."""
+    """The changes that adapt a preset to a captioner: its name and, for `improved`, everything that
+    the captioner's own preset changes."""
     if scale != "improved" or captioner not in PRESETS or captioner == "paper":
         return {"architecture": captioner}
     usual = PRESETS["improved"].flat()
@@ -53,7 +53,7 @@ def own_changes(
 
 # %% ../../nbs/measure/05_comparison.ipynb #cfa12487
 def joined_result(results: dict[str, dict], **about) -> dict:
-    "One result of all captioners, from the result of each captioner's table."
+    "Combine the results of all captioners' tables into one result."
     rows = [
         {"captioner": name, **row}
         for name, result in results.items()
@@ -113,7 +113,7 @@ def compare_captioners(
     modules: Iterable[str] = (),  # for the workers to import: they register parts of your own
 ) -> dict:
     """Train every captioner with four kinds of picks, caption, score, and write one result file.
-    What is done is not done again."""
+    Finished work is not repeated."""
     began = [time.monotonic()]
     folder, scale = Path(folder or comparison_folder(data, scale)), present_scale(scale)
     configs = {
@@ -152,8 +152,7 @@ def compare_captioners(
 
 # %% ../../nbs/measure/05_comparison.ipynb #961594ff
 def unseeing(result: dict, decoding: str = "greedy") -> list[str]:
-    """Captioners that generate, with all frames, one and the same caption for every clip; of
-    several seeds, in any of them."""
+    "Captioners that generate the same caption for every clip, with all frames, in any seed."
     said = [
         (row["captioner"], row["signs"][decoding]["distinct"])
         for row in result["rows"]
@@ -163,14 +162,14 @@ def unseeing(result: dict, decoding: str = "greedy") -> list[str]:
 
 
 class Verdict(NamedTuple):
-    "For how many captioners a claim holds, of those whose captions depend on the clip."
+    "For how many captioners a claim holds, among those whose captions depend on the clip."
     holds: list[str]       # captioners for which the estimate says so
     surely: list[str]      # those for which the whole interval says so
     surely_not: list[str]  # those for which the whole interval says the opposite
 
     @classmethod
     def of(cls, result: dict, other: str, least: float) -> Verdict:
-        "Whether PickNet minus another row is more than the least that is asked for."
+        "Test, for every captioner, whether PickNet minus another experiment exceeds a limit."
         found = {
             name: compared[other]
             for name, compared in result["comparisons"].items()
@@ -190,7 +189,10 @@ class Verdict(NamedTuple):
         )
 
     def __str__(self) -> str:
-        return f"{len(self.holds)} (surely {len(self.surely)}, surely not {len(self.surely_not)})"
+        return (
+            f"{len(self.holds)} (significant: {len(self.surely)} for it, "
+            f"{len(self.surely_not)} against)"
+        )
 
 
 def verdicts(result: dict, margin: float = 0.02) -> dict[str, Verdict]:
@@ -259,7 +261,7 @@ def captioners_table(result: dict, decoding: str = "greedy") -> str:  # Markdown
     seeds = len({row["seed"] for row in result["rows"]})
     about = (
         f"CIDEr × 100 on {sum(result['rows'][0]['pick_counts'])} test clips after learning from "
-        f"{result['data']} ({result['scale']} scale, "
+        f"{result['data']} (preset {result['scale']}, "
         f"{seeds} seed{'s' * (seeds > 1)}, features of {result['features']}, {decoding} decoding), "
         f"differences with 95% intervals. "
         "A step of stage one includes its share of the validation. "

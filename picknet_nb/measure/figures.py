@@ -48,7 +48,7 @@ def learning_curves(
     fields: Sequence[str] = CURVES,  # what to draw; a field that no epoch has gets no panel
 ):
     """One small panel for each logged quantity, epochs counted through all stages, each stage on
-    a background of its own."""
+    its own background."""
     paths = [Path(path) for path in ([paths] if isinstance(paths, (str, Path)) else paths)]
     entries = [
         entry for path in paths for entry in read_log(path/"log.jsonl" if path.is_dir() else path)

@@ -18,8 +18,9 @@ from ..core.settings import PolicySettings
 from ..data.corpus import SPLITS, Corpus
 from ..method.captioner import caption
 from ..method.cider import Cider
-from ..method.policy import Policy, project, roll_out_by_scan, search
+from ..method.policy import Policy, project, roll_out_by_scan
 from ..method.rewards import REWARDS, Earned, Reward, cider_for, within_limits
+from ..method.starting import search
 from ..training.runs import load_run
 
 # %% auto #0
@@ -155,7 +156,7 @@ def score_scenes(
     sources: Tensor,  # int64 (n, scenes): clips as the scorer numbers them; -1: no such scene
     cider: Cider,
 ) -> Tensor:          # float32 (n, scenes)
-    "CIDEr-D of what is said of each scene; 0 where nothing is, and where there is no scene."
+    "CIDEr-D of the caption of each scene; 0 for a scene without one, and for padding."
     earned = cider(words.flatten(0, 1), sources.clamp(min=0).flatten()).float()
     return earned.view_as(seen) * (seen & (sources >= 0))
 
@@ -288,7 +289,7 @@ def make_streams(
     together: int = 10,
     seconds: Callable[[str], float] = clip_seconds,  # of a clip, by its id
 ) -> Streams:
-    "Streams of so many films each; what does not fill one is left out."
+    "Streams of a number of films each; films that do not fill one are left out."
     which = which[: len(which) // together * together]
     most, frames = films.sources.shape[1], films.clips.features.shape[1]
     number = films.scenes[which] + torch.arange(len(which), device=which.device)[:, None] * most

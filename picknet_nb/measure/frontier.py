@@ -52,7 +52,7 @@ def pickers_of(
     frames: int,  # of a clip
     budgets: Iterable[int],
 ) -> list[Recipe]:
-    "Every fixed picker with every budget; the one that picks all frames stands at the end."
+    "Every fixed picker with every budget; the one that picks all frames comes last."
     fixed = [
         Recipe(name, budget, adapted=False)
         for name in ("uniform", "random", "kmeans")
@@ -158,7 +158,7 @@ def measure_frontier(
     modules: Iterable[str] = (),  # for the workers to import: they register parts of your own
 ) -> dict:
     """Measure CIDEr of every picker on every budget, with one captioner for all.
-    What is done is not done again."""
+    Finished work is not repeated."""
     config = check_changes(preset(scale), changes or {})
     if scores:
         check_scorers()
@@ -348,7 +348,7 @@ def frontier_table(result: dict) -> str:  # Markdown
     seeds = len({point["seed"] for point in result["points"]})
     return (
         f"{markdown_table(['frames', *map(str, budgets)], lines)}\n\nCIDEr × 100, greedy, "
-        f"{result['data']} ({result['scale']} scale, {seeds} "
-        f"seed{'s' * (seeds > 1)}); in brackets 95% of the differences when seeds and clips are "
-        f"drawn again. `{result['command']}`"
+        f"{result['data']} (preset {result['scale']}, {seeds} "
+        f"seed{'s' * (seeds > 1)}); in brackets 95% bootstrap intervals over seeds and clips. "
+        f"`{result['command']}`"
     )

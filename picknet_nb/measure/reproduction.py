@@ -20,7 +20,7 @@ from pathlib import Path
 from tqdm.auto import tqdm
 
 from ..core.files import (
-    FileError, PickNetError, data_folder, first_few, read_json, slug, write_whole)
+    FileError, PickNetError, data_folder, first_few, read_json, slug, sweep, write_whole)
 from ..core.printing import printable
 from ..core.settings import VERSION, Config, ConfigError, preset, settings_from
 from ..data.corpus import Corpus
@@ -44,7 +44,7 @@ __all__ = ['made_from', 'differences', 'minutes_of', 'seconds_per_step', 'stage_
 
 # %% ../../nbs/measure/04_reproduction.ipynb #e91e9a24
 def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
-    "Everything that a row's outcome depends on."
+    "Everything that the result of an experiment depends on."
     settings = replace(recipe.settings(config), clip=corpus.settings)
     return {
         "recipe": asdict(recipe),
@@ -57,7 +57,7 @@ def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
 
 
 def differences(before: dict, now: dict) -> str:
-    "What a row was made from and what it should be made from, where the two differ."
+    "The differences between what an experiment was made from and what it should be made from."
     known = before["learned_from"]
     # an upgraded row knows its data by fingerprints alone
     data = now["learned_from"] if "features" in known else fingerprints(now)
@@ -110,7 +110,7 @@ def seconds_per_step(run: Path, corpus: Corpus, config: Config) -> float | None:
 
 
 def stage_one(config: Config, recipe: Recipe) -> tuple[str, Recipe]:
-    "The run whose weights a row begins with: the name of its folder, and its recipe."
+    "The run whose weights an experiment starts from: the name of its folder, and its recipe."
     own = "" if recipe.architecture == config.captioner.architecture else recipe.architecture
     return f"supervision-{slug(own)}" if own else "supervision", Recipe(
         "all", adapted=False, architecture=own
@@ -125,7 +125,7 @@ def train_first(
     bars: bool = True,
     place: int | None = None,
 ) -> Path:
-    "Train stage one of a seed, for a row and all that share it; gives the folder of the run."
+    "Train stage one of a seed, for all experiments that share it; return the folder of the run."
     name, first = stage_one(config, recipe)
     home = folder/f"seed-{config.training.seed}" / name
     train(home, corpus, config, first, bars=bars, place=place)
@@ -135,8 +135,8 @@ def train_first(
 def check_former(
     path: Path, row: dict, folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
 ) -> None:
-    """Raise an error for a row that does not say what it was made from, unless the folder of its
-    run shows the same settings."""
+    """Raise an error for an experiment that does not record what it was made from, unless the
+    folder of its run shows the same settings."""
     if (was := row["picker"]) != recipe.label:
         raise FileError(path, f"was made with {was}, and this table needs {recipe.label}")
     run, begun = (slug(name), recipe) if recipe.stages else stage_one(config, recipe)
@@ -155,8 +155,8 @@ def check_former(
 def find_row(
     folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
 ) -> dict | None:
-    """Read a row that is there already, None if it is not; one that was made from something else
-    is an error, which says what differs."""
+    """Read the file of an experiment, None if there is none; raise an error that names the
+    differences if it was made from something else."""
     home = folder/f"seed-{config.training.seed}" / stage_one(config, recipe)[0]
     corpus = with_start_words(corpus, config, home)
     path = row_path(folder, config.training.seed, name)
@@ -169,7 +169,7 @@ def find_row(
         or type(row.get("captions")) is not dict
         or type(row.get("frames_used")) not in (int, float)
     ):
-        raise FileError(path, "is not the file of a row")
+        raise FileError(path, "is not the file of an experiment")
     try:
         row = upgraded("row", row)
     except PickNetError as reason:
@@ -196,8 +196,8 @@ def train_row(
     bars: bool = True,
     place: int | None = None,
 ) -> dict:
-    """Train and measure one row for one seed, unless that was done before; decode once more
-    where another beam is asked for."""
+    """Train and measure one experiment for one seed, unless its file exists; decode again for a new
+    beam."""
     seed, (start, _) = config.training.seed, stage_one(config, recipe)
     path = row_path(folder, seed, name)
     home = folder/f"seed-{seed}" / slug(name)
@@ -207,7 +207,7 @@ def train_row(
         row = find_row(folder, corpus, config, name, recipe)
     except FileError as reason:
         raise FileError(
-            path, f"{reason.reason}: move it and {home} away to train the row again"
+            path, f"{reason.reason}: move it and {home} away to train the experiment again"
         ) from reason
     if row:
         if more := [beam for beam in beams if decoding_name(beam) not in row["captions"]]:
@@ -247,21 +247,21 @@ def train_row(
 
 # %% ../../nbs/measure/04_reproduction.ipynb #52994538
 def leader_frames(folder: Path, corpus: Corpus, config: Config) -> int:
-    """How many frames the fixed pickers of a seed get: as many as PickNet (V+L) used, rounded
-    up; six where it has not been trained."""
+    """How many frames the fixed pickers of a seed get: as many as PickNet (V+L) used, rounded up;
+    six if it has not been trained."""
     leader = find_row(folder, corpus, config, LEADER, recipes()[LEADER])
     return math.ceil(leader["frames_used"]) if leader else 6
 
 
 def recipe_of_row(folder: Path, corpus: Corpus, config: Config, name: str) -> Recipe:
-    "How a row is trained, with the number of frames that PickNet (V+L) of its seed picked."
+    "The recipe of an experiment, with the number of frames that PickNet (V+L) of its seed picked."
     frames = leader_frames(folder, corpus, config) if takes_a_number(name) else 6
     return recipes(frames)[name]
 
 # %% ../../nbs/measure/04_reproduction.ipynb #12518bc3
 @dataclass(frozen=True)
 class TablePlan:
-    "Which rows to train with the same settings, for which seeds, into which folder."
+    "Which experiments to train with the same settings, for which seeds, into which folder."
     folder: Path
     config: Config  # with the first seed
     rows: tuple[str, ...]
@@ -274,17 +274,17 @@ class TablePlan:
         return [self.config.changed(seed=seed) for seed in range(first, first + self.seeds)]
 
     def paths(self) -> list[Path]:
-        "The files of all rows, seed by seed."
+        "The files of all experiments, seed by seed."
         seeds = [config.training.seed for config in self.seeded()]
         return [row_path(self.folder, seed, name) for seed in seeds for name in self.rows]
 
     def jobs(self, corpus: Corpus) -> list[Job]:
-        "What is to be trained for every seed."
+        "The experiments to train for every seed."
         return [job for config in self.seeded() for job in self.jobs_of_seed(corpus, config)]
 
     def jobs_of_seed(self, corpus: Corpus, config: Config) -> list[Job]:
-        """Every row, PickNet (V+L) before the others, and before them each stage one that they
-        begin with, unless all rows that do are there."""
+        """One job for every experiment, PickNet (V+L) before the others, after the stage one that
+        they start from, unless all its experiments exist."""
         seed, known = config.training.seed, recipes()
         path = partial(row_path, self.folder, seed)
         begins = {
@@ -308,14 +308,16 @@ class TablePlan:
 def train_tables(
     tables: Sequence[TablePlan], workers: Workers, score: bool = False
 ) -> list[list[dict]]:  # the rows of each table, seed by seed
-    """Train and caption the rows of some tables side by side; while several processes train,
-    this one can score the rows that are done."""
+    """Train and caption the experiments of some tables in parallel; while several processes train,
+    this one can score the finished ones."""
     scorer = (
         scored_meanwhile(workers.corpus.references("test"))
         if score and workers.number > 1
         else nullcontext(lambda folder, row: None)
     )
     homes = {path: table.folder for table in tables for path in table.paths()}
+    for folder in {*homes.values(), *(path.parent for path in homes)}:
+        sweep(folder, inside=True)  # what a killed call left half-written
     with scorer as give:
         rows = run_jobs(
             [job for table in tables for job in table.jobs(workers.corpus)],
@@ -328,8 +330,7 @@ def train_tables(
 def earlier_rows(
     folder: Path, corpus: Corpus, config: Config, done: list[dict], bars: bool = True
 ) -> list[dict]:
-    """Rows that other calls left in the folder, made from the same, besides those that this call
-    has done."""
+    "Experiments of earlier calls in the folder, made from the same settings and data."
     found, have = [], {(row["seed"], row["row"]) for row in done}
     for path in sorted((folder/"rows").glob("seed-*.json")):
         seed, name = None, path.stem
@@ -342,7 +343,7 @@ def earlier_rows(
             if name not in ROWS or not isinstance(seed, int):
                 raise FileError(
                     path,
-                    f"is the row {name!r}, which is not registered (on the command line: --use "
+                    f"is the experiment {name!r}, not registered (on the command line: --use "
                     "MODULE)",
                 )
             settings = config.changed(seed=seed)
@@ -356,9 +357,9 @@ def earlier_rows(
 
 # %% ../../nbs/measure/04_reproduction.ipynb #6e6637f1
 def result_of(corpus: Corpus, config: Config, rows: list[dict], **about) -> dict:
-    """The content of a result file: circumstances, settings, comparisons, and every row without
-    its captions."""
-    # the settings are the same for all rows and stand above them
+    """The content of a result file: command, machine, settings, comparisons, and every experiment
+    without its captions."""
+    # the settings are the same for all rows and are stored above them
     without = ("captions", "signature", "videos", "made_from", "version")
     shared = {
         (row["seed"], row.get("stage_one", "supervision")): row["minutes_shared"] for row in rows
@@ -379,8 +380,7 @@ def result_of(corpus: Corpus, config: Config, rows: list[dict], **about) -> dict
 
 # %% ../../nbs/measure/04_reproduction.ipynb #86c3af91
 def commands_of(folder: Path, config: Config, command: str) -> str:
-    """What was typed for all the rows of a table: this command, after those that made the rows
-    that were there."""
+    "The commands that made a table: those of earlier experiments, then this one."
     before = read_json(path) if (path := folder/"results.json").exists() else {}
     try:
         # the corpus says what a clip is
@@ -393,7 +393,7 @@ def commands_of(folder: Path, config: Config, command: str) -> str:
 
 # %% ../../nbs/measure/04_reproduction.ipynb #f0aa2ac2
 def check_scorers() -> None:
-    "Raise an error where captions cannot be scored, before anything is trained for it."
+    "Raise an error before training if captions could not be scored."
     from picknet_nb.measure.metrics import INSTALL, find_java
 
     if not find_spec("pycocoevalcap"):
@@ -412,7 +412,7 @@ def table_folder(data: str, scale: str, changes: dict | None = None) -> Path:
 
 # %% ../../nbs/measure/04_reproduction.ipynb #7236b6d8
 def print_forecast(tables: Iterable[TablePlan], workers: Workers, scale: str) -> None:
-    "Print to standard error how long new tables will take on this CPU."
+    "Print an estimate of how long new tables will take on this CPU to standard error."
     corpus = workers.corpus
     if workers.bars and workers.device == "cpu":
         seconds = sum(
@@ -432,7 +432,7 @@ def write_result(
     began: Sequence[float],  # when the call began to open the data, to train, and to score
     **about,  # for the result file
 ) -> dict:
-    "Score the rows of a table's folder, these and earlier ones, and write its result files."
+    "Score the experiments of a table's folder, new and earlier ones, and write its result files."
     corpus, folder, config = workers.corpus, table.folder, table.config
     if earlier := earlier_rows(folder, corpus, config, done, workers.bars):
         done, command = done + earlier, commands_of(folder, config, command)
@@ -474,9 +474,10 @@ def reproduce(
     bars: bool = True,
     workers: int = 1,  # processes that train rows side by side: `default_workers()` is best
     modules: Iterable[str] = (),  # for the workers to import: they register parts of your own
+    ray: str | bool = False,  # the address of a cluster that sees `data` and `folder`
 ) -> dict:
-    """Train, caption and score rows; write the result file of these and of all that are there.
-    What is done is not done again."""
+    """Train, caption and score experiments; write the result file of these and of earlier ones.
+    Finished work is not repeated."""
     began = [time.monotonic()]
     config = check_changes(preset(scale), changes or {})
     rows = tuple(dict.fromkeys(rows or ROWS))
@@ -484,7 +485,10 @@ def reproduce(
     if scores:
         check_scorers()
     folder, scale = Path(folder or table_folder(data, scale, changes)), present_scale(scale)
-    crew = Workers.open(data, scale, workers, device, modules, bars)
+    if ray:  # a node may work in another folder
+        folder = folder.absolute()
+        data = str(Path(data).absolute()) if Path(data).is_dir() else data
+    crew = Workers.open(data, scale, workers, device, modules, bars, ray)
     config = replace(config, clip=crew.corpus.settings)
     table = TablePlan(folder, config, rows, seeds, tuple(beams))
     if not (folder/"rows").exists():

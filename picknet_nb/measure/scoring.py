@@ -26,7 +26,7 @@ __all__ = ['CLAIMS', 'row_path', 'decoding_name', 'score_rows', 'scored_meanwhil
 
 # %% ../../nbs/measure/02_scoring.ipynb #515963aa
 def row_path(folder: Path, seed: int, name: str) -> Path:
-    "The file of a row."
+    "The path of an experiment's file."
     return folder/"rows"/f"seed-{seed}.{slug(name)}.json"
 
 
@@ -42,7 +42,7 @@ def score_rows(
     bars: bool = True,
     **options,  # of `score_many`
 ) -> str:  # the signature of the metrics
-    "Add scores to rows that have none, and write them to the rows' files."
+    "Add scores to experiments that have none, and write them to their files."
     from picknet_nb.measure.metrics import score_many
 
     for row in rows:
@@ -84,8 +84,8 @@ def scored_meanwhile(
     references: dict[str, list[str]],
     patience: float = 600.0,  # seconds to wait, in the end, for rows that are still being scored
 ) -> Iterator[Callable[[Path, dict], None]]:
-    """Give the block a function that takes the folder of a table and one of its rows, and scores
-    it in the background; rows that fail here are left for `score_rows`."""
+    """Yield a function that scores one experiment of a table in the background; those that fail are
+    left for `score_rows`."""
     from picknet_nb.measure.metrics import meteor_process
 
     given, pool = [], ThreadPoolExecutor(1)
@@ -103,7 +103,7 @@ def scored_meanwhile(
 
 # %% ../../nbs/measure/02_scoring.ipynb #371ce63f
 def compare_rows(rows: list[dict], name: str = LEADER, decoding: str = "greedy") -> dict[str, dict]:
-    """CIDEr of one row minus that of every other row, with its 95% interval and p, by a paired
+    """CIDEr of one experiment minus that of every other, with 95% interval and p, by a paired
     bootstrap over seeds and videos."""
     from picknet_nb.measure.metrics import paired_bootstrap
 
@@ -122,7 +122,7 @@ def compare_rows(rows: list[dict], name: str = LEADER, decoding: str = "greedy")
 
 # %% ../../nbs/measure/02_scoring.ipynb #275c6051
 def clip_scores(rows: list[dict], file: str = "results.json") -> dict:
-    "CIDEr of every video for every row, seed and decoding, in the order of `ids`."
+    "CIDEr of every video for every experiment, seed and decoding, in the order of `ids`."
     scored = [row for row in rows if row.get("videos")]
     ids = sorted(next(iter(scored[0]["videos"].values()))) if scored else []
     values = lambda row: {
@@ -156,7 +156,7 @@ CLAIMS = {
 
 
 class Gap(NamedTuple):
-    "CIDEr × 100 of one row minus another's, and the ends of its 95% interval."
+    "CIDEr × 100 of one experiment minus another's, and the ends of its 95% interval."
     difference: float
     low: float
     high: float
@@ -178,7 +178,7 @@ def gaps_of(
     name: str = LEADER,
     decoding: str = "greedy",
 ) -> dict[str, Gap]:
-    "CIDEr of a row minus that of each other row, from stored scores of clips."
+    "CIDEr of an experiment minus that of each other one, from stored scores of clips."
     compared = compare_rows(rows_of_clips(clips), name, decoding)
     return {other: Gap.of(each) for other, each in compared.items()}
 
@@ -203,7 +203,7 @@ def claims_table(
 
 
 def draw_gaps(found: dict[str, dict[str, Gap]], printed: dict[str, dict]):
-    "Draw how far PickNet (V+L) is from every row it was compared with, ours and the paper's."
+    "Draw the differences between PickNet (V+L) and the other experiments, ours and the paper's."
     plt, rows = import_pyplot(), list(dict.fromkeys(row for gaps in found.values() for row in gaps))
     figure, axis = plt.subplots(figsize=(6.5, 1 + 0.45 * len(rows)), dpi=150, layout="constrained")
     for number, (name, gaps) in enumerate(found.items()):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ..core.gpu import full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset
 from ..method.captioner import CAPTIONERS, PaperCaptioner
-from ..method.encoder import FrameModel, Picked
+from ..method.encoder import Encoder, Picked
 from .common import PAPER_SIZES, State, product
 
 # %% auto #0
@@ -47,7 +47,7 @@ class Segments(NamedTuple):
     count: Tensor  # (batch, 1) frames so far
 
 
-class BoundaryEncoder(FrameModel):
+class BoundaryEncoder(Encoder):
     """The picked frames of each clip to one video vector, by segments whose ends the network
     decides; at once or one frame at a time."""
 

@@ -15,8 +15,8 @@ from ..core.gpu import full_precision, working_type
 from ..core.settings import PRESETS, CaptionerSettings, preset, setting
 from ..data.text import BOS, PAD
 from ..method.captioner import CAPTIONERS, Captioner, Seen, teach_by_step
-from ..method.decoder import dropout_scale
 from ..method.encoder import Encoder, Picked
+from ..method.fast_decoder import dropout_scale
 from ..method.recurrence import LSTMScan
 from .common import PAPER_SIZES, State, product, without_word_prediction
 

@@ -21,7 +21,7 @@ __all__ = ['TrainingError', 'seed_of', 'grouped', 'check_groups', 'batched_by_le
 
 # %% ../../nbs/training/03_batches.ipynb #c579e486
 class TrainingError(PickNetError):
-    "Training that cannot go on, and from where it can be taken up again."
+    "Training that cannot continue, and the checkpoint from which it can be resumed."
 
 # %% ../../nbs/training/03_batches.ipynb #5ec5d4c7
 def seed_of(*numbers: int) -> int:

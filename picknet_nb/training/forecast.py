@@ -120,7 +120,7 @@ def foresee_table(
     seeds: int = 1,
     workers: int = 1,  # rows at a time
 ) -> float:  # seconds
-    "How long the rows of a table will take on this machine, all together."
+    "How long all experiments of a table will take on this machine."
     threads, known = torch.get_num_threads(), {}
     if workers > 1:
         torch.set_num_threads(max(1, threads // workers))
@@ -156,7 +156,7 @@ def forecast(
     seconds: float | dict[str, float],  # of all of it, or of each stage
     smaller: str = "",  # what to suggest where it is hours
 ) -> str:
-    "What is coming, in a sentence."
+    "The time estimate in a sentence."
     stages = seconds if isinstance(seconds, dict) else {}
     total = sum(stages.values()) if isinstance(seconds, dict) else seconds
     each = (
@@ -173,12 +173,12 @@ def something_smaller(
     scale: str,  # what was asked for
     cnn: str,  # that the clips were prepared with
 ) -> str:
-    "What to type instead where a training takes hours; nothing where there is nothing smaller."
+    "A suggestion for when training takes hours; empty if there is nothing smaller."
     if cnn == "tiny":
-        return "--scale smoke takes seconds" if scale != "smoke" else ""
+        return "--preset smoke takes seconds" if scale != "smoke" else ""
     if scale == "laptop":
         return ""
-    suggested = "--scale laptop takes minutes for a few hundred clips"
+    suggested = "--preset laptop takes minutes for a few hundred clips"
     return (
         suggested
         if cnn == PRESETS["laptop"].clip.cnn

@@ -64,7 +64,7 @@ class HonestReward(Reward):
         super().__init__(paper.settings, paper.cider, paper.diversity_scale)
         self.captioners, self.halves, self.max_words = captioners, halves, max_words
         self.speaks = self.needs_words
-        self.needs_words = False  # it has captioners of its own
+        self.needs_words = False  # it has its own captioners
 
     @torch.no_grad()
     def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor,
@@ -116,7 +116,7 @@ def honest_reward(settings: PolicySettings, corpus: Corpus) -> HonestReward:
 
 
 def train_honestly(
-    folder,                # of the run: new, or one to go on with
+    folder,                # of the run: new, or one to continue
     corpus: Corpus,
     config: Config,
     recipe: Recipe,        # of a learned picker

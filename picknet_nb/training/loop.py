@@ -380,7 +380,7 @@ def bar_text(line: dict) -> str:
 
 
 class ShowBar(Callback):
-    "Move a progress bar on after each batch; show scores and a caption after each epoch."
+    "Advance a progress bar after each batch; show scores and a caption after each epoch."
 
     def __init__(self, bar: tqdm):
         self.bar = bar
@@ -436,7 +436,7 @@ def progress_bar(trainer: Trainer, name: str, epochs: int) -> tqdm:
     if progress.epoch > epochs or progress.step > steps:
         raise RunError(
             trainer.folder/"checkpoint.pt",
-            f"stands at {progress}, and {name} has {epochs} epochs of {steps} steps",
+            f"is at {progress}, and {name} has {epochs} epochs of {steps} steps",
         )
     return tqdm(
         total=epochs * steps,

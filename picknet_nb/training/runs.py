@@ -25,26 +25,24 @@ from ..core.files import (
 from ..core.gpu import Undrawn
 from ..core.settings import (
     VERSION, ClipSettings, Config, ConfigError, load_config, save_config)
+from ..data.backbones import REAL
 from ..data.corpus import Corpus, digest
 from ..data.text import Vocabulary
 from ..method.captioner import CAPTIONERS
 from ..method.recipes import Recipe
 from ..method.stages import Model
+from .cards import RunError
 from .upgrade import fingerprints, upgraded
 
 # %% auto #0
-__all__ = ['EPOCHS_SETTING', 'RunError', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights',
-           'fingerprint', 'learned_from', 'changes', 'read_about', 'read_recipe', 'read_settings', 'read_words',
-           'change_settings', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
+__all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'fingerprint',
+           'learned_from', 'changes', 'read_about', 'read_recipe', 'read_settings', 'read_words', 'change_settings',
+           'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
 
 # %% ../../nbs/training/01_runs.ipynb #7e7ce7a3
 import picknet_nb.systems
 
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
-class RunError(FileError):
-    "A run folder that cannot be used, and why."
-
-
 def first_line(reason) -> str:
     "The first line of an error, or its class if it has no message."
     return (str(reason).splitlines() or [type(reason).__name__])[0][:200]
@@ -53,7 +51,7 @@ def first_line(reason) -> str:
 def existing_file(path) -> Path:
     "The path of a file that is there; a pipe of that name would be waited for without end."
     if not Path(path).is_file():
-        raise RunError(path, "is no file" if os.path.lexists(path) else "no such file")
+        raise RunError(path, "is not a file" if os.path.lexists(path) else "no such file")
     return Path(path)
 
 # %% ../../nbs/training/01_runs.ipynb #b4de1627
@@ -64,15 +62,12 @@ def save_weights(weights: dict[str, Tensor], path: Path) -> Path:
     )
 
 # %% ../../nbs/training/01_runs.ipynb #7a9c8080
-_REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # types of weights
-
-
 def check_finite(model: nn.Module, weights: dict[str, Tensor], path: Path) -> None:
     """Raise an error for weights that are not finite or not numbers at all; a buffer, such as
     a mask, may be infinite but not NaN."""
     learned, own = dict(model.named_parameters()), model.state_dict()
     for name, weight in weights.items():
-        if name in learned and weight.dtype not in _REAL:
+        if name in learned and weight.dtype not in REAL:
             kind = str(weight.dtype).removeprefix("torch.")
             raise RunError(path, f"holds weights of type {kind}, which no model has: {name}")
         if name in own and weight.is_complex():
@@ -166,7 +161,7 @@ def read_about(folder: Path) -> dict:
     path = Path(folder)/"run.json"
     about = read_json(path, RunError)
     if not isinstance(about, dict):
-        raise RunError(path, "does not describe a run: it is no object")
+        raise RunError(path, "does not describe a run: it is not an object")
     opened = about["details"].get("opened", {}) if isinstance(about.get("details"), dict) else {}
     wrong = [name for name, kind in _KINDS.items() if type(about.get(name, kind())) is not kind]
     wrong += (
@@ -262,7 +257,7 @@ def _edited(folder: Path, about: dict, names: set[str] | None = None) -> None:
 
 
 def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> list[str]:
-    "What a run that is there was begun with, where it differs from what is asked for now."
+    "What a run that is there was started with, where it differs from what is asked for now."
     stored = read_about(folder)
     if "recipe" not in stored:
         raise RunError(folder/"run.json", "does not describe a run: it has no recipe")
@@ -323,13 +318,13 @@ def open_run(
     elif differing := _differences(folder, noted, config, recipe):
         raise RunError(
             folder,
-            f"holds another run: {'; '.join(differing)}. Was it begun with another --data, "
-            f"--scale, --row or --set?",
+            f"holds another run: {'; '.join(differing)}. Was it started with another --data, "
+            f"--preset, --experiment or --set?",
         )
-    # nobody could read its captions
+    # its captions could not be read
     elif read_words(folder).fingerprint() != corpus.vocabulary.fingerprint():
         raise RunError(
-            folder/"vocabulary.json", "holds other words than those that the run was begun with"
+            folder/"vocabulary.json", "holds other words than those that the run was started with"
         )
 
 # %% ../../nbs/training/01_runs.ipynb #c2684583
@@ -424,14 +419,14 @@ def newest_weights(folder: Path) -> Path:
         if (path := folder/f"{name}.safetensors").exists():
             if name != "weights":
                 warnings.warn(
-                    f"{folder}: the run is not finished; it speaks as it did in {name}, and "
-                    f"`picknet train {folder} --resume` goes on",
+                    f"{folder}: the run is not finished; it captions with the weights of {name}; "
+                    f"`picknet train {folder} --resume` continues it",
                     stacklevel=3,
                 )
             return path
     raise RunError(
         folder,
-        "has no weights.safetensors: the run is not finished; go on with it by `picknet train "
+        "has no weights.safetensors: the run is not finished; continue it with `picknet train "
         "--resume`",
     )
 
@@ -440,7 +435,7 @@ def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, di
     "The model of a finished run with its settings, its words and what it was trained on."
     folder = Path(folder)
     if not (folder/"run.json").exists():
-        raise RunError(folder, "is no run folder: it has no run.json")
+        raise RunError(folder, "is not a run folder: it has no run.json")
     weights = newest_weights(folder)
     config, vocabulary, about = _opened(folder)
     if (
@@ -466,7 +461,7 @@ def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, di
         ) from reason
     except FileError:
         raise
-    except PickNetError as reason:  # a captioner that nobody has registered
+    except PickNetError as reason:  # a captioner that is not registered
         raise RunError(folder/"config.json", str(reason)) from reason
     load_weights(model, weights)
     return model.to(device).eval(), config, vocabulary, about

@@ -34,7 +34,8 @@ from .transfer import read_start, with_start_words
 # %% auto #0
 __all__ = ['TUNES', 'LEADER', 'StagePlan', 'stages_of', 'build_stage', 'start_policy', 'train_stage', 'check_picker',
            'check_joined', 'check_size', 'train', 'present_scale', 'open_data', 'usual_scale', 'check_changes',
-           'check_rows', 'takes_a_number', 'noted', 'same_as_noted', 'recipe_of', 'picking_with', 'change_epochs']
+           'check_rows', 'takes_a_number', 'noted', 'check_registered', 'same_as_noted', 'recipe_of', 'picking_with',
+           'change_epochs']
 
 # %% ../../nbs/training/05_train.ipynb #9114b174
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def check_size(config: Config, corpus: Corpus) -> None:
 
 # %% ../../nbs/training/05_train.ipynb #2924412d
 def train(
-    folder,                # of the run: new, or one to go on with
+    folder,                # of the run: new, or one to continue
     corpus: Corpus,
     config: Config,
     recipe: Recipe,
@@ -184,7 +185,7 @@ def train(
     folder, config = Path(folder), replace(recipe.settings(config), clip=corpus.settings)
     corpus = with_start_words(corpus, config, folder)
     check_picker(recipe, corpus)
-    REWARDS.find(config.policy.reward)  # an unknown one is refused now, not after stage one
+    REWARDS.find(config.policy.reward)  # an unknown one is an error now, not after stage one
     check_groups(corpus, config)
     check_size(config, corpus)
     first = rank_and_world()[0] == 0
@@ -218,14 +219,14 @@ from .runs import EPOCHS_SETTING, change_settings, read_recipe, read_settings
 
 # %% ../../nbs/training/05_train.ipynb #273355ff
 def present_scale(scale: str) -> str:
-    "What a scale is called today."
+    "The current name of a preset."
     return FORMER_NAMES.get(scale, scale)
 
 
 def open_data(
     data: str, scale: str, seed: int = 0, device: str = "cpu", bars: bool = True
 ) -> Corpus:
-    "The corpus in a folder, or the built-in world, which is made if it is not there."
+    "The corpus in a folder, or the toy world, which is generated if it is missing."
     scale = present_scale(scale)
     if data == "shapes":
         from picknet_nb.world.world import prepare_shapes
@@ -241,7 +242,7 @@ def open_data(
 
 
 def usual_scale(data) -> str:  # a corpus, its folder, or "shapes"
-    "The scale that a model is trained at unless another is named."
+    "The default preset for some data."
     return "small" if data == "shapes" else "laptop"
 
 # %% ../../nbs/training/05_train.ipynb #d6a562e7
@@ -276,11 +277,11 @@ LEADER = "PickNet (V+L)"  # the default; trained first, its picks set the others
 
 
 def check_rows(rows: Iterable[str]) -> None:
-    "Raise an error for rows that are not registered, and for rows whose parts are not."
+    "Raise an error for experiments that are not registered, or whose parts are not."
     if unknown := sorted(set(rows) - recipes().keys()):
         # some of them have a comma in them
         quoted = lambda names: ", ".join(f"'{name}'" for name in names)
-        raise PickNetError(f"no such row: {quoted(unknown)}; there are {quoted(recipes())}")
+        raise PickNetError(f"no such experiment: {quoted(unknown)}; there are {quoted(recipes())}")
     for name in rows:
         recipe = recipes()[name]
         PICKERS.find(recipe.picker)
@@ -288,12 +289,12 @@ def check_rows(rows: Iterable[str]) -> None:
 
 
 def takes_a_number(name: str) -> bool:
-    "Whether the number of frames that a row picks is ours to choose."
+    "Whether an experiment takes a number of frames."
     return ROWS[name](1) != ROWS[name](30)
 
 # %% ../../nbs/training/05_train.ipynb #9f67fa81
 def noted(run: Path) -> dict:
-    "What a run was begun with: its recipe, and the data and scale where they were noted."
+    "What a run was started with: its recipe, and the data and preset if they were recorded."
     about = read_about(run)
     opened = about.get("details", {}).get("opened", {})
     return {
@@ -303,15 +304,25 @@ def noted(run: Path) -> dict:
     }
 
 
+def check_registered(run: Path, recipe: Recipe, config: Config) -> None:
+    "Raise an error that names the file if a resumed run asks for a picker or reward we lack."
+    for file, registry, name in (("run.json", PICKERS, recipe.picker),
+                                 ("config.json", REWARDS, config.policy.reward)):
+        try:
+            registry.find(name)
+        except PickNetError as reason:
+            raise RunError(run/file, str(reason)) from reason
+
+
 def same_as_noted(run: Path, option: str, given: str | None, was: str | None) -> str | None:
-    """The value of an option of a resumed run: what is given, or else what was noted. Both must
-    agree, unless what was noted is a folder that is gone."""
+    """The value of an option of a resumed run: the given one, or else the recorded one. Both must
+    agree, unless the recorded one is a folder that no longer exists."""
     gone = option == "--data" and was not in (None, "shapes") and not os.path.exists(was)
     if given is None:
         if gone:
             raise RunError(
                 run,
-                f"was begun with --data {was}, which is not there: say with --data where it is now",
+                f"was started with --data {was}, which is gone: say with --data where it is now",
             )
         return was
     if was is None or gone:
@@ -319,7 +330,7 @@ def same_as_noted(run: Path, option: str, given: str | None, was: str | None) ->
     folder = option == "--data" and given != "shapes"
     if given != was and not (folder and str(Path(given).resolve()) == was):
         raise RunError(
-            run, f"was begun with {option} {was}, not {given}; leave out {option} to go on with it"
+            run, f"was started with {option} {was}, not {given}; leave out {option} to continue it"
         )
     return was
 
@@ -328,10 +339,9 @@ def recipe_of(
     folder: Path,  # of the run
     row: str | None,
     picks: int | None,
-    was: Recipe | None = None,  # what a run that is resumed was begun with
+    was: Recipe | None = None,  # what a run that is resumed was started with
 ) -> Recipe:
-    """The recipe that row and picks ask for; that of a resumed run must be the one it was begun
-    with."""
+    "The recipe for an experiment and a number of picks; a resumed run must keep its recipe."
     check_rows([row] if row else [])
     if was is None:
         name = row or LEADER
@@ -344,13 +354,13 @@ def recipe_of(
         recipe = recipes(picks or count)[name] if name else was
         if name and recipe.applied() != was or picks and not name:
             if begun is None:
-                options = f"another row, which picks {was.label}"
+                options = f"another experiment, which picks {was.label}"
             elif takes_a_number(begun):
-                options = f"--row '{begun}' --picks {count}"
+                options = f"--experiment '{begun}' --picks {count}"
             else:
-                options = f"--row '{begun}'"
+                options = f"--experiment '{begun}'"
             raise RunError(
-                folder, f"was begun with {options}; leave out --row and --picks to go on with it"
+                folder, f"was started with {options}; omit --experiment and --picks to continue it"
             )
     if picks and not takes_a_number(name):
         *most, last = [f"'{each}'" for each in ROWS if takes_a_number(each)]
@@ -364,12 +374,13 @@ def picking_with(
     label: str,  # of a picker: learned, uniform-8, mine:pick
     row: str | None = None,
     picks: int | None = None,
-    was: Recipe | None = None,  # what a run that is resumed was begun with
+    was: Recipe | None = None,  # what a run that is resumed was started with
 ) -> Recipe:
     "The recipe of a captioner that is trained on the frames of this picker."
     if row or picks:
         raise PickNetError(
-            "--picker says which frames are picked, and so do --row and --picks: give one of them"
+            "--picker says which frames are picked, and so do --experiment and --picks: "
+            "give one of them"
         )
     if label == "learned":
         recipe = Recipe(language=1.0, diversity=1.0)
@@ -379,7 +390,7 @@ def picking_with(
         recipe.make_picker()  # an unknown name or a missing number is an error
     if was and recipe != was:
         raise PickNetError(
-            f"the run was begun with --picker {was.label}; leave out --picker to go on with it"
+            f"the run was started with --picker {was.label}; leave out --picker to continue it"
         )
     return recipe
 

@@ -20,7 +20,7 @@ from ..data.text import Vocabulary, caption_ids
 from ..method.captioner import make_captioner
 from ..method.recipes import Recipe
 from ..method.stages import Model
-from .models import BOX
+from .models import BUNDLED
 from .runs import read_words
 
 # %% auto #0
@@ -32,16 +32,16 @@ class StartError(FileError):
 
 
 def find_start(
-    name: str,  # of a model in the box, or the folder of a run
+    name: str,  # of a bundled model, or the folder of a run
 ) -> Path:
     "The folder of the model that `start_from` names."
-    for folder in (BOX / name, Path(name)):
+    for folder in (BUNDLED / name, Path(name)):
         if (folder/"run.json").is_file():
             return folder
-    boxed = ", ".join(sorted(path.parent.name for path in BOX.glob("*/run.json")))
+    bundled = ", ".join(sorted(path.parent.name for path in BUNDLED.glob("*/run.json")))
     raise PickNetError(
-        f"start_from={name} is no model in the box (there are {boxed}) and no folder of a run; "
-        "start_from= begins with random weights"
+        f"start_from={name} is not a bundled model (there are {bundled}) and no folder of a run; "
+        "start_from= starts from random weights"
     )
 
 # %% ../../nbs/training/08_transfer.ipynb #58c0219f
@@ -104,15 +104,15 @@ _SIZES = ("architecture", "feature_embedding", "word_embedding", "hidden")  # of
 
 
 def check_alike(folder: Path, was: Config, about: dict, config: Config, corpus: Corpus) -> None:
-    "Refuse a model of another backbone, another captioner or another size."
+    "Raise an error for a model with another backbone, captioner or size."
     # the fingerprint of its weights, where it was noted
     of_cnn = lambda details: str(details.get("weights", "")).rpartition(" ")[2]
-    otherwise = ("or begin with random weights, which takes many more epochs: --scale improved, or "
+    otherwise = ("or start from random weights, which takes many more epochs: --preset improved or "
                  "--set start_from=")
     if was.clip.cnn != corpus.settings.cnn:
         raise StartError(
             folder,
-            f"cannot be begun with: it knows the features of {was.clip.cnn}, and these clips were "
+            f"cannot start from it: it uses the features of {was.clip.cnn}, and these clips were "
             f"prepared with "
             f"{corpus.settings.cnn}; prepare them with --backbone {was.clip.cnn}, {otherwise}",
         )
@@ -127,7 +127,7 @@ def check_alike(folder: Path, was: Config, about: dict, config: Config, corpus: 
         if theirs != ours and (theirs and ours):
             raise StartError(
                 folder,
-                f"cannot be begun with: its {name} is {theirs}, and here it is {ours}; make them "
+                f"cannot start from it: its {name} is {theirs}, and here it is {ours}; make them "
                 f"agree, {otherwise}",
             )
 
@@ -137,7 +137,7 @@ _NEW = "mentions."  # of the captioner: needed for training alone, so that model
 
 @dataclass(frozen=True)
 class Start:
-    "A trained model that a run begins with instead of random weights."
+    "A trained model that a run starts from instead of random weights."
     name: str                   # as the settings have it
     weights: dict[str, Tensor]  # by their names in a Model
     words: Vocabulary
@@ -156,13 +156,13 @@ class Start:
         }
 
     def told(self, corpus: Corpus) -> str:
-        "What it begins with, in a sentence."
+        "What the run starts from, in a sentence."
         own = corpus.vocabulary.words[4:]  # without the special ones
         new = sum(word not in self.words.ids for word in own)
         return (
-            f"begins with {self.name}, which has learned from {self.corpus or 'other clips'}; its "
+            f"starts from {self.name}, which was trained on {self.corpus or 'other clips'}; its "
             f"{len(self.words) - 4:,} words are kept, and {new:,} of these clips are new to it"
-            + ("" if self.policy else "; its policy does not fit and starts anew")
+            + ("" if self.policy else "; its policy does not fit and is initialised from scratch")
         )
 
     @torch.no_grad()
@@ -190,8 +190,8 @@ def read_start(
     # the model, settings, words and notes of a folder: `load_run` of `training/runs`
     load: Callable,
 ) -> Start | None:
-    """The model that a run begins with, where its settings name one; one that does not fit is
-    refused."""
+    """The model that a run starts from, if its settings name one; one that does not fit raises an
+    error."""
     if not (name := config.training.start_from):
         return None
     folder = find_start(name)

@@ -39,8 +39,8 @@ def without_retired(
     settings: dict,  # flat, or a group of them
     used: bool = False,  # the model is only used: how it was trained matters no more
 ) -> dict:
-    """Settings without those that are gone. A value that had another effect raises an error, or
-    warns where it only changed how a model that is used now was trained."""
+    """Settings without removed ones. A value that had another effect raises an error, or a warning
+    if it only affected how an existing model was trained."""
     for name, meaning in _RETIRED.items():
         value = settings.get(name, meaning)
         if meaning is None or not isinstance(value, (bool, int, float, str)) or value == meaning:
@@ -55,7 +55,7 @@ def without_retired(
 
 
 def settings_without_retired(content: dict, used: bool = False) -> dict:
-    "Settings, flat or in groups, without those that are gone."
+    "Settings, flat or in groups, without removed ones."
     return {
         name: without_retired(value, used) if isinstance(value, dict) else value
         for name, value in without_retired(content, used).items()
@@ -63,7 +63,7 @@ def settings_without_retired(content: dict, used: bool = False) -> dict:
 
 
 def settings_to_4(content: dict) -> dict:
-    "A `config.json` without settings that are gone."
+    "A `config.json` without removed settings."
     return settings_without_retired(content, used=True)
 
 
@@ -77,7 +77,7 @@ def recipe_to_2(recipe: dict) -> dict:
 
 # %% ../../nbs/training/10_upgrade.ipynb #f633bed8
 def fingerprints(noted: dict) -> dict:
-    "The fingerprints by which the first edition knew its data, under names of their own."
+    "The fingerprints by which the first edition knew its data, under separate names."
     return {f"{name} (fingerprint)": noted[name] for name in ("features", "vocabulary")
             if name in noted}
 
@@ -117,7 +117,7 @@ def checkpoint_to_4(stored: dict) -> dict:
 
 
 def row_to_2(row: dict) -> dict:
-    "The row of a table, with the present name of its picker."
+    "The file of an experiment, with the present name of its picker."
     picker, made_from = row.get("picker"), row.get("made_from")
     if isinstance(picker, str):
         name, number = parse_label(picker)
@@ -128,7 +128,7 @@ def row_to_2(row: dict) -> dict:
 
 
 def row_to_4(row: dict) -> dict:
-    "The row of a table that was made with settings that all exist."
+    "The file of an experiment whose settings all exist."
     made_from = row.get("made_from")
     if not isinstance(made_from, dict) or not isinstance(made_from.get("settings"), dict):
         return row

@@ -31,21 +31,21 @@ from ..data.video import Clip, VideoError, read_clip, stream_frames
 from ..method.captioner import (
     beam as search_beam, first_tensor, growing, mapped, without_dropout)
 from ..method.encoder import pick_frames
-from ..method.pickers import Clips, Picker, make_picker
+from ..method.pickers import Clips, Picker, make_picker, parse_label
 from ..method.recipes import Recipe
 from ..method.stages import Model
 from ..training.models import Decoding, find_run, named_model
 from ..training.runs import RunError, load_run
 
 # %% auto #0
-__all__ = ['Eye', 'look_over', 'decide', 'look_closely', 'check_work', 'Voice', 'Caption', 'Stopwatch', 'halved', 'caption_clip',
-           'refuse_address', 'check_threshold', 'threads_to_use', 'Failure', 'VideoCaptioner', 'load_eye_cnn',
-           'load_eye', 'load_captioner', 'load']
+__all__ = ['Eye', 'look_over', 'decide', 'look_closely', 'check_work', 'check_steps', 'Voice', 'Caption', 'Stopwatch', 'halved',
+           'caption_clip', 'refuse_address', 'check_threshold', 'threads_to_use', 'Failure', 'VideoCaptioner',
+           'load_eye_cnn', 'load_eye', 'load_captioner', 'with_picker', 'load']
 
 # %% ../../nbs/use/01_captioning.ipynb #9c10f4bb
 @dataclass
 class Eye:
-    "Everything that looks at pixels: the glance, the picker and, for picked frames, the backbone."
+    "Everything that looks at pixels: glances, the picker and, for picked frames, the backbone."
     cnn: Backbone
     picker: Picker
     threshold: float = 0.5     # of a policy: pick where p(pick) is larger
@@ -76,8 +76,8 @@ class Eye:
 
 # %% ../../nbs/use/01_captioning.ipynb #c7d76f24
 def look_over(eye: Eye, frames: Tensor) -> Clips:  # of one clip: (1, frames, dims) each
-    """What the picker must be given of every frame, uint8 (frames, 3, height, width); what it
-    need not see is blank."""
+    """The picker's input from frames uint8 (frames, 3, height, width); what it does not need is
+    blank."""
     blank = torch.zeros(len(frames), 1, device=eye.device)
     features = eye.features(frames) if eye.sees_all else blank
     if eye.picker.looks_at == "nothing":
@@ -102,7 +102,7 @@ def decide(
         )
     elif threshold is not None:
         raise PickNetError(
-            f"{picker.label} picks without a policy: there is no threshold to choose"
+            f"{picker.label} picks without a policy, so it has no threshold"
         )
     picks = picker(clips)
     return picks[0], picker.probabilities(clips, picks)[0]
@@ -116,6 +116,10 @@ def look_closely(eye: Eye, frames: Tensor, clips: Clips, picks: Tensor) -> Tenso
 # what is made at once for the captions of one clip: picked frames x picked frames x sizes of the
 # encoder, or captions x beam x (words + sizes of the decoder)
 LIMITS["PICKNET_CAPTIONING_BYTES"] = 512 << 20
+# words that a decoder may have to propose for one clip: captions x beam x words of a caption. A
+# thousand captions of twenty words with a beam of a hundred are as many; a hundred of a thousand
+# words would take minutes
+LIMITS["PICKNET_CAPTIONING_STEPS"] = 2_000_000
 
 
 def check_work(numbers: int, what: str) -> None:
@@ -124,6 +128,16 @@ def check_work(numbers: int, what: str) -> None:
         raise PickNetError(
             f"{what} would take about {4 * numbers:,} bytes, and at most {most:,} are taken "
             f"(PICKNET_CAPTIONING_BYTES): choose fewer frames, or a smaller beam"
+        )
+
+
+def check_steps(rows: int, size: int, words: int) -> None:
+    "Raise an error for captions that would take minutes, before the first word."
+    if (steps := rows * size * words) > (most := limit("PICKNET_CAPTIONING_STEPS")):
+        raise PickNetError(
+            f"{rows} captions of up to {words} words with a beam of {size} would take {steps:,} "
+            f"steps, and at most {most:,} are taken (PICKNET_CAPTIONING_STEPS): choose fewer "
+            f"frames, or a smaller beam"
         )
 
 
@@ -144,7 +158,8 @@ class Voice:
 
     @property
     def width(self) -> int:
-        "The longest side of the captioner's matrices, but for those that know every word."
+        """The longest side of the captioner's matrices, except for those that grow with the
+        vocabulary."""
         words = len(self.vocabulary)
         sides = [side for weight in self.captioner.parameters() for side in weight.shape]
         return max((side for side in sides if side != words), default=1)
@@ -175,6 +190,7 @@ class Voice:
         check_work(
             size * (_numbers(memory) + rows * each), f"{rows} captions with a beam of {size}"
         )
+        check_steps(rows, size, self.max_words)
         with without_dropout(self.captioner):
             return search_beam(
                 self.captioner,
@@ -213,7 +229,7 @@ class Caption:
 
     @property
     def times(self) -> list[float]:
-        "When the picked frames are shown, in seconds; a frame that was sampled twice counts once."
+        "Times of the picked frames in seconds; a frame that was sampled twice counts once."
         return list(dict.fromkeys(round(self.clip.times[i].item(), 3) for i in self.picked))
 
     def changes(self) -> list[tuple[int, str]]:
@@ -222,7 +238,7 @@ class Caption:
         return [each for i, each in enumerate(said) if i == 0 or each[1] != said[i - 1][1]]
 
     def to_dict(self) -> dict:
-        "Everything but the pictures, for JSON."
+        "Everything except the pictures, for JSON."
         lists = {"scores": self.scores, "probabilities": self.probabilities}
         return {
             "source": self.source,
@@ -271,8 +287,8 @@ def caption_clip(
     source: str = "",
     watch: Stopwatch | None = None,
 ) -> Caption:
-    """Glance at every frame, look closely at the picked ones, say what they show; `watch` may
-    already hold the time of reading the clip."""
+    """Caption a clip: glance at every frame, compute features of the picked ones, generate a
+    sentence; `watch` may already hold the time of reading the clip."""
     watch = Stopwatch(eye.device) if watch is None else watch
     with watch("cnn" if eye.sees_all else "glance"):
         clips = look_over(eye, clip.frames)
@@ -331,7 +347,7 @@ def threads_to_use() -> int: return torch.get_num_threads()
 
 class _AtWork:
     """The threads that are inside PyTorch. A process that is forked meanwhile inherits the locks
-    that they hold, and nobody there to release them; so forks wait for these threads, and
+    that they hold, and no thread to release them; so forks wait for these threads, and
     these threads for forks."""
 
     def __init__(self):
@@ -345,7 +361,7 @@ class _AtWork:
 
     @contextmanager
     def __call__(self):
-        "Count this thread in for the length of a block."
+        "Register this thread during a `with` block."
         with self.changed:
             self.threads.add(threading.get_ident())
         try:
@@ -407,6 +423,7 @@ class VideoCaptioner:
     eye: Eye
     voice: Voice
     config: Config    # the run's settings
+    readers: int | None = None  # processes that read files ahead; None: one for each core
 
     def __repr__(self) -> str:
         return (f"{type(self).__name__}({self.config.captioner.architecture}, "
@@ -419,7 +436,8 @@ class VideoCaptioner:
         # a decoder should give up after 60 seconds
         limits = dict(time_limit=125.0, memory_limit=limit("PICKNET_DECODER_BYTES"))
         if can_fork():
-            reading = Pool(_read_one, usable_cores(), how, **limits).in_order(paths)
+            readers = self.readers or usable_cores()
+            reading = Pool(_read_one, readers, how, **limits).in_order(paths)
         else:
             reading = (Done(path, _read_one((0, path), *how)) for path in paths)
         with closing(reading):
@@ -572,9 +590,17 @@ def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     voice = Voice(model.captioner, vocabulary, config.clip.max_words, decoding)
     return VideoCaptioner(eye, voice, config)
 
+
+def with_picker(captioner: VideoCaptioner, label: str | None) -> VideoCaptioner:
+    "Give a captioner another picker; without a name it keeps its own."
+    if label and label != captioner.eye.picker.label:
+        policy = captioner.eye.picker.policy if label == "learned" else None
+        captioner.eye.picker = make_picker(*parse_label(label), policy, captioner.eye.threshold)
+    return captioner
+
 # %% ../../nbs/use/01_captioning.ipynb #97de97e6
 def _state_of_files(folder: Path) -> tuple:
-    "What changes whenever a file that a model is read from is written again."
+    "A key that changes whenever a file of the model is written."
     read = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
     return tuple(
         (path.name, about.st_ino, about.st_size, about.st_mtime_ns)
@@ -585,7 +611,7 @@ def _state_of_files(folder: Path) -> tuple:
 
 @lru_cache(maxsize=2)
 def _loaded(folder: Path, device: str | None, files: tuple) -> VideoCaptioner:
-    "The captioner that was made of files in this state; it is only ever copied."
+    "The cached captioner for files in this state; callers get copies."
     return load_captioner(folder, device)
 
 
@@ -594,8 +620,8 @@ def load(
     model=None,
     device=None,  # None: a GPU if there is one
 ) -> VideoCaptioner:
-    """A captioner for files, folders and streams, which is the caller's own to change; files
-    that have not changed since the last call are not read again."""
+    """Load a captioner for files, folders and streams; the caller may change it, and files that
+    have not changed since the last call are not read again."""
     folder = find_run(None if model is None else named_model(model)).resolve()
     kept = _loaded(folder, None if device is None else str(device), _state_of_files(folder))
     return copy.deepcopy(kept)

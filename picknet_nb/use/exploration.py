@@ -82,7 +82,7 @@ class Library:
         raise VideoError(name, f"is not one of the clips in {self.folder}")
 
     def references(self, name: str) -> list[str]:
-        "What people said about a clip, if anything."
+        "The reference captions of a clip, if there are any."
         return self.captions.get(Path(name).stem, [])
 
     def labels(self) -> tuple[tuple[str, str], ...]:
@@ -95,8 +95,7 @@ class Library:
 
 # %% ../../nbs/use/05_exploration.ipynb #09a0be1f
 class Looks:
-    """What the backbone has seen of a clip so far: every frame is looked at once, when it is
-    asked for."""
+    "The features of a clip so far: every frame is processed once, when it is first needed."
     # one for all clips: the processes that read files must not be forked while a thread is inside
     # the backbone
     lock = threading.Lock()
@@ -113,7 +112,7 @@ class Looks:
         return torch.stack([self.known[place] for place in places])
 
     def left(self) -> list[int]:
-        "The frames that the backbone has not seen yet."
+        "The frames whose features have not been computed yet."
         return [place for place in range(len(self.frames)) if place not in self.known]
 
 # %% ../../nbs/use/05_exploration.ipynb #8c9bd979
@@ -233,8 +232,8 @@ def library_corpus(captioner: VideoCaptioner, captions: dict[str, list[str]]) ->
 
 
 class Judge:
-    """Earned picks with the reward that the run was trained with, and with the captions of a
-    library as references."""
+    """Computes rewards of picks as in the run's training, with the captions of a library as
+    references."""
 
     def __init__(self, captioner: VideoCaptioner, library: Library):
         # some caption with a word in it
@@ -254,7 +253,7 @@ class Judge:
         words: Tensor,  # int64 (picks, time): the caption after each pick
         picks: Tensor,  # bool (frames,)
     ) -> Earned | None:
-        "What the picks so far are worth, after each of them; None where the reward is not known."
+        "The reward after each pick; None if the reward is not known."
         if self.reward is None:
             return None
         so_far = first_picks(picks)
@@ -272,7 +271,7 @@ class Judge:
 # %% ../../nbs/use/05_exploration.ipynb #42fd4124
 @dataclass(frozen=True)
 class Outcome:
-    "What one picker makes of a clip."
+    "The outcome of one picker on a clip."
     picker: Picker
     threshold: float         # of a policy, moved to keep the limits
     picks: Tensor            # bool (frames,)
@@ -280,11 +279,11 @@ class Outcome:
     captions: list[str]      # after each pick
     # what it earns, which takes a look at every frame
     judged: Callable[[], Earned | None] = field(repr=False)
-    no_reward: str = ""      # why it earns nothing that could be shown
+    no_reward: str = ""      # why there is no reward to display
 
     @cached_property
     def rewards(self) -> Earned | None:
-        "What it has earned after each pick, (picks,); None where the reward is not known."
+        "The reward after each pick, (picks,); None if the reward is not known."
         return self.judged()
 
     @property
@@ -305,7 +304,7 @@ def outcome_of(
     threshold: float = 0.5,  # of a policy
     limits: tuple[int, int] | None = None,  # on the number of a policy's picks
 ) -> Outcome:
-    "Pick, and caption after each pick; rewards are computed when they are first asked for."
+    "Pick, and caption after each pick; rewards are computed when first needed."
     voice = captioner.voice
     if picker.policy is not None and limits:
         threshold = limited_threshold(picker.policy, viewing.glances, threshold, *limits)
@@ -370,7 +369,7 @@ LIMITS.update(
     {
         # the largest clip that may be uploaded: it is held in memory a few times over
         "PICKNET_EXPLORE_UPLOAD_MB": 64,
-        # pages open at once: each is a Python process of its own with 0.4 GB, and the weights of
+        # pages open at once: each is a separate Python process with 0.4 GB, and the weights of
         # the backbone
         "PICKNET_EXPLORE_PAGES": 4,
     }
@@ -455,12 +454,12 @@ class Exploration:
         return self.outcomes[key]
 
     def moment(self, judged: bool = True) -> Moment:
-        "The decision about the frame that is shown."
+        "The decision about the current frame."
         return moment_of(self.viewing, self.outcome(), self.frame, judged)
 
     def look_on(self, then: Callable[[], None], at_once: int = 3) -> threading.Thread:
         """Look at the frames that are left, a few at a time, in the background; call `then` when
-        all were seen, and give up when another clip is shown."""
+        all were seen, and give up when another clip is opened."""
         viewing = self.viewing
         wanted = lambda: self.viewing is viewing and not _ENDING.is_set()
 

@@ -38,7 +38,7 @@ def picture_uri(
         from PIL import Image
     except ImportError as reason:
         raise PickNetError(
-            'the explorer needs matplotlib: pip install "picknet_nb[video]"'
+            'a picture on a page needs matplotlib: pip install "picknet_nb[video]"'
         ) from reason
     array = (
         image.permute(1, 2, 0).contiguous().numpy()
@@ -119,7 +119,7 @@ STYLE = f"<style>{DRAWN}{WRITTEN}</style>"
 
 # %% ../../nbs/use/06_page.ipynb #534c6cab
 def strip_html(outcome: Outcome, frame: int) -> str:
-    "All frames, what the picker thought of them, and which one is looked at."
+    "All frames, p(pick) of each, and the current one."
     mark = (
         f'<b style="left:{100 * outcome.threshold:.0f}%"></b>'
         if outcome.picker.policy is not None
@@ -226,7 +226,7 @@ def captions_html(viewing: Viewing, outcome: Outcome, frame: int) -> str:
 
 # %% ../../nbs/use/06_page.ipynb #303298c9
 def comparison_html(viewing: Viewing, outcomes: list[Outcome]) -> str:
-    "Pickers one above the other: what each picks, what is said of it, what it earns."
+    "Pickers one above the other: the picks, caption and reward of each."
     rows = ["<tr><th>picker</th><th>frames</th><th></th><th>CIDEr</th><th>diversity</th></tr>"]
     for outcome in outcomes:
         cells = "".join(
@@ -248,13 +248,13 @@ def comparison_html(viewing: Viewing, outcomes: list[Outcome]) -> str:
     return f'<div class="pn pn-compare"><table>{"".join(rows)}</table></div>'
 
 # %% ../../nbs/use/06_page.ipynb #de6c7559
-def import_widgets():
-    "ipywidgets, or a sentence that says how to get it."
+def import_widgets(what: str = "the explorer"):  # what needs them
+    "ipywidgets, or an error that says how to install it."
     try:
         import ipywidgets
     except ImportError as reason:
         raise PickNetError(
-            'the explorer needs ipywidgets: pip install "picknet_nb[notebook]"'
+            f'{what} needs ipywidgets: pip install "picknet_nb[notebook]"'
         ) from reason
     return ipywidgets
 
@@ -417,7 +417,7 @@ class Explorer:
 
 # %% ../../nbs/use/06_page.ipynb #d9c66aad
 def connect(explorer: Explorer) -> None:
-    "Let every control do what it says."
+    "Connect every control to its action."
     state, board, controls, marking = explorer.exploration, explorer.board, explorer.controls, []
 
     def set_value(name):

@@ -56,7 +56,7 @@ def write_page(folder) -> Path:
 
 
 def page() -> Explorer:
-    "The explorer of what the server was started with; a red line where that has gone since."
+    "The explorer of the run and videos that the server was given; an error line if they are gone."
     try:
         return Explorer(**json.loads(os.environ.get(_SOURCES, "{}")))
     except PickNetError as error:
@@ -68,7 +68,7 @@ NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
 def refusal(headers, path: str = "/") -> str:
-    "Why a request gets no answer; empty where it gets one."
+    "Why a request is rejected; empty if it is not."
     if re.search(r"\.\.|\A/voila/templates/(?![\w-]+/static/.)", unquote(path)):
         return "there is no such file"  # Voilà would end in a traceback
     host, origin = headers.get("Host", "").lower(), headers.get("Origin")
@@ -132,7 +132,7 @@ def keep_brief(token: str) -> None:
 
 
 def make_door(app):
-    "A router that listens in place of a tornado application and passes on what `refusal` allows."
+    "A router in front of a tornado application that passes on the requests `refusal` allows."
     from tornado import httpserver, httputil, routing
 
     class Door(routing.Router):
@@ -307,7 +307,7 @@ def server_settings(port: int, browser: bool, folder="", kernels=None) -> dict:
 # %% ../../nbs/use/07_server.ipynb #bfdd02e1
 def serve(
     run=None,  # folder of a run or model; None: a bundled model
-    videos=None,  # folder with videos; None: clips of the built-in world
+    videos=None,  # folder with videos; None: clips of the toy world
     captions=None,  # JSON file, {clip: [captions]}
     port: int = 8866,
     browser: bool = True,  # open one
@@ -324,7 +324,7 @@ def serve(
         server, kernels = make_server(), make_kernels(pages or limit("PICKNET_EXPLORE_PAGES"))
     except ImportError as reason:
         raise PickNetError(
-            'a page of its own needs Voilà 0.5 or later: pip install "picknet_nb[notebook]"'
+            'the page needs Voilà 0.5 or later: pip install "picknet_nb[notebook]"'
         ) from reason
     run, videos = choose_sources(run, videos)
     library = Library(videos, captions)

@@ -79,24 +79,26 @@ def cut_pieces(
     limits: Limits = Limits(),
 ) -> Iterator[
     tuple[Clip, float]
-]:  # a piece, and when the next one begins or the last frame was shown
+]:  # a piece, and the time of the next one or of the last frame
     "Cut a stream of frames where the scene changes, or where a piece has lasted long enough."
     times, kept = [], []
+    # a clock may show years: float32 would round them to seconds
+    whole = lambda: Clip(torch.stack(kept), torch.tensor(times, dtype=torch.float64))
     for time, frame, cut in scene_starts(frames):
         lasted = time - times[0] if times else 0.0
         full = lasted >= limits.longest or len(times) >= _MOST_FRAMES
         if cut and lasted >= limits.shortest or full:
-            yield Clip(torch.stack(kept), torch.tensor(times)), time
+            yield whole(), time
             times, kept = [], []
         times.append(time)
         kept.append(frame)
     if times:
-        yield Clip(torch.stack(kept), torch.tensor(times)), times[-1]
+        yield whole(), times[-1]
 
 # %% ../../nbs/use/03_subtitles.ipynb #5ecd245f
 @dataclass(frozen=True)
 class Line:
-    "One sentence and when it holds, in seconds."
+    "One sentence, with its start and end in seconds."
     start: float
     end: float
     text: str
@@ -154,7 +156,7 @@ def subtitle_video(
                 running=False,
                 **options,
             )
-            # the last frame is shown for a while
+            # the last frame lasts for a while
             last = end if end > piece.times[-1] else end + 1 / rate
             found = True
             yield Line(

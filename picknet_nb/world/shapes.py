@@ -22,8 +22,8 @@ from ..data.glance import glance
 # %% auto #0
 __all__ = ['SIDE', 'COLOURS', 'PALE', 'SMOKE', 'SHADE', 'SHAPES', 'BACKDROPS', 'ACTIONS', 'ENCOUNTERS', 'BEATS', 'NOISES',
            'NOUNS', 'PLACES', 'SENTENCES', 'paint', 'Thing', 'Pen', 'Action', 'Scene', 'Event', 'Shot', 'Story',
-           'make_story', 'draw', 'draw_clip', 'example_story', 'describe', 'example_corpus', 'moments_seen',
-           'oracle_picks', 'rule_of_thumb']
+           'make_story', 'draw', 'draw_clip', 'example_story', 'describe', 'example_corpus', 'key_frames',
+           'key_frame_features', 'says_it_all', 'moments_seen', 'oracle_picks', 'rule_of_thumb']
 
 # %% ../../nbs/world/01_shapes.ipynb #5039a290
 SIDE = 96  # of a frame, in pixels
@@ -184,7 +184,7 @@ def _chase(pen: Pen, hero: Thing, other: Thing, done: float) -> None:
 
 # %% ../../nbs/world/01_shapes.ipynb #99bab468
 class Action(NamedTuple):
-    "Something that can happen: how it looks and how it is said."
+    "An action: how it is drawn and which verbs describe it."
     draw: Callable
     # "present/-ing form/past": {other} is the other thing, {tint} its colour
     verbs: tuple[str, ...]
@@ -271,7 +271,7 @@ class Story(NamedTuple):
 
     @property
     def telling(self) -> list[int]:
-        "The beats in which something happens: what a picker should pick."
+        "The key frames: the beats in which something happens."
         return [
             beat
             for shot in self.shots
@@ -306,7 +306,7 @@ def _make_events(rng: np.random.Generator, count: int) -> list[str]:
 
 # %% ../../nbs/world/01_shapes.ipynb #980af230
 def _make_pieces(rng: np.random.Generator, moments: int, scenes: int) -> list[tuple[str, int]]:
-    "Kinds and lengths of the moments and stretches of noise of a clip, in order."
+    "Kinds and lengths of the events and stretches of noise of a clip, in order."
     noises = rng.choice([0, 2, 3, 4], p=[0.08, 0.12, 0.3, 0.5])
     pieces = [
         (str(kind), int(rng.integers(2, 6)))
@@ -323,7 +323,7 @@ def _make_pieces(rng: np.random.Generator, moments: int, scenes: int) -> list[tu
 def _make_shots(
     rng: np.random.Generator, pieces: list[tuple[str, int]], scenes: int
 ) -> tuple[Shot, ...]:
-    "Pieces with stillness around each of them, and cuts to new scenes."
+    "Pieces with still shots around each of them, and cuts to new scenes."
     still = BEATS - sum(length for _, length in pieces) - len(pieces) - 1
     gaps = 1 + rng.multinomial(still, rng.dirichlet(np.ones(len(pieces) + 1)))
     cuts = rng.permutation(len(pieces))[: scenes - 1]
@@ -389,7 +389,7 @@ def _draw_wide(scene: Scene, beat: float) -> np.ndarray:
 
 @lru_cache(maxsize=8)
 def _draw_at_rest(scene: Scene, beat: float) -> np.ndarray:
-    "The same, drawn."
+    "Draw a scene at rest, at this beat of its sway and light."
     canvas = _backdrop(scene).copy()
     aside = scene.sway * np.sin(2 * np.pi * beat / 23)
     for thing in scene.things:
@@ -398,7 +398,7 @@ def _draw_at_rest(scene: Scene, beat: float) -> np.ndarray:
 
 # %% ../../nbs/world/01_shapes.ipynb #6880ab63
 def _draw_moment(story: Story, shot: Shot, beat: float) -> np.ndarray:
-    "The hero from near, doing something."
+    "A close-up of the hero, doing something."
     canvas = _backdrop(story.scenes[shot.scene]) * _spotlight()
     x, y, zoom = np.random.default_rng((story.seed, shot.start)).uniform(
         (44, 44, 0.95), (52, 52, 1.15)
@@ -414,7 +414,7 @@ def _enlarge(values: np.ndarray, times: int) -> np.ndarray:
 
 # %% ../../nbs/world/01_shapes.ipynb #76b3a9ee
 def _draw_noise(kind: str, scene: Scene, rng: np.random.Generator) -> np.ndarray:
-    "A frame of which a caption says nothing."
+    "Draw a frame that no caption mentions."
     tint = rng.dirichlet(np.full(3, 0.7)) + 0.1
     tint /= tint @ (0.299, 0.587, 0.114)  # any colour, one brightness
     kind = str(rng.choice(list(NOISES)[:4])) if kind == "zap" else kind
@@ -460,7 +460,7 @@ def draw(
 
 # %% ../../nbs/world/01_shapes.ipynb #88d7d6a9
 def draw_clip(story: Story, frames: int = 30) -> np.ndarray:  # uint8 (frames, 3, SIDE, SIDE)
-    "Equally spaced frames of a story, without the way through a file."
+    "Draw uniformly spaced frames of a story, without writing a file."
     beats = np.linspace(0, BEATS - 1, frames)
     return np.ascontiguousarray(
         np.stack([draw(story, beat) for beat in beats]).transpose(0, 3, 1, 2)
@@ -468,7 +468,7 @@ def draw_clip(story: Story, frames: int = 30) -> np.ndarray:  # uint8 (frames, 3
 
 # %% ../../nbs/world/01_shapes.ipynb #6e69ad02
 def example_story() -> Story:
-    "The clip that all notebooks share: two scenes, stillness, noise, and two brief moments."
+    "The clip that all lessons share: two scenes, noise, and two brief events."
     star = Thing("star", "yellow", 50, 76, 10)
     meadow = Scene(
         "meadow", (star, Thing("ball", "red", 22, 36, 9), Thing("box", "white", 77, 58, 8))
@@ -521,7 +521,7 @@ def _name(thing: Thing, rng: np.random.Generator) -> str:
 
 # %% ../../nbs/world/01_shapes.ipynb #99b41ed2
 def describe(story: Story, captions: int = 10) -> list[str]:
-    "What different people would say about a story."
+    "Captions of a story, as different people would write them."
     rng, result = np.random.default_rng((story.seed, captions)), []
     place = story.scenes[next(shot.scene for shot in story.shots if shot.kind == "moment")].backdrop
     for _ in range(captions):
@@ -552,7 +552,7 @@ def _tiny() -> Backbone: return load_backbone("tiny")
 @lru_cache(maxsize=256)
 # features (30, 256) and glances (30, 56 * 56)
 def _example(seed: int, number: int) -> tuple[Story, Tensor, Tensor]:
-    "One clip, drawn and looked at; asked for again, it is not drawn again."
+    "One clip with its features and glances, cached."
     story = make_story((seed, number))
     frames = torch.from_numpy(draw_clip(story))
     return story, _tiny()(frames).half(), glance(frames)
@@ -582,12 +582,46 @@ def example_corpus(videos: int = 64, seed: int = 0) -> Corpus:
         },
     )
 
+# %% ../../nbs/world/01_shapes.ipynb #d4a57df5
+def key_frames(story: Story) -> list[int]:
+    "The middle frame of each event: the fewest frames that show all that a caption says."
+    return [(shot.start + shot.stop) // 2 for shot in story.shots if shot.kind == "moment"]
+
+
+def key_frame_features(
+    stories: list[Story],
+) -> tuple[Tensor, Tensor]:  # (clips, most, 256) and bool (clips, most): which slots are taken
+    "Features of the key frames of each clip, moved to the front; zeros where there are fewer."
+    frames = [[draw(story, frame) for frame in key_frames(story)] for story in stories]
+    pixels = torch.from_numpy(np.stack([frame for clip in frames for frame in clip]))
+    count = torch.tensor([len(clip) for clip in frames])
+    mask = torch.arange(int(count.max())) < count[:, None]
+    found = _tiny()(pixels.permute(0, 3, 1, 2).contiguous()).float()
+    features = found.new_zeros(*mask.shape, found.shape[-1])
+    features[mask] = found
+    return features, mask
+
+# %% ../../nbs/world/01_shapes.ipynb #8a347e5c
+def says_it_all(caption: str, story: Story) -> bool:
+    "Whether a caption names the hero by colour and shape, and every event."
+    spoken = f" {caption} "
+    hero = any(f" {story.hero.colour} {noun} " in spoken for noun in NOUNS[story.hero.shape])
+    # "chases a pink ring": the verb is enough
+    forms = lambda event: [
+        verb.format(other="", tint=event.other.colour).strip()
+        for verbs in ACTIONS[event.action].verbs
+        for verb in verbs.split("/")
+    ]
+    return hero and all(
+        any(f" {form} " in spoken for form in forms(event)) for event in story.events
+    )
+
 # %% ../../nbs/world/01_shapes.ipynb #4859d03a
 def moments_seen(
-    telling: list[list[int]],  # the telling frames of each clip, as in `corpus.details["telling"]`
+    telling: list[list[int]],  # the key frames of each clip: `corpus.details["telling"]`
     picks: Tensor,  # bool (clips, frames)
 ) -> float:
-    "The share of moments, runs of telling frames, of which at least one frame is picked."
+    "The share of events, runs of key frames, of which at least one frame is picked."
     seen = []
     for frames, picked in zip(telling, picks):
         starts = [k for k, frame in enumerate(frames) if k == 0 or frame > frames[k - 1] + 1]
@@ -603,8 +637,7 @@ def oracle_picks(
     frames: int = 30,
     most: int = 7,  # picks in a clip
 ) -> Tensor:  # bool (clips, frames)
-    """The first frame and the telling ones, evenly thinned where there are too many: what only
-    the author can know."""
+    "Pick the first frame and the key frames, thinned evenly where there are too many."
     picks = torch.zeros(len(telling), frames, dtype=torch.bool)
     picks[:, 0] = True
     for row, moments in zip(picks, telling):

@@ -57,7 +57,7 @@ def write_clip(
 # %% ../../nbs/world/02_world.ipynb #20f50847
 # captions of each clip, by name
 def write_examples(folder: Path, clips: int = 8, seed: int = 0) -> dict[str, list[str]]:
-    "A few clips of the built-in world as video files, with `captions.json`."
+    "A few clips of the toy world as video files, with `captions.json`."
     stories = {"example": example_story()} | {
         f"clip {number}": make_story((seed, number)) for number in range(1, clips)
     }
@@ -79,7 +79,7 @@ def _write_clips(stories: dict[str, Story], videos: Path, workers: int, bar) -> 
     for done in Pool(_write_one, workers, (videos,)).run(stories.items()):
         if done.reason:
             raise PickNetError(
-                f"{done.job[0]} cannot be drawn: {done.reason}; start again to go on"
+                f"{done.job[0]} cannot be drawn: {done.reason}; start again to continue"
             )
         bar.update()
 
@@ -105,7 +105,7 @@ def _begin_world(folder: Path, sizes: dict[str, int], seed: int) -> dict[str, St
         (folder/"captions.json", captions),
         (folder/"world.json", json.dumps(about)),
     ):
-        # a finished world may lie where nobody can write
+        # a finished world may lie in a read-only folder
         if not path.exists() or path.read_bytes() != content.encode():
             write_whole(path, content)
     return stories
@@ -149,7 +149,7 @@ def _clip_settings(scale: str, settings: ClipSettings | None) -> ClipSettings:
     settings = settings or replace(preset(scale).clip, cnn="tiny")
     if settings.frames != BEATS:
         raise PickNetError(
-            f"a clip of the built-in world has {BEATS} frames, not {settings.frames}"
+            f"a clip of the toy world has {BEATS} frames, not {settings.frames}"
         )
     return settings
 
@@ -191,7 +191,7 @@ def prepare_shapes(
     progress: bool = True,  # bars
     settings: ClipSettings | None = None,  # None: those of the preset of this scale
 ) -> Corpus:
-    "The built-in world as a Corpus: made where it is missing, loaded where it is there."
+    "The toy world as a Corpus: generated if it is missing, else loaded."
     scale = present_name(scale)
     if scale not in SCALES:
         others = (
@@ -200,10 +200,10 @@ def prepare_shapes(
             else ""
         )
         raise PickNetError(
-            f"the built-in world has no scale {scale!r}: choose one of {', '.join(SCALES)}{others}"
+            f"the toy world has no preset {scale!r}: choose one of {', '.join(SCALES)}{others}"
         )
     path, settings = Path(path), _clip_settings(scale, settings)
-    # whoever comes second finds it done
+    # the second process finds it done
     with nullcontext() if (path/"corpus.json").exists() else locked(path/"world", wait=True):
         world = make_shapes(path/"world", *SCALES[scale], seed=seed, progress=progress)
         if not (path/"corpus.json").exists():
@@ -226,7 +226,7 @@ _SMOOTH = 0.86  # share of pixels that are like their neighbour, in the frame in
 def looks_drawn(
     frames: Tensor,  # uint8 (frames, 3, height, width)
 ) -> bool:
-    "Whether a clip could be of the built-in world, by how smooth its frames are."
+    "Whether a clip could be of the toy world, by how smooth its frames are."
     grey = resize(frames, 96).float().mean(1)  # (frames, 96, 96)
     alike = ((grey[..., 1:] - grey[..., :-1]).abs() < 4).float().mean((1, 2))
     return alike.median().item() > _SMOOTH
