@@ -344,7 +344,7 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     world = noise_corpus(seed=1)
     other = replace(world, features=world.features[..., :16].contiguous()).save(tmp_path/"other")
     assert "give its own --data" in refused("evaluate", tmp_path/"run", "--data", other)
-    assert "everyday was trained on features of efficientnet-lite0 (1280" in refused(
+    assert "everyday was trained on features of lite0-clip (1536" in refused(
         "evaluate", "everyday", "--data", noise
     )
 
@@ -438,7 +438,7 @@ def test_settings_are_explained_by_group():
     presets = {
         scale: groups
         for scale, groups in presets.items()
-        if groups["captioner"]["architecture"] == "paper"
+        if scale == "paper" or groups["captioner"]["architecture"] != scale
     }
     for group, values in presets["paper"].items():
         assert f"{group}, " in text

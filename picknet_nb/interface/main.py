@@ -29,7 +29,7 @@ from .watch import caption, explore, export, models, stream
 
 # %% auto #0
 __all__ = ['app', 'version', 'start', 'offer', 'unfinished_runs', 'info', 'after_removal', 'after_interrupt', 'check_here',
-           'main']
+           'out_of_memory', 'main']
 
 # %% ../../nbs/interface/07_main.ipynb #cd3b3ab9
 app = typer.Typer(
@@ -231,6 +231,12 @@ def check_here() -> None:
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of a device that takes no more
 
 
+def out_of_memory(reason: BaseException) -> bool:
+    "Whether an error says that there was no memory left, on the CPU or on a GPU."
+    return isinstance(reason, MemoryError) or "not enough memory" in str(reason) or (
+        "out of memory" in str(reason))
+
+
 def main() -> None:
     "The `picknet` command."
     escape_unprintable(sys.stdout, sys.stderr)
@@ -254,6 +260,10 @@ def main() -> None:
             for advice in (*after_mistake(sys.argv[1:]), *after_removal(sys.argv[1:])):
                 print(f"picknet: {advice}", file=sys.stderr)
         raise
+    except (MemoryError, RuntimeError) as reason:
+        if not out_of_memory(reason): raise
+        said = str(reason).partition("\n")[0]
+        sys.exit(f"picknet: there is not enough memory for this{f' ({said})' if said else ''}")
     except OSError as reason:
         if reason.filename:  # an error that no other code has explained
             sys.exit(f"picknet: {printable(reason.filename)}: {reason.strerror}")

@@ -83,7 +83,8 @@ def settings_table(width: int = 100) -> str:
     lines, usual, meanings = [], preset(), explanations()
     # not those of other captioners
     scales = {
-        name: config for name, config in PRESETS.items() if config.captioner.architecture == "paper"
+        name: config for name, config in PRESETS.items()
+        if name == "paper" or name != config.captioner.architecture
     }
     for group, about in GROUPS.items():
         lines += [f"{group}, {about}", ""]
@@ -155,7 +156,7 @@ class DataSetCommands(typer.core.TyperGroup):
         from picknet_nb.data.datasets import DATASETS, dataset_facts
 
         about = (DATASETS[name].__doc__ or f"The data set {name}.").partition("\n\n")[0]
-        network = dataset_facts(name).get("backbone", "efficientnet-lite0")
+        network = dataset_facts(name).get("backbone", "lite0-clip")
         made = typer.Typer(rich_markup_mode=None, add_completion=False)
         add_dataset(made, name, about, network, f"--annotations FILE --videos clips --out {name}")
         return typer.main.get_command(made)
@@ -177,7 +178,7 @@ BACKBONE = Annotated[
         "--backbone",
         "--cnn",
         help=(
-            "tiny, efficientnet-lite0, lite0-clip, clip-vit-b16, resnet18, resnet50, resnet101, "
+            "tiny, lite0-clip, efficientnet-lite0, clip-vit-b16, resnet18, resnet50, resnet101, "
             "resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in the first ResNets), "
             "any network of timm as timm:NAME, or your own (picknet --use MODULE)."
         ),
@@ -297,8 +298,8 @@ def before_extraction(
             return
         smaller = (
             ""
-            if cnn.name in ("tiny", "efficientnet-lite0")
-            else "--backbone efficientnet-lite0 is about ten times as fast"
+            if cnn.name in ("tiny", "lite0-clip", "efficientnet-lite0")
+            else "--backbone lite0-clip is about ten times as fast"
         )
         if seconds := foresee_extraction(files, out, cnn, clip, workers):
             print(f"{len(files)} videos, {forecast(seconds, smaller)}", file=sys.stderr)
@@ -398,7 +399,7 @@ def prepare_videos(
         Optional[str],
         typer.Option(help="Name of the data set in tables; default: the name of the folder."),
     ] = None,
-    cnn: BACKBONE = "efficientnet-lite0",
+    cnn: BACKBONE = "lite0-clip",
     weights: WEIGHTS = None,
     workers: WORKERS = None,
     ray: RAY = None,
@@ -522,7 +523,7 @@ add_dataset(
     prepare,
     "pictures",
     "Captioned pictures, each a clip of one frame.",
-    "efficientnet-lite0",
+    "lite0-clip",
     "--annotations captions_train2017.json --videos train2017 --out data/corpora/coco",
 )
 

@@ -121,7 +121,7 @@ def prepare(
     videos,  # a folder of video files
     captions,  # {"holiday": ["a dog runs", …]} for holiday.mp4, or a JSON file with that
     out,  # the folder of the corpus
-    cnn: str | Backbone = "efficientnet-lite0",
+    cnn: str | Backbone = "lite0-clip",
     # a JSON file {"train": [ids], "validation": [ids], "test": [ids]}; None: at random
     splits=None,
     name: str | None = None,  # what tables call it; None: the name of the folder
