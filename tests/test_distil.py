@@ -92,6 +92,16 @@ def test_the_loss_falls_and_the_file_is_a_backbone(distil, run, tmp_path, monkey
     assert weights["project.weight"].shape == (256, 1280)  # of the teacher
 
 
+def test_a_student_goes_on_where_a_former_one_ended(distil, run, tmp_path, monkeypatch):
+    courses, kept = [], distil.Distillation.run
+    monkeypatch.setattr(distil.Distillation, "run",
+                        lambda course: (courses.append(course), kept(course)))
+    run("first.safetensors", steps=24)
+    run("second.safetensors", steps=24, student_weights=tmp_path/"first.safetensors")
+    first, second = (course.losses for course in courses)
+    assert second[0] < 0.7 * first[0]  # before its first step
+
+
 def test_the_student_of_clip_is_read_as_lite0_clip(distil, pictures, tmp_path, monkeypatch):
     "With a small tower of random weights as the teacher, 1,536 features."
     from picknet_nb.data import clip

@@ -39,7 +39,7 @@ from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_ba
 from picknet_nb.data.efficientnet import EfficientNetLite0
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
 from picknet_nb.data.pictures import PictureError, list_pictures, open_picture, read_picture
-from picknet_nb.data.student import Student, distillation_loss, save_student
+from picknet_nb.data.student import Student, distillation_loss, save_student, unpacked
 
 SIDE = EfficientNetLite0.image_size
 SQUARE = 256  # pixels of a picture's side that is kept in memory
@@ -186,17 +186,20 @@ def frames_of(clips: list[Path], folder: Path, frames: int, workers: int) -> lis
             if (path := folder/f"{name}-{number}.jpg").exists()]
 
 
-def new_student(dims: int, weights, seed: int) -> Normalised:
-    "A student whose EfficientNet-Lite0 begins with ImageNet's weights, behind its colours."
+def new_student(dims: int, weights, seed: int) -> tuple[Normalised, bool]:
+    """A student behind its colours, and whether it was one before. It begins with the weights of
+    EfficientNet-Lite0 (None: ImageNet's) and a random last layer, or with those of a student."""
     torch.manual_seed(seed)
-    net = Student(dims)
-    if weights == "random":
-        return Normalised(net, [0.498] * 3, [0.502] * 3)
-    known = load_backbone("efficientnet-lite0", fast=False).body.net if weights is None else None
-    if known is None:
-        fit_weights(known := EfficientNetLite0(), read_weights(weights)[0], weights)
-    net.load_state_dict(known.state_dict(), strict=False)
-    return Normalised(net, [0.498] * 3, [0.502] * 3)
+    net, former = Student(dims), False
+    if weights is None:
+        known = load_backbone("efficientnet-lite0", fast=False).body.net
+        net.load_state_dict(known.state_dict(), strict=False)
+    elif weights != "random":
+        state = unpacked(read_weights(weights)[0])
+        former = "project.weight" in state
+        fit_weights(known := net if former else EfficientNetLite0(), state, weights)
+        net.load_state_dict(known.state_dict(), strict=False)
+    return Normalised(net, [0.498] * 3, [0.502] * 3), former
 
 
 @torch.no_grad()
@@ -222,7 +225,7 @@ class Distillation:
     def __init__(self, given: argparse.Namespace, teacher: Backbone,
                  crops: Crops | CropsInMemory, device: str):
         self.given, self.teacher, self.crops, self.device = given, teacher, crops, device
-        self.student = new_student(teacher.dims, given.student_weights, given.seed)
+        self.student, former = new_student(teacher.dims, given.student_weights, given.seed)
         self.student.to(device, memory_format=torch.channels_last).train()
         self.optimizer = torch.optim.AdamW(
             self.student.parameters(), lr=given.rate, weight_decay=given.weight_decay)
@@ -237,6 +240,14 @@ class Distillation:
         else:
             self.mean, self.std = (each.to(device) for each in statistics(
                 teacher, crops, given.batch, given.workers, given.statistics))
+            if former: self.standardise()
+
+    @torch.no_grad()
+    def standardise(self) -> None:
+        "Undo what `save_student` does to the last layer: its output is standardised again."
+        last = self.student.net.project
+        last.weight.div_(self.std[:, None])
+        last.bias.sub_(self.mean).div_(self.std)
 
     def resume(self) -> None:
         "Go on with what the checkpoint holds."
@@ -326,7 +337,8 @@ def main(arguments: list[str] | None = None) -> None:
     add("--frames", type=int, default=30, help="of each clip")
     add("--teacher", default="clip-vit-b16")
     add("--teacher-weights", help="a file; default: those the teacher is known by")
-    add("--student-weights", help="a file for EfficientNet-Lite0, or random; default: ImageNet's")
+    add("--student-weights", help="a file of EfficientNet-Lite0 or of a student to go on with, "
+        "or random; default: ImageNet's")
     add("--steps", type=int, default=20_000)
     add("--batch", type=int, default=256)
     add("--rate", type=float, default=1e-3)
