@@ -182,7 +182,7 @@ def test_weights_of_every_usual_type_are_read(tmp_path, kind):
 
 @pytest.mark.parametrize("reason", [
     MemoryError(),
-    RuntimeError("[enforce fail at alloc_cpu.cpp:113] data. DefaultCPUAllocator: not enough memory"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:113] DefaultCPUAllocator: not enough memory"),
     torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
 ])
 def test_a_command_without_memory_says_so(reason, monkeypatch):
