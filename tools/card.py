@@ -1,9 +1,9 @@
 """Measure a bundled model on test clips and write its card from what was measured.
 
-python tools/card.py everyday --corpus data/corpora/msvd-lite0 --corpus data/corpora/msrvtt-lite0
+python tools/card.py everyday --corpus data/corpora/msvd-student --corpus data/corpora/msrvtt-student
 
-The corpora are made by `picknet prepare msvd --backbone efficientnet-lite0 …` and `picknet prepare
-msrvtt --backbone efficientnet-lite0 …`. With --no-scores the captions are made and kept, on a
+The corpora are made by `picknet prepare msvd --backbone lite0-clip …` and `picknet prepare
+msrvtt --backbone lite0-clip …`. With --no-scores the captions are made and kept, on a
 machine without Java; where such captions of the same weights are there, they are scored. What is
 measured goes to data/results/model_NAME.json. The card goes to the model's folder: card.md for
 people, and card.json for `picknet models`, with the ratings of data/results/ratings.json
