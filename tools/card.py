@@ -1,6 +1,6 @@
 """Measure a bundled model on test clips and write its card from what was measured.
 
-python tools/card.py everyday --corpus data/corpora/msvd-student --corpus data/corpora/msrvtt-student
+python tools/card.py everyday --corpus data/corpora/msvd --corpus data/corpora/msrvtt
 
 The corpora are made by `picknet prepare msvd --backbone lite0-clip …` and `picknet prepare
 msrvtt --backbone lite0-clip …`. With --no-scores the captions are made and kept, on a
