@@ -4,8 +4,6 @@ python tools/picture.py method             nbs/images/method.png: the shared cli
     as the model of lesson 13 glances at it, picks from it and captions it
 python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the bundled model picks
     of a real clip, a test clip of MSVD
-python tools/picture.py frontier           nbs/images/frontier.png: CIDEr against frames, from the
-    stored results
 python tools/picture.py explorer           nbs/images/explorer.png: the page of `picknet explore`
     (needs a Chromium)
 """
@@ -259,32 +257,16 @@ def draw_explorer() -> None:
         serving.terminate()
 
 
-def draw_frontiers() -> None:
-    "The frontier of the built-in world beside that of MSVD."
-    from picknet_nb.measure.frontier import draw_curves
-
-    figure, axes = pyplot.subplots(1, 2, figsize=(8.6, 3.3), dpi=110, layout="constrained")
-    for axis, (name, title) in zip(axes, {"shapes": "built-in world", "msvd": "MSVD"}.items()):
-        draw_curves(
-            axis,
-            json.loads(Path(f"data/results/frontier_{name}.json").read_text(encoding="utf-8")),
-            title,
-        )
-    figure.savefig("nbs/images/frontier.png", facecolor="white")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("picture", choices=("method", "caption", "frontier", "explorer"))
+    parser.add_argument("picture", choices=("method", "caption", "explorer"))
     parser.add_argument("clip", nargs="?", type=Path)
     parser.add_argument("--people", default="", help="what somebody said about the clip")
     given = parser.parse_args()
     if given.picture == "caption":
         return draw_caption(given.clip, given.people)
-    if given.picture == "frontier":
-        return draw_frontiers()
     if given.picture == "method":
         return draw_method()
     draw_explorer()
