@@ -344,6 +344,13 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     world = noise_corpus(seed=1)
     other = replace(world, features=world.features[..., :16].contiguous()).save(tmp_path/"other")
     assert "give its own --data" in refused("evaluate", tmp_path/"run", "--data", other)
+    details = {"weights": "tiny, of other days"}  # the same sizes by other weights
+    other = replace(world, details=world.details | details).save(tmp_path/"weights")
+    about = json.loads((tmp_path/"run"/"run.json").read_text())
+    about["details"] = {"weights": "tiny, of today"}
+    (tmp_path/"run"/"run.json").write_text(json.dumps(about))
+    assert "with other weights than those of" in refused(
+        "evaluate", tmp_path/"run", "--data", other)
     assert "everyday was trained on features of lite0-clip (1536" in refused(
         "evaluate", "everyday", "--data", noise
     )

@@ -16,7 +16,7 @@ import torch
 from ..core.files import PickNetError
 from ..core.processes import connected
 from ..core.registry import USED, Registry
-from ..core.settings import preset
+from ..core.settings import Config, preset
 from ..data.backbones import Backbone, load_backbone
 from ..data.corpus import Corpus, check_captions
 from ..data.datasets import (
@@ -188,15 +188,25 @@ def train(
     return load_captioner(folder, device)  # not one that `load` remembers of this folder
 
 # %% ../../nbs/interface/01_python.ipynb #1be4aee2
-def check_features(run: Path, seen: tuple, data: str, corpus: Corpus) -> None:
-    """Raise an error for data whose features are not of the kind that a run has seen: backbone,
-    size of features, size of glances."""
+def check_features(run: Path, config: Config, about: dict, data: str, corpus: Corpus) -> None:
+    """Raise an error for data whose features are not of the kind that a run has seen: backbone and
+    its weights, size of features, size of glances."""
+    seen = config.clip.cnn, about["feature_dims"], about["glance_dims"]
     here = corpus.settings.cnn, corpus.features.shape[-1], corpus.glances.shape[-1]
     if seen != here:
         kind = lambda cnn, features, glances: f"{cnn} ({features}, glances {glances})"
         raise PickNetError(
             f"{run} was trained on features of {kind(*seen)}, and {data} has those of "
             f"{kind(*here)}: give its own --data, and for the toy world its --preset"
+        )
+    # their fingerprints, where they were noted
+    then, now = (
+        str(details.get("weights", "")) for details in (about.get("details", {}), corpus.details)
+    )
+    if then and now and then.split()[-1:] != now.split()[-1:]:
+        raise PickNetError(
+            f"{run} was trained on features made with other weights than those of {data}: {then}, "
+            f"not {now}; prepare the clips again with the weights of the model"
         )
 
 
@@ -267,8 +277,7 @@ def evaluate(
         name, corpus = data.name, data.to(device)
     else:
         name, corpus = clips_for(folder, about, data, scale, device, bars)
-    seen = config.clip.cnn, about["feature_dims"], about["glance_dims"]
-    check_features(folder, seen, name, corpus)
+    check_features(folder, config, about, name, corpus)
     # it speaks its own words, and no more of them than it has learned to, whatever people said here
     settings = replace(corpus.settings, max_words=config.clip.max_words)
     corpus = replace(corpus, vocabulary=vocabulary, settings=settings)
