@@ -4,9 +4,9 @@ python tools/distil.py lite0-clip.safetensors --pictures train2017 --pictures Fl
 
 Teacher and student see the same random crops and flips of pictures and of frames of clips. The
 loss compares standardised features (`distillation_loss` of data/15_student); AdamW, a rate that
-falls along a cosine; on a GPU bfloat16, and both networks compiled. If the command is stopped, the same command resumes it and
-ends with the same weights; OUT.checkpoint holds what that needs until the end. Frames of clips are
-written to OUT.frames as JPEGs once.
+falls along a cosine; on a GPU bfloat16, and both networks compiled. If the command is stopped, the
+same command resumes it and ends with the same weights; OUT.checkpoint holds what that needs until
+the end. Frames of clips are written to OUT.frames as JPEGs once.
 
 Sixteen cores decode and crop pictures more slowly than a large GPU learns from them. With
 --in-memory every picture is decoded once, resized to a square as the backbone resizes frames, and
