@@ -47,11 +47,15 @@ mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
  math[display=block] { margin: 1em 0; overflow-x: auto; overflow-y: hidden; }
 .jupyter-wrapper .jp-InputPrompt, .jupyter-wrapper .jp-OutputPrompt { display: none !important; }
 .md-typeset .jupyter-wrapper table { display: block; overflow-x: auto; overflow-y: hidden; }
+.md-typeset .jupyter-wrapper table:not([class]) { font-size: 0.6rem; }
 .md-typeset table:not([class]) th, .md-typeset table:not([class]) td {
   min-width: 0; padding: 0.5em 0.8em; }
 .md-typeset .jupyter-wrapper table:not([class]) code { white-space: nowrap; }
 .md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] {
-  white-space: nowrap; font-variant-numeric: tabular-nums; padding: 0.5em; }
+  padding: 0.5em 0.35em; }
+.md-typeset table:not([class]) th { vertical-align: bottom; }
+.md-typeset table:not([class]) td[style*=right] {
+  white-space: nowrap; font-variant-numeric: tabular-nums; }
 .md-typeset blockquote:has(> p:first-child > strong:first-child) {
   border-left-color: #d98e04; background: #d98e0418; color: inherit; padding: 0.2em 0.8em; }
 /* a hundred letters fit into a line */
