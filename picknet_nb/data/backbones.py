@@ -26,8 +26,8 @@ from .glance import resize
 
 # %% auto #0
 __all__ = ['BACKBONES', 'REAL', 'RESNETS', 'HAS_ONEDNN', 'Backbone', 'load_backbone', 'WeightsError', 'read_weights',
-           'weights_origin', 'fit_weights', 'random_network', 'empty_network', 'Normalised', 'ResNet', 'Folded',
-           'FoldedBlock', 'FastResNet', 'timm_with', 'fetch_timm']
+           'weights_origin', 'fingerprint', 'fit_weights', 'random_network', 'empty_network', 'Normalised', 'ResNet',
+           'Folded', 'FoldedBlock', 'FastResNet', 'timm_with', 'fetch_timm']
 
 # %% ../../nbs/data/04_backbones.ipynb #10433aa2
 class Backbone(nn.Module):
@@ -170,6 +170,11 @@ def read_weights(
 def weights_origin(path, name: str = "") -> str:
     "What the record says about weights that were read from a file."
     return f"{name or Path(path).name} {file_digest(path)[:12]}"
+
+
+def fingerprint(origin: str) -> str:
+    "The part of such a record that differs between weights: its last word."
+    return origin.split()[-1] if origin.strip() else ""
 
 # %% ../../nbs/data/04_backbones.ipynb #04d115d5
 REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # types of weights

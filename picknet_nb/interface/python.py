@@ -17,7 +17,7 @@ from ..core.files import PickNetError
 from ..core.processes import connected
 from ..core.registry import USED, Registry
 from ..core.settings import Config, preset
-from ..data.backbones import Backbone, load_backbone
+from ..data.backbones import Backbone, fingerprint, load_backbone
 from ..data.corpus import Corpus, check_captions
 from ..data.datasets import (
     checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
@@ -203,7 +203,7 @@ def check_features(run: Path, config: Config, about: dict, data: str, corpus: Co
     then, now = (
         str(details.get("weights", "")) for details in (about.get("details", {}), corpus.details)
     )
-    if then and now and then.split()[-1:] != now.split()[-1:]:
+    if then and now and fingerprint(then) != fingerprint(now):
         raise PickNetError(
             f"{run} was trained on features made with other weights than those of {data}: {then}, "
             f"not {now}; prepare the clips again with the weights of the model"

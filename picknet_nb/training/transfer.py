@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ..core.files import FileError, PickNetError
 from ..core.settings import Config
+from ..data.backbones import fingerprint
 from ..data.corpus import Corpus
 from ..data.text import Vocabulary, caption_ids
 from ..method.captioner import make_captioner
@@ -106,7 +107,7 @@ _SIZES = ("architecture", "feature_embedding", "word_embedding", "hidden")  # of
 def check_alike(folder: Path, was: Config, about: dict, config: Config, corpus: Corpus) -> None:
     "Raise an error for a model with another backbone, captioner or size."
     # the fingerprint of its weights, where it was noted
-    of_cnn = lambda details: str(details.get("weights", "")).rpartition(" ")[2]
+    of_cnn = lambda details: fingerprint(str(details.get("weights", "")))
     otherwise = ("or start from random weights, which takes many more epochs: --preset improved or "
                  "--set start_from=")
     if was.clip.cnn != corpus.settings.cnn:

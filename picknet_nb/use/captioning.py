@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from ..core.files import LIMITS, FileError, PickNetError, limit
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
-from ..data.backbones import Backbone, load_backbone
+from ..data.backbones import Backbone, fingerprint, load_backbone
 from ..data.glance import glance
 from ..data.text import Vocabulary
 from ..data.video import Clip, VideoError, read_clip, stream_frames
@@ -549,7 +549,7 @@ def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -
             f"was trained on features of {details['feature_dims']} numbers, but {cnn.name} makes "
             f"{cnn.dims}",
         )
-    if made_with and made_with.split()[-1:] != cnn.weights.split()[-1:]:
+    if made_with and fingerprint(made_with) != fingerprint(cnn.weights):
         raise RunError(
             folder,
             f"was trained on features made with other weights: {made_with}, not {cnn.weights}",
