@@ -21,6 +21,7 @@ from toys import Looker, brightest, colours, examples_corpus, film, store_run, u
 
 import picknet_nb
 from picknet_nb.core.files import FileError, PickNetError
+from picknet_nb.core.settings import ConfigError
 from picknet_nb.data.backbones import BACKBONES, Backbone
 from picknet_nb.data.extraction import find_videos
 from picknet_nb.data.video import VideoError
@@ -417,6 +418,19 @@ def test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with(toy
         many, = mine.caption_many([toy/"videos"/"example.mp4"])
         assert len(many.picked) == picked[threshold]
     assert picked[0.001] > 20 and picked[0.999] < 5
+
+
+def test_a_model_is_exported_with_a_threshold(toy, tmp_path):
+    run, picked = store_run(tmp_path/"run", toy/"videos"), {}
+    for threshold in (None, 0.001, 0.999):
+        folder = export_model(run, tmp_path/str(threshold), threshold=threshold)
+        mine = load_captioner(folder, device="cpu")
+        assert mine.eye.threshold == (0.5 if threshold is None else threshold)
+        picked[threshold] = len(mine.caption(toy/"videos"/"example.mp4").picked)
+    assert picked[0.001] > 20 and picked[0.999] < 5
+    with pytest.raises(ConfigError, match="threshold"):
+        export_model(run, tmp_path/"two", threshold=2)
+    assert not (tmp_path/"two").exists()
 
 
 def test_a_file_is_captioned_without_repeats_where_the_model_says_so(toy, tmp_path):

@@ -368,6 +368,9 @@ def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
     assert "uniform-6 picks without a policy" in refused(
         "evaluate", tmp_path/"run", "--no-scores", "--threshold", 0.01
     )
+    assert "uniform-6 picks without a policy" in refused(
+        "export", tmp_path/"run", tmp_path/"model", "--threshold", 0.01
+    )
 
 
 def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(

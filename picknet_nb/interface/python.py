@@ -28,7 +28,7 @@ from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
 from ..training.diagnostics import Diagnostics, diagnose
 from ..training.models import Decoding, named_model
-from ..training.runs import load_run, read_recipe
+from ..training.runs import at_threshold, load_run, read_recipe
 from ..training.train import (
     check_changes, check_rows, noted, open_data, same_as_noted, train as train_run, usual_scale)
 from ..use.captioning import Caption, VideoCaptioner, load as load_speaker, load_captioner
@@ -286,11 +286,7 @@ def evaluate(
     else:
         recipe = read_recipe(folder/"run.json", about.get("recipe", {}))
     if threshold is not None:
-        if not recipe.learns:
-            raise PickNetError(
-                f"{recipe.label} picks without a policy, so it has no threshold"
-            )
-        config = config.changed(threshold=threshold)
+        config = at_threshold(config, recipe, threshold)
     row = measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)
     (captions,) = row["captions"].values()
     found = Evaluation(

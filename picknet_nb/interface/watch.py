@@ -597,6 +597,10 @@ def export(
     no_repeats: Annotated[
         bool, typer.Option("--no-repeats", help="Block repeated bigrams.")
     ] = False,
+    threshold: Annotated[
+        Optional[float],
+        typer.Option(min=0, max=1, help="It picks where p(pick) is larger; default: the run's."),
+    ] = None,
     card: Annotated[
         Optional[Path],
         typer.Option(help="Its card: Markdown on what it was trained on and what it cannot do."),
@@ -606,9 +610,8 @@ def export(
     from picknet_nb.core.files import read_text
     from picknet_nb.training.models import Decoding, describe_model, export_model
 
-    made = describe_model(
-        export_model(run, out, Decoding(beam, no_repeats), read_text(card) if card else None)
-    )
+    made = describe_model(export_model(
+        run, out, Decoding(beam, no_repeats), read_text(card) if card else None, threshold))
     print(
         f"{printable(made.folder)}: {made.megabytes} MB; picknet caption holiday.mp4 --model "
         f"{printable(made.folder)}"

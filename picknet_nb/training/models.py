@@ -20,7 +20,8 @@ from ..method.recipes import Recipe, recipes
 from .cards import (  # some of them for those who look for them here
     BUNDLED, EVERYDAY, BundledModel, RunError, describe_model, find_model, models, models_table,
     named_model, read_card, read_measured)
-from .runs import load_run, read_about, save_weights
+from .runs import (
+    at_threshold, load_run, read_about, read_recipe, save_weights)
 
 # %% auto #0
 __all__ = ['halved', 'Decoding', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run']
@@ -101,6 +102,7 @@ def export_model(
     out,  # a new folder
     decoding: Decoding = Decoding(),
     card: str | None = None,  # Markdown; None: what can be said without measuring
+    threshold: float | None = None,  # of its policy; None: the run's
 ) -> Path:
     "Make a model of a run: what captions need, in half precision, with a card."
     run, out = Path(run), Path(out)
@@ -108,6 +110,9 @@ def export_model(
         raise RunError(out, "is not an empty folder: a model needs one")
     model, config, vocabulary, about = load_run(run)
     weights, config = halved(model.state_dict(), run), config.changed(mention_weight=0.0)
+    if threshold is not None:
+        recipe = read_recipe(run/"run.json", about.get("recipe", {}))
+        config = at_threshold(config, recipe, threshold)
     noted = {"version": VERSION} | {name: about[name] for name in _OF_A_MODEL if name in about}
     noted |= {
         "settings": config.flat(),

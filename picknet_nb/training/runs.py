@@ -36,8 +36,8 @@ from .upgrade import fingerprints, upgraded
 
 # %% auto #0
 __all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'fingerprint',
-           'learned_from', 'changes', 'read_about', 'read_recipe', 'read_settings', 'read_words', 'change_settings',
-           'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
+           'learned_from', 'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words',
+           'change_settings', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
 
 # %% ../../nbs/training/01_runs.ipynb #7e7ce7a3
 import picknet_nb.systems
@@ -222,6 +222,13 @@ def _of_a_run(read: Callable, path: Path):
         return read(path)
     except FileError as reason:
         raise RunError(reason.path, reason.reason) from reason
+
+
+def at_threshold(config: Config, recipe: Recipe, threshold: float) -> Config:
+    "Settings of a run that picks at another threshold; only a policy has one."
+    if not recipe.learns:
+        raise PickNetError(f"{recipe.label} picks without a policy, so it has no threshold")
+    return config.changed(threshold=threshold)
 
 
 def read_settings(folder) -> Config:
