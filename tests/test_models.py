@@ -282,6 +282,13 @@ def test_without_its_backbone_it_says_what_to_do(monkeypatch, tmp_path):
 RESULTS = BUNDLED.parent.parent/"data"/"results"
 
 
+def test_the_picture_of_a_caption_is_described_as_it_is():
+    shown = json.loads((RESULTS/"front_page.json").read_text())["caption"]
+    page = (RESULTS.parent.parent/"nbs"/"use"/"01_captioning.ipynb").read_text(encoding="utf-8")
+    described = re.search(r"!\[([^]]*)\]\(../images/caption.jpg\)", page)[1]
+    assert described.endswith(f"the model says: {shown['caption']}")
+
+
 @pytest.mark.parametrize("picture", ["caption", "explorer"])
 def test_the_pictures_of_the_front_page_were_made_with_these_models(picture):
     made = json.loads((RESULTS/"front_page.json").read_text())[picture]
