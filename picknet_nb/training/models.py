@@ -20,8 +20,7 @@ from ..method.recipes import Recipe, recipes
 from .cards import (  # some of them for those who look for them here
     BUNDLED, EVERYDAY, BundledModel, RunError, describe_model, find_model, models, models_table,
     named_model, read_card, read_measured)
-from .runs import (
-    at_threshold, load_run, read_about, read_recipe, save_weights)
+from .runs import at_threshold, load_run, read_about, read_recipe, save_weights
 
 # %% auto #0
 __all__ = ['halved', 'Decoding', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run']
