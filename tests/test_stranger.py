@@ -192,9 +192,9 @@ PROMISED = {
     ),
     "picknet train runs/mine --data": (
         "runs/mine/weights.safetensors",
-        r"starts from everyday, which was trained on MSVD and MSR-VTT; its 3,279 words are kept, "
-        r"and \d+ of these clips are new to it\n(.*\n)*on this machine: about .+ \(supervision .+, "
-        r"reinforcement .+\)"
+        r"starts from everyday, which was trained on MSVD and MSR-VTT; its [\d,]+ words are kept, "
+        r"and \d+ new ones of these clips are added\n"
+        r"(.*\n)*on this machine: about .+ \(supervision .+, reinforcement .+\)"
         r"(.*\n)*next: `picknet evaluate --model runs/mine` scores it",
     ),
     "picknet evaluate --model runs/mine": (

@@ -162,7 +162,7 @@ class Start:
         new = sum(word not in self.words.ids for word in own)
         return (
             f"starts from {self.name}, which was trained on {self.corpus or 'other clips'}; its "
-            f"{len(self.words) - 4:,} words are kept, and {new:,} of these clips are new to it"
+            f"{len(self.words) - 4:,} words are kept, and {new:,} new ones of these clips are added"
             + ("" if self.policy else "; its policy does not fit and is initialised from scratch")
         )
 
