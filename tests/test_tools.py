@@ -64,3 +64,54 @@ def test_the_front_page_ends_where_the_index_says(tmp_path):
     book = nbformat.v4.new_notebook(cells=[nbformat.v4.new_markdown_cell(each) for each in cells])
     nbformat.write(book, tmp_path/"index.ipynb")
     assert readme.readme(tmp_path/"index.ipynb") == "# one\n\n[a](nbs/b.png) and [c](d.md)\n"
+
+
+def notebook_with(path: Path, *cells: tuple[str, str]) -> Path:
+    "A notebook of cells that were run some time ago, each with what it gave then."
+    from nbformat.v4 import new_code_cell, new_notebook, new_output
+
+    notebook = new_notebook(cells=[
+        new_code_cell(source, outputs=[new_output("stream", name="stdout", text=text)])
+        for source, text in cells])
+    nbformat.write(notebook, path)
+    return path
+
+
+def test_a_stored_output_that_is_not_todays_is_found_and_written(tmp_path, capsys):
+    outputs = load_script(ROOT/"tools"/"outputs.py")
+    path = notebook_with(
+        tmp_path/"lesson.ipynb",
+        ("print('3 apples')", "4 apples\n"),  # another number, as a time would be
+        ("#| data\nprint('from a file')", "kept\n"),  # a cell that is not run everywhere
+        ("print(['pear', 'plum'])", "['pear']\n"),
+    )
+    before = path.read_text()
+    assert outputs.main([str(path)]) == 1
+    said = capsys.readouterr().out
+    assert "-['pear']\n+['pear', 'plum']" in said and "1 stale" in said
+    assert path.read_text() == before  # it was only looked at
+    assert outputs.main(["--write", str(path)]) == 0 == outputs.main([str(path)])
+    cells = nbformat.read(path, 4).cells
+    assert [cell.outputs[0].text for cell in cells] == [
+        "3 apples\n", "kept\n", "['pear', 'plum']\n"]
+    assert cells[1].source == "#| data\nprint('from a file')"
+
+
+def test_a_notebook_that_does_not_run_is_named(tmp_path, capsys):
+    outputs = load_script(ROOT/"tools"/"outputs.py")
+    path = notebook_with(tmp_path/"lesson.ipynb", ("1 / 0", ""))
+    assert outputs.main([str(path)]) == 1
+    assert "lesson.ipynb: does not run: ZeroDivisionError" in capsys.readouterr().out
+
+
+def test_what_changes_from_run_to_run_is_not_compared():
+    outputs = load_script(ROOT/"tools"/"outputs.py")
+    from nbformat.v4 import new_code_cell, new_output
+
+    def text(said: str) -> str:
+        return outputs.text_of(new_code_cell(
+            "", outputs=[new_output("stream", name="stdout", text=said)]))
+
+    assert text("12.5 s  in /tmp/tmpab12/run, 3f2a9c81d0e7") == text(
+        "9.75 s in /tmp/tmpzz/run, 77aa00bb11cc")
+    assert text("read 12 ms\n") != text("wrote 12 ms\n")
