@@ -33,7 +33,7 @@ CHANGING = (  # what differs between two runs that are both right
     (r"x86_64|aarch64|arm64|\+cpu|\+cu\d+", "machine"),
     (r"\d[\d.,]*(e[-+]?\d+)?", "0"),
     (r"\b(second|minute|hour)s\b", r"\1"),
-    (r"[-+](?=0)", ""),
+    (r"[-+](?=0)|(?<=\[) +", ""),
     (r"[ \t]+|[-─━=#|█▏▎▍▌▋▊▉]{2,}", " "),  # columns are as wide as their numbers
 )
 
