@@ -29,7 +29,7 @@ CHANGING = (  # what differs between two runs that are both right
     (r"base64,[\w+/=]+", "base64"),
     (r"/(tmp|var)/[\w/.-]+", "folder"),
     (r"\b0x[0-9a-f]+\b", "place"),
-    (r"\b(?=[0-9a-f]*\d)[0-9a-f]{7,}\b", "digest"),
+    (r"\b(?=\d*[a-f])(?=[a-f]*\d)[0-9a-f]{7,}\b", "digest"),
     (r"x86_64|aarch64|arm64|\+cpu|\+cu\d+", "machine"),
     (r"\d[\d.,]*(e[-+]?\d+)?", "0"),
     (r"\b(second|minute|hour)s\b", r"\1"),
