@@ -207,8 +207,9 @@ def _provenance(result: dict, decoding: str) -> str:
         result.get("date"),
         f"{result['minutes']:.1f} min" if is_finite_number(result.get("minutes")) else None,
     ]
-    text = (f"`{result.get('command', 'command not recorded')}` "
-            f"({', '.join(str(d) for d in details if d)})")
+    command = result.get("command", "command not recorded")
+    text = (f"`{command}`" if command else "a call from Python") + (
+        f" ({', '.join(str(d) for d in details if d)})")
     text += (f"; {result['data']}, preset {result.get('scale', '?')}, {result.get('split', '?')} "
              f"split, {decoding} decoding")
     metrics = result.get("metrics")
