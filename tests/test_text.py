@@ -76,6 +76,9 @@ def test_words_of_a_caption(caption, words):
     assert tokenize(caption) == words.split()
 
 
+CUT_OFF = {"'s", "'re", "'ll", "'ve", "'d", "'m", "n't"}
+
+
 @settings(max_examples=50, deadline=None)
 @given(
     captions=st.lists(mixed | simple, max_size=8),
@@ -98,7 +101,18 @@ def test_rows_of_ids_are_well_formed(captions, max_words, min_count):
             word if word in vocabulary.ids else "<unk>"
             for word in tokenize(caption)[: max_words - 1]
         ]
-        assert sentence.split(" ") == (expected or [""])
+        # what was cut off a word is joined to it again, and nothing else is
+        cut = [word for word in expected[1:] if word in CUT_OFF]
+        assert sentence.replace(" ", "") == "".join(expected)
+        assert sentence.count(" ") == max(0, len(expected) - 1 - len(cut))
+
+
+@pytest.mark.parametrize("text", [
+    "a kangaroo is licking a woman's hand", "it isn't red", "they're cutting it", "they can't",
+    "we'd say it's his", "'s", "a boy's dog's tail"])
+def test_words_that_were_cut_are_whole_in_a_caption(text):
+    vocabulary = Vocabulary.build([text], 1)
+    assert vocabulary.decode(vocabulary.encode([text], 12)) == [text]
 
 
 @settings(max_examples=30, deadline=None)

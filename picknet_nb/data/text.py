@@ -104,13 +104,18 @@ def caption_ids(
     return row + [PAD] * (max_words - len(row))
 
 # %% ../../nbs/data/01_text.ipynb #a1ffa4cb
+# what NLTK cuts off a word; "woman 's" is for counting words, not for reading
+_CUT_OFF = re.compile(r" (?=(?:'(?:s|re|ll|ve|d|m)|n't)(?: |$))")
+
+
 def _sentence(
     row: list[int],
     words: tuple[str, ...],
 ) -> str:
-    "The caption of one row of ids, up to its first `<eos>`."
+    "The caption of one row of ids, up to its first `<eos>`, as people write it."
     row = row[:row.index(EOS)] if EOS in row else row
-    return " ".join(words[place] for place in row if place not in (PAD, BOS))
+    text = " ".join(words[place] for place in row if place not in (PAD, BOS))
+    return _CUT_OFF.sub("", text)
 
 # %% ../../nbs/data/01_text.ipynb #82588c32
 @dataclass(frozen=True, repr=False)
