@@ -256,6 +256,8 @@ def test_killed_after_every_kind_of_write_ends_with_the_same_bits(tmp_path, monk
 def test_what_a_kill_left_half_written_goes(corpus, tmp_path):
     (tmp_path/"run").mkdir()
     (tmp_path/"run"/".abcdefgh.partial").write_bytes(b"half a checkpoint")
+    (tmp_path/"run"/".abcdefgh.12345678.partial").mkdir()  # of an export into the run's own folder
+    (tmp_path/"run"/".abcdefgh.12345678.partial"/"weights.safetensors").write_bytes(b"half")
     train(
         tmp_path/"run",
         corpus,
