@@ -26,7 +26,7 @@ from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
-from ..training.diagnostics import Diagnostics, diagnose
+from ..training.diagnostics import Diagnostics
 from ..training.models import Decoding, named_model
 from ..training.runs import at_threshold, load_run, read_recipe
 from ..training.train import (
@@ -288,14 +288,14 @@ def evaluate(
     if threshold is not None:
         config = at_threshold(config, recipe, threshold)
     row = measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)
-    (captions,) = row["captions"].values()
+    (captions,), (signs,) = row["captions"].values(), row["signs"].values()
     found = Evaluation(
         captions,
         corpus.references(split),
         split,
         f"beam {beam}" if beam > 1 else "greedy",
         row["frames_used"],
-        diagnose(list(captions.values()), config.clip.max_words),
+        Diagnostics(**signs),
     )
     return found.with_scores() if scores else found
 
