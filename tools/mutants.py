@@ -130,8 +130,8 @@ FAULTS = [
           "no_repeats=self.decoding.no_repeats", "no_repeats=False", "test_captioning.py::"
           "test_a_file_is_captioned_without_repeats_where_the_model_says_so"),
     Fault("a run's own threshold is not used for files", "use.captioning",
-          "eye.threshold if threshold is None else threshold,",
-          "0.5 if threshold is None else threshold,", "test_captioning.py::"
+          "return self.threshold if threshold is None else threshold",
+          "return 0.5 if threshold is None else threshold", "test_captioning.py::"
           "test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with"),
     Fault("the green frame of a GIF comes a second late", "use.drawing",
           "any(0 <= since < lasts", "any(0 <= since - 1 < lasts",
