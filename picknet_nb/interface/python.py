@@ -111,6 +111,8 @@ def caption_many(
     sources = list(map(str, paths))
     if ray:
         return rows_on_ray(connected(ray), sources, speaker, workers)
+    if workers is not None:
+        raise PickNetError("`workers` are those of a cluster: give its address by `ray`")
     return chain.from_iterable(rows_here(sources, speaker.load(), **speaker.options))
 
 
@@ -277,6 +279,9 @@ def evaluate(
         name, corpus = data.name, data.to(device)
     else:
         name, corpus = clips_for(folder, about, data, scale, device, bars)
+    if scale and (isinstance(data, Corpus) or name != "shapes"):
+        raise PickNetError(
+            f"a preset (--preset) is for the toy world, and {name} is a corpus: leave it out")
     check_features(folder, config, about, name, corpus)
     # it speaks its own words, and no more of them than it has learned to, whatever people said here
     settings = replace(corpus.settings, max_words=config.clip.max_words)
