@@ -31,6 +31,7 @@ from picknet_nb.core.registry import MODULES, USED
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import BACKBONES
 from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.video import Clip
 from picknet_nb.interface.main import app
 from picknet_nb.measure.metrics import Scores
 from picknet_nb.method.pickers import PICKERS
@@ -260,6 +261,12 @@ def joint(usual: str | dict, given: str | dict) -> str | dict:
 # ------------------------------------------------------------------------------------------
 
 
+def frames_of(source, rate=1.0, size=64, *_, total=6, **__) -> Iterator[tuple[float, torch.Tensor]]:
+    "The frames of any video: each a little brighter than the one before."
+    for number in range(total):
+        yield number / rate, torch.full((3, size, size), 5 * number, dtype=torch.uint8)
+
+
 CLUSTER = SimpleNamespace(  # what stands for the module `ray`, connected
     cluster_resources=dict, nodes=list, get=lambda made: made,
     remote=lambda function: SimpleNamespace(remote=function))
@@ -312,8 +319,14 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
                best=lambda call: call.best)
     bench.note("use.captioning.caption_clip", sources=lambda call: name_of(call.source),
                running=lambda call: call.running)
+    # no option acts in a decoder: all videos look alike, and no process is started for them
+    bench.note("use.captioning.can_fork", lambda: False)
+    bench.note("use.captioning.read_clip", lambda path, frames, size: Clip(
+        torch.stack([frame for _, frame in frames_of(path, size=size, total=frames)]),
+        torch.arange(float(frames))))
+    bench.note("use.subtitles.stream_frames", frames_of)
     bench.note("use.subtitles.subtitle_video", sources=lambda call: name_of(call.source))
-    bench.note("use.streams.stream_frames", rate=lambda call: call.rate,
+    bench.note("use.streams.stream_frames", frames_of, rate=lambda call: call.rate,
                sources=lambda call: name_of(call.source))
     bench.note("use.streams.Memory.__init__", window=lambda call: call.window)
     bench.note("method.picker_contract.Picker.step", threshold=lambda call: call.threshold,
