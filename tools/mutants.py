@@ -47,6 +47,11 @@ def wired(setting: str) -> str:
     return f"test_wiring.py::test_a_setting_acts_where_it_should[{setting}]"
 
 
+def acts(option: str) -> str:
+    "The test of an option of a command, or of an argument, in the table of `test_options.py`."
+    return f"test_options.py::test_an_option_acts_wherever_it_is_accepted[{option}]"
+
+
 FAULTS = [
     Fault("entropy is punished instead of rewarded", "method.stages",
           "- settings.entropy_weight * tried.entropy", "+ settings.entropy_weight * tried.entropy",
@@ -286,6 +291,65 @@ FAULTS = [
           "    sweep(folder, inside=True)\n",
           "    for left in folder.glob(\".*.partial\"): left.unlink()\n",
           "test_training.py::test_what_a_kill_left_half_written_goes"),
+    Fault("caption --threshold is ignored for subtitles", "interface.watch",
+          "as_json, beam=beam, threshold=threshold)\n            for file",
+          "as_json, beam=beam)\n            for file",
+          acts("caption --threshold")),
+    Fault("reproduce --beam is ignored", "interface.reproduce",
+          "        changes,\n        beam or (1,),", "        changes,\n        (1,),",
+          acts("reproduce --beam")),
+    Fault("stream --window is ignored", "interface.watch",
+          "        window=window,\n", "",
+          acts("stream --window")),
+    Fault("caption --weights is ignored for a table", "interface.watch",
+          "weights=str(weights) if weights else None,", "weights=None,",
+          acts("caption --weights")),
+    Fault("caption --best is ignored", "interface.watch",
+          "as_json, beam=beam, best=best, threshold=threshold",
+          "as_json, beam=beam, threshold=threshold",
+          acts("caption --best")),
+    Fault("a cluster captions with the model's own beam and threshold", "use.many",
+          "rows = rows_of(self.captioner, block[\"source\"].to_pylist(), **self.speaker.options)",
+          "rows = rows_of(self.captioner, block[\"source\"].to_pylist())",
+          acts("caption --beam")),
+    Fault("stream --rate is ignored where a source is opened again", "use.streams",
+          "frames = stream_frames(opened, rate, size, time_limit, format, options)",
+          "frames = stream_frames(opened, 1.0, size, time_limit, format, options)",
+          acts("stream --rate")),
+    Fault("the page of explore loads the usual weights", "use.server",
+          "\"captions\": captions, \"weights\": weights}", "\"captions\": captions}",
+          acts("explore --weights")),
+    Fault("evaluate --no-repeats is ignored", "interface.python",
+          "measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)",
+          "measure_row(trained, corpus, config, recipe, (beam,), split)",
+          acts("evaluate --no-repeats")),
+    Fault("compare --set is ignored", "measure.comparison",
+          "own_changes(scale, name) | (changes or {}))", "own_changes(scale, name))",
+          acts("compare --set")),
+    Fault("frontier --seeds is ignored", "measure.frontier",
+          "for seed in range(first, first + seeds)", "for seed in range(first, first + 1)",
+          acts("frontier --seeds")),
+    Fault("prepare --workers is ignored on a cluster", "use.many",
+          "found = on_ray(cluster, RayExtractor, given, columns, workers)",
+          "found = on_ray(cluster, RayExtractor, given, columns)",
+          acts("prepare videos --workers")),
+    Fault("workers of compare do not import the modules of --use", "measure.comparison",
+          "crew = Workers.open(data, scale, workers, device, modules, bars)",
+          "crew = Workers.open(data, scale, workers, device, (), bars)",
+          acts("picknet --use")),
+    Fault("train --resume changes no numbers of epochs", "interface.train",
+          "config = check_changes(config, changes_of(settings, captioner))",
+          "config = config if started else check_changes("
+          "config, changes_of(settings, captioner))",
+          acts("train --set")),
+    Fault("pn.caption_many ignores its picker", "interface.python",
+          "speaker = Speaker(model, picker, modules=tuple(USED), **options)",
+          "speaker = Speaker(model, modules=tuple(USED), **options)",
+          acts("pn.caption_many picker")),
+    Fault("prepare join --more-training is ignored", "interface.prepare",
+          "replace(parts[0].settings, **changes), more_training), {}, []",
+          "replace(parts[0].settings, **changes)), {}, []",
+          acts("prepare join --more-training")),
 ]
 
 
@@ -309,7 +373,7 @@ def run(tests: list[str], folder: Path) -> str:
     )
     if not done.returncode:
         return ""
-    found = re.search(r"^FAILED (\S+)", done.stdout, re.M)
+    found = re.search(r"^FAILED (.+?)(?: - .*)?$", done.stdout, re.M)
     if not found:
         raise SystemExit(f"{tests} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return found[1]
