@@ -332,6 +332,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     bench.note("method.picker_contract.Picker.step", threshold=lambda call: call.threshold,
                picker=lambda call: call.self.label)
     # a cluster
+    bench.note("use.many.use_module", used=lambda call: call.name)
     bench.note("use.many.on_ray", on_ray_here, workers=lambda call: call.workers)
     for home in ("core.processes", "use.many", "measure.experiments", "interface.python"):
         bench.note(f"{home}.connected", lambda *_: CLUSTER,
@@ -601,6 +602,9 @@ def imports_a_module(bench: Bench) -> None:
         place = next(iter(PLACES[command].values()))
         found = bench.run("picknet", f"--use mine {command} {place}")
         assert found.error is None and found.facts["modules"] == [("mine",)]
+    for place in ("table", "ray"):
+        found = bench.run("picknet", f"--use mine caption {PLACES['caption'][place]}")
+        assert found.error is None and "mine" in found.facts["used"]
 
 
 def prints_the_version(bench: Bench) -> None:
@@ -723,40 +727,58 @@ TABLE = {
         Fails("--resume", "contains no run to resume", "new"),
         Fails("BEGUN", "contains a run already", "begun", alone=True)],
     # reproduce, compare, frontier
+    "reproduce --data": Acts("--data MORE", "data", "more"),
+    "reproduce --preset": Acts("--preset small", "preset", "small"),
     "reproduce --experiment": Acts(
         "--experiment Uniform", "experiments", ("Baseline", "Uniform")),
+    "reproduce --seeds": Acts("--seeds 2", "seeds", (0, 1)),
+    "reproduce --folder": Acts("--folder other", "written", "other/results.json"),
     "reproduce --captioner": Acts("--captioner ta", "captioners", ("ta",)),
-    "reproduce --ray": Acts("--ray local", "cluster", "local"),
+    "reproduce --set": Acts("--set hidden=24", "hidden", (24,)),
+    "reproduce --beam": Acts("--beam 4", "beams", ((4,),)),
+    "reproduce --scores": Acts("--scores", "scored", True),
     "reproduce --workers": [
         Acts("--workers 5", "workers", 5, "here"),
         Fails("--workers 5", "--workers is for this machine", "ray")],
+    "reproduce --ray": Acts("--ray local", "cluster", "local"),
+    "reproduce --json": Acts("--json", "json", True),
+    "compare --data": Acts("--data MORE", "data", "more"),
+    "compare --preset": Acts("--preset small", "preset", "small"),
     "compare --captioner": Acts("--captioner ta", "captioners", ("paper", "ta")),
+    "compare --seeds": Acts("--seeds 2", "seeds", (0, 1)),
+    "compare --folder": Acts("--folder other", "written", "other/captioners.json"),
+    "compare --set": Acts("--set hidden=24", "hidden", (24,)),
+    "compare --beam": Acts("--beam 4", "beams", ((4,),)),
+    "compare --scores": Acts("--scores", "scored", True),
     "compare --workers": Acts("--workers 5", "workers", 5),
+    "compare --json": Acts("--json", "json", True),
+    "frontier --data": Acts("--data MORE", "data", "more"),
+    "frontier --preset": Acts("--preset small", "preset", "small"),
     "frontier --budget": Acts("--budget 4", "budgets", (2, 4, 30)),
+    "frontier --seeds": Acts("--seeds 2", "seeds", (0, 1)),
+    "frontier --folder": Acts("--folder other", "written", "other/frontier.json"),
+    "frontier --set": Acts("--set hidden=24", "hidden", (24,)),
+    "frontier --scores": Acts("--scores", "scored", True),
     "frontier --workers": Acts("--workers 5", "workers", 5),
-    **{
-        f"{command} {option}": row
-        for command, out in (("reproduce", "results.json"), ("compare", "captioners.json"),
-                             ("frontier", "frontier.json"))
-        for option, row in {
-            "--data": Acts("--data MORE", "data", "more"),
-            "--preset": Acts("--preset small", "preset", "small"),
-            "--seeds": Acts("--seeds 2", "seeds", (0, 1)),
-            "--folder": Acts("--folder other", "written", f"other/{out}"),
-            "--set": Acts("--set hidden=24", "hidden", (24,)),
-            "--beam": Acts("--beam 4", "beams", ((4,),)),
-            "--scores": Acts("--scores", "scored", True),
-            "--json": Acts("--json", "json", True),
-        }.items() if (command, option) != ("frontier", "--beam")
-    },
+    "frontier --json": Acts("--json", "json", True),
     # prepare
     "prepare shapes --preset": Acts("--preset small", "clips", 600),
     "prepare shapes --out": Acts("--out other", "out", "other"),
     "prepare shapes --seed": Acts("--seed 3", "seed", 3),
     "prepare shapes --set": Acts("--set min_word_count=2", "min_word_count", 2),
     "prepare videos --captions": Acts("--captions OTHERS_JSON", "captions", 5),
+    "prepare videos --videos": Acts("--videos MORE_CLIPS", "files", ("gone", "one", "two")),
+    "prepare videos --out": Acts("--out other", "out", "other"),
     "prepare videos --splits": Acts("--splits TURNED_JSON", "train", ("two",)),
     "prepare videos --name": Acts("--name mine", "name", "mine"),
+    "prepare videos --backbone": Acts("--backbone colours", "backbone", "colours"),
+    "prepare videos --weights": Acts(f"--backbone colours {WEIGHTS}", "weights", MINE),
+    "prepare videos --workers": [
+        Acts("--workers 5", "decoders", 5, "here"), Acts("--workers 5", "workers", 5, "ray")],
+    "prepare videos --ray": Acts("--ray local", "cluster", "local"),
+    "prepare videos --set": [
+        Acts("--set frames=12", "frames", 12),
+        Acts("--set min_word_count=2", "min_word_count", 2)],
     "prepare msvd --annotations": Acts(
         f"--annotations OTHERS_JSON --splits MAPPING_TXT {VIDEOS_HERE}", "captions", 5,
         alone=True),
@@ -767,7 +789,7 @@ TABLE = {
     "prepare pictures --splits": Acts("--splits TURNED_JSON", "train", ("two",)),
     **{
         f"prepare {kind} {option}": row
-        for kind in ("videos", "msvd", "msrvtt", "pictures")
+        for kind in ("msvd", "msrvtt", "pictures")
         for option, row in {
             "--videos": Acts(f"--videos MORE_{'PICTURES' if kind == 'pictures' else 'CLIPS'}",
                              "files", ("gone", "one", "two")),
