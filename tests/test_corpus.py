@@ -382,6 +382,7 @@ def test_what_a_kill_left_half_written_goes(tmp_path):
         lambda: assemble(tmp_path, "one", {"a": ["a dog"]}, splits, ONE),
     ):
         (tmp_path/".abcdefgh.partial").write_bytes(b"half a file")
+        (tmp_path/".abcdefgh.12345678.partial").mkdir(exist_ok=True)
         write()
         assert not list(tmp_path.rglob(".*.partial"))
 

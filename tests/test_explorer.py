@@ -24,7 +24,8 @@ from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.recipes import Recipe
-from picknet_nb.method.rewards import REWARDS, reward_from
+from picknet_nb.method.rewards import (
+    REWARDS, diversity_reward, measure_diversity, reward_from)
 from picknet_nb.training.models import example_run, find_model
 from picknet_nb.use import page as module, server
 from picknet_nb.use.captioning import load_captioner
@@ -220,6 +221,16 @@ def test_the_reward_is_the_one_that_the_run_was_trained_with(toy, tmp_path, monk
     assert moment.rewards is None and "no reward 'thrifty'" in moment.no_reward
     assert "No reward: no reward &#x27;thrifty&#x27;" in module.rewards_html(moment)
     assert "<td>–</td><td>–</td>" in module.comparison_html(lost.viewing, [outcome])
+
+
+def test_diversity_is_measured_in_random_picks_of_the_clip_itself(exploration):
+    "The corpus of the page is blank: its unit would be that of clips that never change."
+    exploration.choose("example.mp4")
+    viewing, outcome = exploration.viewing, exploration.outcome()
+    unit = measure_diversity(viewing.features[None], viewing.settings)
+    earned = diversity_reward(viewing.features[None], outcome.picks[None]) / unit
+    assert unit != 1 and earned > 0
+    torch.testing.assert_close(outcome.rewards.diversity[-1:], earned)
 
 
 def test_a_page_opens_when_the_picked_frames_have_been_looked_at_and_the_others_follow(

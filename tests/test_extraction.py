@@ -384,6 +384,21 @@ def test_other_settings_are_refused(videos, tmp_path):
         )
 
 
+@pytest.mark.parametrize("name, other", [
+    ("name", "other"), ("weights", "other.safetensors 012345abcdef"), ("image_size", 64)])
+def test_a_corpus_does_not_mix_backbones(videos, tmp_path, name, other):
+    "A backbone of another name, with other weights or of another size does not go on."
+    one, first = load_backbone("tiny"), {"clip0": videos/"clip0.mp4"}
+    extract_folder(first, tmp_path/"out", one, workers=1, progress=False)
+    before = parts(tmp_path/"out")
+    another = load_backbone("tiny")
+    setattr(another, name, other)
+    said = f"begun with {'cnn' if name == 'name' else name} .*, not {other!r}"
+    with pytest.raises(FileError, match=said):
+        extract_folder(videos, tmp_path/"out", another, workers=1, progress=False)
+    assert parts(tmp_path/"out") == before
+
+
 def test_features_are_those_of_the_frames(videos, tmp_path):
     extract_folder(
         videos,

@@ -910,6 +910,22 @@ def test_the_frontier_goes_on_where_it_was_stopped_and_is_the_same_in_two_proces
     assert points(one) == points(two)
 
 
+def test_the_captioner_of_a_frontier_is_trained_on_varied_picks(corpus, tmp_path, monkeypatch):
+    "It has to describe few frames as well as many, whatever the preset says."
+    monkeypatch.setattr(experiments, "open_data", lambda *_, **__: corpus)
+    taught = []
+
+    def noted(folder, corpus, config, recipe, **_):
+        taught.append((config.training.seed, config.training.varied_picks))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(frontier, "train", noted)
+    with pytest.raises(KeyboardInterrupt):
+        measure_frontier("noise", "smoke", 1, (2,), tmp_path, {"varied_picks": False, "seed": 3},
+                         device="cpu", scores=False, bars=False)
+    assert taught == [(3, True)]
+
+
 @pytest.fixture
 def called(monkeypatch):
     "What the commands hand over, without any training."

@@ -3,6 +3,7 @@ import json
 import re
 import sys
 import warnings
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,10 +14,13 @@ pytest.importorskip("pycocoevalcap")
 
 from conftest import noise_corpus
 
+from picknet_nb.core.settings import preset
+from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import BOS, EOS
 from picknet_nb.method.captioner import CAPTIONERS
-from picknet_nb.training.diagnostics import warn_if_due
-from picknet_nb.measure import metrics
+from picknet_nb.method.recipes import Recipe
+from picknet_nb.training.diagnostics import describe_captions, warn_if_due
+from picknet_nb.measure import experiments, metrics
 from picknet_nb.measure.reproduction import reproduce
 from picknet_nb.measure.tables import results_table
 from picknet_nb.interface import main as cli
@@ -155,3 +159,25 @@ def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():
         warn_if_due(
             [{**line, "signs": {**line["signs"], "clips": 9, "distinct": 9}}], "reinforcement", 1
         )
+
+
+def test_words_are_counted_before_they_are_joined(monkeypatch):
+    "A caption that was cut off has no `<eos>`, whether its words are written as one or not."
+    config = preset("smoke", min_word_count=1)
+    corpus = Corpus.build(
+        "hands", ["a", "b", "c"], torch.zeros(3, 30, 4).half(), torch.zeros(3, 30, 4).byte(),
+        [["a woman's hand", "it isn't red"], ["a hand"], ["red"]],
+        {"train": [0], "validation": [], "test": [1, 2]}, config.clip,
+    )
+    ids = corpus.vocabulary.ids
+    cut_off = [ids[word] for word in "a woman 's hand".split()] * 4
+    words = torch.tensor([cut_off, [ids["it"], EOS] + [0] * 14])
+    wanted = {"clips": 2, "distinct": 2, "length": 8.5, "endless": 0.5}
+
+    logged = describe_captions(SimpleNamespace(words=words, videos=torch.arange(2)), corpus)
+    assert logged["signs"] == wanted
+    picks = torch.ones(2, 30, dtype=torch.bool)
+    monkeypatch.setattr(experiments, "caption_videos", lambda *_, **__: (words, picks))
+    row = experiments.measure_row(SimpleNamespace(policy=None), corpus, config, Recipe("all"))
+    assert row["signs"]["greedy"] == wanted
+    assert row["captions"]["greedy"]["c"] == "it"

@@ -341,6 +341,20 @@ def test_validation_uses_the_threshold(corpus):
     assert counts == {0.0: 30.0, 1.0: 1.0}
 
 
+def test_validation_penalises_clips_outside_the_limits_where_picks_are_learned(corpus):
+    config = preset("smoke", threshold=1.0, penalty=-7.0)  # the forced first frame alone: too few
+    model, found = fresh(config, corpus), {}
+    for plan in stages_of(BOTH, config):
+        reward = reward_for(config.policy, corpus)
+        _, validate = build_stage(plan, model, corpus, config, reward)
+        found[plan.name] = validate(model)
+    for name in ("reinforcement", "adaptation"):
+        assert found[name]["inside"] == 0 and found[name]["score"] == -7.0 < found[name]["CIDEr"]
+    # all frames are more than a policy may pick, and nobody has chosen them
+    assert found["supervision"]["inside"] == 0
+    assert found["supervision"]["score"] == found["supervision"]["CIDEr"]
+
+
 def test_settings_of_a_clip_come_from_the_corpus(corpus, tmp_path):
     train(
         tmp_path/"run",

@@ -20,7 +20,7 @@ from toys import Looker, endless_frames, invoked, store_run
 from picknet_nb.core.files import PickNetError
 from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption
-from picknet_nb.method.pickers import make_picker
+from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.training.models import example_run
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.streams import Memory, Watcher, lasting_frames, timely, watch_source
@@ -116,6 +116,19 @@ def test_a_live_source_that_stays_away_is_given_up(frames):
     assert len(opened) == 4
 
 
+def test_failures_are_forgotten_once_frames_arrive_again(frames):
+    "A camera that breaks now and then lasts for ever: only failures in a row are counted."
+    opened = []
+
+    def camera():
+        opened.append(1)
+        yield from itertools.islice(frames(), 2)
+        if len(opened) < 5:
+            raise ConnectionError("the line dropped")
+
+    assert len(list(lasting_frames(camera, size=96, pause=0.0, retries=1))) == 10
+
+
 def test_an_address_nobody_serves_fails_before_its_time_limit(captioner):
     with pytest.raises(VideoError) as error:
         list(watch_source(captioner, "http://127.0.0.1:9/film.mp4", time_limit=600.0))
@@ -148,6 +161,18 @@ def test_a_stream_needs_a_policy(captioner):
     for rate in (0, float("inf"), float("nan")):
         with pytest.raises(PickNetError, match="rate must be more than 0"):
             next(captioner.stream([], rate=rate))
+
+
+def test_a_picker_without_a_policy_has_no_threshold(captioner, monkeypatch):
+    @PICKERS.add("every", causal=True, looks_at="glances", random=False)
+    def every():
+        return lambda clips: torch.ones(clips.glances.shape[:2], dtype=torch.bool)
+
+    monkeypatch.setitem(PICKERS, "every", PICKERS.pop("every"))  # gone when the test has ended
+    eye = replace(captioner.eye, picker=make_picker("every"))
+    assert Watcher(eye, captioner.voice).see(0.0, next(endless_frames())).text
+    with pytest.raises(PickNetError, match="every picks without a policy, so it has no threshold"):
+        Watcher(eye, captioner.voice, threshold=0.99)
 
 
 def test_both_openers_give_the_same_remarks(captioner, toy):

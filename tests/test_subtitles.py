@@ -1,7 +1,9 @@
 "Long videos: pieces, times, memory, and files that players can read."
 import io
+import itertools
 import json
 import re
+from dataclasses import replace
 
 import av
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.data.video import VideoError
+from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.models import find_model
 from picknet_nb.use import subtitles
 from picknet_nb.use.captioning import load_captioner
@@ -166,6 +169,22 @@ def test_what_cannot_be_read_is_named(captioner, tmp_path):
     ):
         with pytest.raises(VideoError):
             list(subtitle_video(captioner, source))
+
+
+def test_an_error_ends_what_reads_the_video(captioner, monkeypatch):
+    ended = []
+
+    def frames(*_):
+        try:
+            for number in itertools.count(): yield number / 3, torch.zeros(3, 96, 96).byte()
+        finally:
+            ended.append(True)
+
+    mine = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 6)))
+    monkeypatch.setattr(subtitles, "stream_frames", frames)
+    with pytest.raises(PickNetError, match="so it has no threshold") as error:
+        list(subtitle_video(mine, "film.mp4", threshold=0.5))
+    assert ended and error  # although the error, and all that it refers to, is still there
 
 
 def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, tmp_path, capsys):

@@ -24,9 +24,9 @@ from picknet_nb.method.stages import Adaptation, Model, Supervision, Validation
 from picknet_nb.training import checkpoints, loop, runs
 from picknet_nb.training.batches import TrainingError
 from picknet_nb.training.checkpoints import Trainer, read_checkpoint, restore
-from picknet_nb.training.loop import Step
+from picknet_nb.training.loop import Step, epoch_batches
 from picknet_nb.training.runs import RunError, load_run
-from picknet_nb.training.train import train
+from picknet_nb.training.train import start_policy, train
 
 CONFIG = preset(
     "smoke",
@@ -256,6 +256,8 @@ def test_killed_after_every_kind_of_write_ends_with_the_same_bits(tmp_path, monk
 def test_what_a_kill_left_half_written_goes(corpus, tmp_path):
     (tmp_path/"run").mkdir()
     (tmp_path/"run"/".abcdefgh.partial").write_bytes(b"half a checkpoint")
+    (tmp_path/"run"/".abcdefgh.12345678.partial").mkdir()  # of an export into the run's own folder
+    (tmp_path/"run"/".abcdefgh.12345678.partial"/"weights.safetensors").write_bytes(b"half")
     train(
         tmp_path/"run",
         corpus,
@@ -317,6 +319,37 @@ def test_a_captioner_trained_without_a_clock_serves_a_policy_with_one(corpus, tm
         if name.startswith("captioner.")
     ]
     assert same and all(same)  # the rows of stage one are the same with and without
+
+
+@pytest.fixture
+def trainer(corpus, tmp_path) -> Trainer:
+    "A run that has not begun."
+    torch.manual_seed(0)
+    return Trainer(tmp_path/"run", Model.for_corpus(CONFIG, corpus), corpus, CONFIG, bars=False)
+
+
+@pytest.mark.parametrize("stage", ["supervision", "words", "reinforcement", "adaptation"])
+def test_every_epoch_has_batches_of_its_own(trainer, stage):
+    trainer.progress.stage = stage
+    first, second, again = (epoch_batches(trainer, epoch)[0] for epoch in (0, 1, 0))
+    assert first.shape == second.shape and not torch.equal(first, second)
+    assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("stage", ["supervision", "words", "reinforcement", "adaptation"])
+def test_processes_share_the_clips_of_an_epoch(trainer, stage):
+    trainer.progress.stage, seen = stage, []
+    for trainer.share in ((0, 1), (0, 2), (1, 2)):
+        seen.append(epoch_batches(trainer, 0)[0].flatten().tolist())
+    whole, one, other = seen
+    assert not set(one) & set(other) and sorted(one + other) == sorted(whole)
+
+
+def test_the_policy_starts_in_the_middle_of_its_first_limits(trainer):
+    trainer.config = CONFIG.changed(min_picks=4, first_max_picks=20, final_max_picks=6)
+    start_policy(trainer)
+    glances = trainer.corpus.glances[trainer.corpus.splits["train"]]
+    assert abs(trainer.model.policy.rollout(glances).sum(1).float().mean() - 12) < 1
 
 
 def test_weight_decay_leaves_the_policy_alone(corpus, tmp_path):

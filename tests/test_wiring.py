@@ -17,7 +17,8 @@ from picknet_nb.core.settings import Config, own_settings, preset
 from picknet_nb.data.backbones import BACKBONES
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.world.world import write_examples
-from picknet_nb.method.captioner import CAPTIONERS, make_captioner
+from picknet_nb.data.text import SPECIALS, Vocabulary
+from picknet_nb.method.captioner import CAPTIONERS, Captioner, caption, make_captioner
 from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARDS, reward_from
@@ -25,7 +26,7 @@ from picknet_nb.method.stages import Validation
 from picknet_nb.training.models import Decoding, export_model
 from picknet_nb.training.train import train
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.captioning import Voice, load_captioner
 
 # of runs as short as these, much could be said
 pytestmark = pytest.mark.filterwarnings("ignore:.*(one and the same|never end|single word)")
@@ -170,8 +171,7 @@ def scores(*values):
 
 
 def keeps_the_best_or_the_last(name, place, monkeypatch) -> None:
-    runs, said = {}, torch.zeros(4, 16, dtype=torch.long)
-    monkeypatch.setattr(Validation, "said", said, raising=False)
+    runs = {}
     for value, best in (("best", 0), ("best ", 1), ("last", 0)):
         monkeypatch.setattr(Validation, "__call__", scores(*((1.0, 0.0) if best == 0 else (0, 1))))
         changes = BASE | dict(supervision_epochs=2, keep=value.strip(), word_epochs=0,
@@ -336,3 +336,26 @@ def test_a_run_is_the_same_twice(place):
     one = trained(place/"one", tuple(BASE.items()))
     trained.cache_clear()
     assert first_difference(one, trained(place/"two", tuple(BASE.items()))) is None
+
+
+class Torn(Captioner):
+    "It prefers a word by less than a logarithm can hold, and judges candidates by its own rule."
+
+    def encode(self, picked): return picked.features.float().sum(1)
+    def start(self, memory): return torch.zeros(len(memory), 1)
+    def rescore(self, memory, candidates, scores): return candidates.float().mean(-1)
+
+    def step(self, word, state, memory):
+        logits = torch.zeros(len(word), 9)
+        logits[:, 6] = 1e-8
+        return state, logits + 1e-8 * (word[:, None] == 6) * torch.arange(9)
+
+
+@pytest.mark.parametrize("beam", [1, 4])
+@pytest.mark.parametrize("no_repeats", [False, True])
+def test_files_are_decoded_as_in_an_evaluation(beam, no_repeats):
+    torn, features = Torn(), torch.rand(1, 5, 12).half()
+    voice = Voice(torn, Vocabulary((*SPECIALS, *"abcde")), 7, Decoding(beam, no_repeats))
+    words, _ = voice.words(voice.remember(features[0], torch.arange(5), running=False))
+    every = torch.ones(1, 5, dtype=torch.bool)
+    assert torch.equal(words[:, 0], caption(torn, features, every, 7, beam, no_repeats=no_repeats))

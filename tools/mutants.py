@@ -47,6 +47,11 @@ def wired(setting: str) -> str:
     return f"test_wiring.py::test_a_setting_acts_where_it_should[{setting}]"
 
 
+def acts(option: str) -> str:
+    "The test of an option of a command, or of an argument, in the table of `test_options.py`."
+    return f"test_options.py::test_an_option_acts_wherever_it_is_accepted[{option}]"
+
+
 FAULTS = [
     Fault("entropy is punished instead of rewarded", "method.stages",
           "- settings.entropy_weight * tried.entropy", "+ settings.entropy_weight * tried.entropy",
@@ -130,8 +135,8 @@ FAULTS = [
           "no_repeats=self.decoding.no_repeats", "no_repeats=False", "test_captioning.py::"
           "test_a_file_is_captioned_without_repeats_where_the_model_says_so"),
     Fault("a run's own threshold is not used for files", "use.captioning",
-          "eye.threshold if threshold is None else threshold,",
-          "0.5 if threshold is None else threshold,", "test_captioning.py::"
+          "return self.threshold if threshold is None else threshold",
+          "return 0.5 if threshold is None else threshold", "test_captioning.py::"
           "test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with"),
     Fault("the green frame of a GIF comes a second late", "use.drawing",
           "any(0 <= since < lasts", "any(0 <= since - 1 < lasts",
@@ -240,6 +245,111 @@ FAULTS = [
     Fault("feedback_every is ignored", "method.stages",
           "(epoch // training.feedback_every)", "epoch",
           wired("feedback_every")),
+    Fault("every epoch has the batches of the first", "training.loop",
+          "seed = seed_of(training.seed, STAGES.index(stage), epoch)",
+          "seed = seed_of(training.seed, STAGES.index(stage), 0)",
+          "test_training.py::test_every_epoch_has_batches_of_its_own"),
+    Fault("several processes train on the same clips", "training.loop",
+          "return batches_of(trainer.corpus, training, stage, seed, trainer.share)",
+          "return batches_of(trainer.corpus, training, stage, seed)",
+          "test_training.py::test_processes_share_the_clips_of_an_epoch"),
+    Fault("the policy is started for its final limit", "training.train",
+          "wanted = (config.policy.min_picks + config.policy.first_max_picks) / 2",
+          "wanted = (config.policy.min_picks + config.policy.final_max_picks) / 2",
+          "test_training.py::test_the_policy_starts_in_the_middle_of_its_first_limits"),
+    Fault("validation counts clips outside the limits", "training.train",
+          "Validation(corpus, config, validated, limited=learned)",
+          "Validation(corpus, config, validated)", "test_stages.py::"
+          "test_validation_penalises_clips_outside_the_limits_where_picks_are_learned"),
+    Fault("extraction continues with other weights", "data.extraction",
+          "        \"weights\": cnn.weights,\n", "",
+          "test_extraction.py::test_a_corpus_does_not_mix_backbones"),
+    Fault("a frontier's captioner is not trained on varied picks", "measure.frontier",
+          "config.changed(seed=seed, varied_picks=True)", "config.changed(seed=seed)",
+          "test_reproduction.py::test_the_captioner_of_a_frontier_is_trained_on_varied_picks"),
+    Fault("the explorer measures diversity in the unit of a blank corpus", "use.exploration",
+          "        reward.diversity_scale = viewing.diversity_scale"
+          "  # of this clip: the corpus is blank\n", "",
+          "test_explorer.py::test_diversity_is_measured_in_random_picks_of_the_clip_itself"),
+    Fault("a stream never forgets failures", "use.streams",
+          "time, arrived, failures = began + passed, monotonic(), 0",
+          "time, arrived = began + passed, monotonic()",
+          "test_streaming.py::test_failures_are_forgotten_once_frames_arrive_again"),
+    Fault("a stream's picker without a policy takes a threshold", "use.streams",
+          "self.threshold = eye.threshold_or_own(threshold)",
+          "self.threshold = eye.threshold if threshold is None else threshold",
+          "test_streaming.py::test_a_picker_without_a_policy_has_no_threshold"),
+    Fault("an evaluation is decoded by another function than files", "method.captioner",
+          "return beam(captioner, memory, beam_size, max_words, no_repeats=no_repeats)[0][:, 0]",
+          "return beam_search(captioner, memory, beam_size, max_words, no_repeats).words[:, 0]",
+          "test_wiring.py::test_files_are_decoded_as_in_an_evaluation"),
+    Fault("captions without <eos> are recognised by their length", "training.diagnostics",
+          "sum(EOS not in row for row in rows) / count",
+          "sum(len(each) >= 20 for each in captions) / count",
+          "test_signs.py::test_words_are_counted_before_they_are_joined"),
+    Fault("a leftover folder stops a run that is resumed", "training.runs",
+          "    sweep(folder, inside=True)\n",
+          "    for left in folder.glob(\".*.partial\"): left.unlink()\n",
+          "test_training.py::test_what_a_kill_left_half_written_goes"),
+    Fault("caption --threshold is ignored for subtitles", "interface.watch",
+          "as_json, beam=beam, threshold=threshold)\n            for file",
+          "as_json, beam=beam)\n            for file",
+          acts("caption --threshold")),
+    Fault("reproduce --beam is ignored", "interface.reproduce",
+          "        changes,\n        beam or (1,),", "        changes,\n        (1,),",
+          acts("reproduce --beam")),
+    Fault("stream --window is ignored", "interface.watch",
+          "        window=window,\n", "",
+          acts("stream --window")),
+    Fault("caption --weights is ignored for a table", "interface.watch",
+          "weights=str(weights) if weights else None,", "weights=None,",
+          acts("caption --weights")),
+    Fault("caption --best is ignored", "interface.watch",
+          "as_json, beam=beam, best=best, threshold=threshold",
+          "as_json, beam=beam, threshold=threshold",
+          acts("caption --best")),
+    Fault("a cluster captions with the model's own beam and threshold", "use.many",
+          "rows = rows_of(self.captioner, block[\"source\"].to_pylist(), **self.speaker.options)",
+          "rows = rows_of(self.captioner, block[\"source\"].to_pylist())",
+          acts("caption --beam")),
+    Fault("stream --rate is ignored where a source is opened again", "use.streams",
+          "frames = stream_frames(opened, rate, size, time_limit, format, options)",
+          "frames = stream_frames(opened, 1.0, size, time_limit, format, options)",
+          acts("stream --rate")),
+    Fault("the page of explore loads the usual weights", "use.server",
+          "\"captions\": captions, \"weights\": weights}", "\"captions\": captions}",
+          acts("explore --weights")),
+    Fault("evaluate --no-repeats is ignored", "interface.python",
+          "measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)",
+          "measure_row(trained, corpus, config, recipe, (beam,), split)",
+          acts("evaluate --no-repeats")),
+    Fault("compare --set is ignored", "measure.comparison",
+          "own_changes(scale, name) | (changes or {}))", "own_changes(scale, name))",
+          acts("compare --set")),
+    Fault("frontier --seeds is ignored", "measure.frontier",
+          "for seed in range(first, first + seeds)", "for seed in range(first, first + 1)",
+          acts("frontier --seeds")),
+    Fault("prepare --workers is ignored on a cluster", "use.many",
+          "found = on_ray(cluster, RayExtractor, given, columns, workers)",
+          "found = on_ray(cluster, RayExtractor, given, columns)",
+          acts("prepare videos --workers")),
+    Fault("workers of compare do not import the modules of --use", "measure.comparison",
+          "crew = Workers.open(data, scale, workers, device, modules, bars)",
+          "crew = Workers.open(data, scale, workers, device, (), bars)",
+          acts("picknet --use")),
+    Fault("train --resume changes no numbers of epochs", "interface.train",
+          "config = check_changes(config, changes_of(settings, captioner))",
+          "config = config if started else check_changes("
+          "config, changes_of(settings, captioner))",
+          acts("train --set")),
+    Fault("pn.caption_many ignores its picker", "interface.python",
+          "speaker = Speaker(model, picker, modules=tuple(USED), **options)",
+          "speaker = Speaker(model, modules=tuple(USED), **options)",
+          acts("pn.caption_many picker")),
+    Fault("prepare join --more-training is ignored", "interface.prepare",
+          "replace(parts[0].settings, **changes), more_training), {}, []",
+          "replace(parts[0].settings, **changes)), {}, []",
+          acts("prepare join --more-training")),
 ]
 
 
@@ -263,7 +373,7 @@ def run(tests: list[str], folder: Path) -> str:
     )
     if not done.returncode:
         return ""
-    found = re.search(r"^FAILED (\S+)", done.stdout, re.M)
+    found = re.search(r"^FAILED (.+?)(?: - .*)?$", done.stdout, re.M)
     if not found:
         raise SystemExit(f"{tests} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
     return found[1]

@@ -10,7 +10,7 @@ import json
 import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
 from math import isqrt
 from pathlib import Path
@@ -24,7 +24,7 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.files import (
     FileError, PickNetError, check_distinct, first_few, limit, locked, open_regular, read_json,
-    replacing, write_whole)
+    replacing, sweep, write_whole)
 from ..core.settings import VERSION, ClipSettings, ConfigError
 from .extraction import part_path, read_part
 from .text import Vocabulary, caption_ids, frequent_words, tokenize
@@ -204,8 +204,7 @@ def write_tensors(
 def _own_folder(path: Path):
     "Keep others out of a corpus folder while it is written."
     with locked(path, CorpusError):
-        for leftover in path.glob(".*.partial"):
-            with suppress(OSError): leftover.unlink()  # a folder of that name is not ours
+        sweep(path, inside=True)
         yield
 
 # %% ../../nbs/data/09_corpus.ipynb #5d1ca4db

@@ -21,7 +21,7 @@ from torch import Tensor
 from ..core.files import FileError, PickNetError, first_few, read_json, write_whole
 
 # %% auto #0
-__all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'frequent_words', 'caption_ids', 'Vocabulary']
+__all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'frequent_words', 'caption_ids', 'words_of', 'Vocabulary']
 
 # %% ../../nbs/data/01_text.ipynb #11f54102
 _ABBREVIATIONS = frozenset("mr mrs ms dr st mt jr sr vs no etc inc co ft".split())
@@ -108,14 +108,18 @@ def caption_ids(
 _CUT_OFF = re.compile(r" (?=(?:'(?:s|re|ll|ve|d|m)|n't)(?: |$))")
 
 
+def words_of(row: list[int]) -> list[int]:
+    "The words of one row of ids: up to its first `<eos>`, without `<bos>` and padding."
+    row = row[:row.index(EOS)] if EOS in row else row
+    return [word for word in row if word not in (PAD, BOS)]
+
+
 def _sentence(
     row: list[int],
     words: tuple[str, ...],
 ) -> str:
-    "The caption of one row of ids, up to its first `<eos>`, as people write it."
-    row = row[:row.index(EOS)] if EOS in row else row
-    text = " ".join(words[place] for place in row if place not in (PAD, BOS))
-    return _CUT_OFF.sub("", text)
+    "The caption of one row of ids, as people write it."
+    return _CUT_OFF.sub("", " ".join(words[word] for word in words_of(row)))
 
 # %% ../../nbs/data/01_text.ipynb #82588c32
 @dataclass(frozen=True, repr=False)

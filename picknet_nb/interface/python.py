@@ -26,7 +26,7 @@ from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, make_picker, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
-from ..training.diagnostics import Diagnostics, diagnose
+from ..training.diagnostics import Diagnostics
 from ..training.models import Decoding, named_model
 from ..training.runs import at_threshold, load_run, read_recipe
 from ..training.train import (
@@ -111,6 +111,8 @@ def caption_many(
     sources = list(map(str, paths))
     if ray:
         return rows_on_ray(connected(ray), sources, speaker, workers)
+    if workers is not None:
+        raise PickNetError("`workers` are those of a cluster: give its address by `ray`")
     return chain.from_iterable(rows_here(sources, speaker.load(), **speaker.options))
 
 
@@ -277,6 +279,9 @@ def evaluate(
         name, corpus = data.name, data.to(device)
     else:
         name, corpus = clips_for(folder, about, data, scale, device, bars)
+    if scale and (isinstance(data, Corpus) or name != "shapes"):
+        raise PickNetError(
+            f"a preset (--preset) is for the toy world, and {name} is a corpus: leave it out")
     check_features(folder, config, about, name, corpus)
     # it speaks its own words, and no more of them than it has learned to, whatever people said here
     settings = replace(corpus.settings, max_words=config.clip.max_words)
@@ -288,14 +293,14 @@ def evaluate(
     if threshold is not None:
         config = at_threshold(config, recipe, threshold)
     row = measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)
-    (captions,) = row["captions"].values()
+    (captions,), (signs,) = row["captions"].values(), row["signs"].values()
     found = Evaluation(
         captions,
         corpus.references(split),
         split,
         f"beam {beam}" if beam > 1 else "greedy",
         row["frames_used"],
-        diagnose(list(captions.values()), config.clip.max_words),
+        Diagnostics(**signs),
     )
     return found.with_scores() if scores else found
 

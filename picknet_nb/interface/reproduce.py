@@ -143,6 +143,11 @@ def reproduce(
             raise PickNetError("--captioner all trains four fixed experiments: omit --experiment")
         print("picknet: `reproduce --captioner all` is now `picknet compare`", file=sys.stderr)
         return compare(data, scale, None, seeds, folder, settings, beam, scores, workers, as_json)
+    if ray and workers:
+        raise PickNetError(
+            "--workers is for this machine, and a cluster trains on all of its cores: give "
+            "--workers or --ray"
+        )
     changes = changes_of(settings, captioner)
     folder = folder or table_folder(data, scale, changes)
     result = run(

@@ -77,9 +77,7 @@ def measure_row(
         found["captions"][decoding_name(beam)] = dict(
             zip([corpus.ids[video] for video in videos.tolist()], captions)
         )
-        found.setdefault("signs", {})[decoding_name(beam)] = diagnose(
-            captions, corpus.settings.max_words
-        ).to_dict()
+        found.setdefault("signs", {})[decoding_name(beam)] = diagnose(words).to_dict()
     return found | {
         "frames_used": picks.sum(1).float().mean().item(),
         "pick_positions": pick_positions(picks).tolist(),

@@ -40,8 +40,10 @@ def next_word(
     noise: Tensor | None,    # (batch, vocabulary) exponential: sample; None: most probable word
 ) -> tuple[Tensor, Tensor, Tensor]:  # (batch,) each
     "The next word of each caption, its log-probability, and which captions have ended now."
-    scores = (logits + never).log_softmax(-1)
-    word = (scores if noise is None else scores + gumbel(noise)).argmax(-1)
+    logits = logits + never
+    scores = logits.log_softmax(-1)
+    # the logits themselves: rounding may give two of them the same logarithm
+    word = (logits if noise is None else scores + gumbel(noise)).argmax(-1)
     gained = torch.where(done, 0, scores.gather(1, word[:, None])[:, 0])
     word = torch.where(done, PAD, word)
     return word, gained, done | (word == EOS)
@@ -175,10 +177,14 @@ def beam(
     best: int = 1,                  # how many captions to return
     no_repeats: bool = False,       # block repeated bigrams
 ) -> tuple[Tensor, Tensor]:         # int64 (batch, best, max_words), (batch, best)
-    "The best captions of a beam search and their scores, best first."
+    "The best captions of a beam search and their scores, best first; a beam of 1 is greedy."
     if not 1 <= best <= size:
         raise PickNetError(f"best must lie between 1 and the size of the beam, {size}, not {best}")
-    words, scores, _ = beam_search(captioner, memory, size, max_words, no_repeats)
+    if size == 1:
+        made = generate(captioner, memory, max_words, no_repeats=no_repeats)
+        words, scores = (each[:, None] for each in made)
+    else:
+        words, scores, _ = beam_search(captioner, memory, size, max_words, no_repeats)
     scores = scores / (words != PAD).sum(-1)**length_penalty
     scores = captioner.rescore(memory, words, scores)
     scores, order = scores.topk(best)
@@ -207,6 +213,4 @@ def caption(
     "A caption for each clip; dropout is off, whatever the mode."
     with without_dropout(captioner):
         memory = captioner.encode(pick_frames(features, picks, most))
-        if beam_size == 1:
-            return greedy(captioner, memory, max_words, no_repeats)
         return beam(captioner, memory, beam_size, max_words, no_repeats=no_repeats)[0][:, 0]

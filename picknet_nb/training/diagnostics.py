@@ -10,6 +10,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
+from torch import Tensor
+
+from ..data.text import EOS, words_of
+
 # %% auto #0
 __all__ = ['Diagnostics', 'diagnose', 'problems', 'at_rest', 'undecided', 'typical', 'samples', 'describe_captions',
            'warn_if_due']
@@ -34,16 +38,16 @@ class Diagnostics:
 
 
 def diagnose(
-    captions: Sequence[str],
-    max_words: int = 20,  # a caption of this many words was cut off
+    words: Tensor,  # int64 (captions, time), as a captioner has generated them
 ) -> Diagnostics:
-    "Count captions, distinct ones, their words, and those that were cut off."
-    lengths, count = [len(caption.split()) for caption in captions], max(1, len(captions))
+    "Count captions, distinct ones, their words, and those without `<eos>`."
+    rows = words.tolist()
+    captions, count = [tuple(words_of(row)) for row in rows], max(1, len(rows))
     return Diagnostics(
-        len(captions),
+        len(rows),
         len(set(captions)),
-        sum(lengths) / count,
-        sum(each >= max_words for each in lengths) / count,
+        sum(map(len, captions)) / count,
+        sum(EOS not in row for row in rows) / count,
     )
 
 # %% ../../nbs/training/06_diagnostics.ipynb #08a55557
@@ -134,7 +138,7 @@ def describe_captions(
     captions = corpus.vocabulary.decode(words.cpu())
     people = [corpus.captions[video] for video in validation.videos.tolist()]
     return {
-        "signs": diagnose(captions, corpus.settings.max_words).to_dict(),
+        "signs": diagnose(words).to_dict(),
         "samples": samples(captions, people),
     }
 

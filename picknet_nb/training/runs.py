@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..core.files import (
-    LIMITS, FileError, PickNetError, first_few, limit, read_json, write_whole)
+    LIMITS, FileError, PickNetError, first_few, limit, read_json, sweep, write_whole)
 from ..core.gpu import Undrawn
 from ..core.settings import (
     VERSION, ClipSettings, Config, ConfigError, load_config, save_config)
@@ -303,8 +303,7 @@ def open_run(
     """Write the description of a run; raise an error if the folder holds another run. Files that a
     kill left half-written are removed."""
     recipe = recipe.applied()  # the settings hold its reward weights
-    for leftover in folder.glob(".*.partial"):
-        leftover.unlink(missing_ok=True)
+    sweep(folder, inside=True)
     noted = {
         "version": VERSION,
         "recipe": asdict(recipe),

@@ -65,6 +65,14 @@ class Eye:
             else self.features(frames)
         )
 
+    def threshold_or_own(self, threshold: float | None) -> float:
+        "The threshold to pick at: the given one, else its own; only a policy can be given one."
+        if threshold is not None and self.picker.policy is None:
+            raise PickNetError(
+                f"{self.picker.label} picks without a policy, so it has no threshold"
+            )
+        return self.threshold if threshold is None else threshold
+
     @property
     def sees_all(self) -> bool:
         "Whether the backbone must see every frame before any of them is picked."
@@ -92,18 +100,9 @@ def decide(
     threshold: float | None = None,  # of a policy; None: the eye's own
 ) -> tuple[Tensor, Tensor]:  # picks, p(pick): (frames,)
     "The picks of a clip and p(pick) of each frame."
-    picker = eye.picker
+    picker, threshold = eye.picker, eye.threshold_or_own(threshold)
     if picker.policy is not None:
-        picker = make_picker(
-            picker.name,
-            picker.number,
-            picker.policy,
-            eye.threshold if threshold is None else threshold,
-        )
-    elif threshold is not None:
-        raise PickNetError(
-            f"{picker.label} picks without a policy, so it has no threshold"
-        )
+        picker = make_picker(picker.name, picker.number, picker.policy, threshold)
     picks = picker(clips)
     return picks[0], picker.probabilities(clips, picks)[0]
 

@@ -100,7 +100,7 @@ class Watcher:
                 f"a picker that decides at once, as learned ones do"
             )
         self.eye, self.voice, self.beam, self.seen = eye, voice, beam, None
-        self.threshold = eye.threshold if threshold is None else threshold
+        self.threshold = eye.threshold_or_own(threshold)
         self.memory, self.frames, self.text = Memory(voice.captioner, window), 0, ""
 
     def see(self, time: float, frame: Tensor) -> Remark | None:

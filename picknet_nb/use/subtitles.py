@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -163,7 +164,8 @@ def subtitle_video(
                 round(piece.times[0].item(), 3), round(float(last), 3), said.text, tuple(said.times)
             )
 
-    yield from _merged(spoken())
+    with closing(frames):  # a decoder ends with an error, too
+        yield from _merged(spoken())
     if not found:
         raise VideoError(source, "has no frame that can be decoded")
     if cut_short:
