@@ -121,7 +121,8 @@ class CaptionerSettings:
         _check_fields(self)
 
     def __reduce__(self):  # a class made by `with_own` cannot be found again by its name
-        return _captioner_settings, (vars(self),)
+        own = {each.name: each for each in fields(self) if each.name not in _GROUP_OF}
+        return _captioner_settings, (_declared(own), vars(self))
 
 # %% ../../nbs/core/02_settings.ipynb #64cbc873
 @dataclass(frozen=True)
@@ -311,23 +312,28 @@ def group_of(
     return find_setting(name)[0]
 
 # %% ../../nbs/core/02_settings.ipynb #de1644db
+def _declared(own: dict[str, Field]) -> tuple[tuple, ...]:
+    "What a captioner declares, as values that can be compared and sent to another process."
+    return tuple(
+        (name, type(each.default), each.default,
+         tuple((rule, tuple(value) if rule == "choices" else value)
+               for rule, value in each.metadata.items()))
+        for name, each in own.items())
+
+
 @lru_cache(maxsize=None)
-def _settings_class(own: tuple[tuple[str, Field], ...]) -> type[CaptionerSettings]:
-    "`CaptionerSettings` with the fields that a captioner declares itself."
-    if taken := {name for name, _ in own} & _GROUP_OF.keys():
+def _settings_class(own: tuple[tuple, ...]) -> type[CaptionerSettings]:
+    "`CaptionerSettings` with the fields that a captioner declares itself (`_declared`)."
+    if taken := {name for name, *_ in own} & _GROUP_OF.keys():
         raise ConfigError(
             f"a captioner cannot declare {', '.join(sorted(taken))}: there is such a "
             "setting already"
         )
-    # a field belongs to one class, so each class gets a copy
-    copies = [
-        (name, type(each.default), field(default=each.default, metadata=each.metadata))
-        for name, each in own
-    ]
-    bases = (CaptionerSettings,)
-    return (
-        make_dataclass("CaptionerSettings", copies, bases=bases, frozen=True) if own else bases[0]
-    )
+    if not own:
+        return CaptionerSettings
+    added = [(name, kind, field(default=default, metadata=dict(rules)))
+             for name, kind, default, rules in own]
+    return make_dataclass("CaptionerSettings", added, bases=(CaptionerSettings,), frozen=True)
 
 
 def with_own(
@@ -335,7 +341,7 @@ def with_own(
     own: dict[str, Field],  # name -> `setting(…)`, as a captioner declares them
 ) -> CaptionerSettings:
     "Settings of a captioner with those that it declares itself; the missing get their defaults."
-    kind = _settings_class(tuple(own.items()))
+    kind = _settings_class(_declared(own))
     if type(settings) is kind:
         return settings
     given = vars(settings)
@@ -361,12 +367,10 @@ def captioner_settings() -> dict[str, dict[str, Field]]:
     return {name: own for name in captioners if (own := own_settings(name))}
 
 
-def _captioner_settings(values: dict) -> CaptionerSettings:
-    "Settings of a captioner that come from another process, where it is registered as well."
-    shared = {name: value for name, value in values.items() if name in _GROUP_OF}
-    if shared.keys() == values.keys():
-        return CaptionerSettings(**shared)
-    return _settings_class(tuple(own_settings(values["architecture"]).items()))(**values)
+def _captioner_settings(own: tuple[tuple, ...], values: dict) -> CaptionerSettings:
+    """Settings of a captioner that come from another process; its module need not have been
+    imported here."""
+    return _settings_class(own)(**values)
 
 # %% ../../nbs/core/02_settings.ipynb #0b179a6d
 PRESETS = {

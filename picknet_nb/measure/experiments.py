@@ -19,7 +19,6 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ import picknet_nb
 from ..core.files import PickNetError
 from ..core.printing import at_terminal
 from ..core.processes import Done, Pool, connected, usable_cores
+from ..core.registry import use_module
 from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..method.recipes import ROWS, Recipe
@@ -146,8 +146,8 @@ def start_worker(
     and a line of the terminal."""
     if lock:
         tqdm.set_lock(lock)
-    for name in modules:
-        import_module(name)
+    for name in modules:  # as the user named them: what they hold can be named, too
+        use_module(name)
     return load(), place
 
 
