@@ -1,4 +1,5 @@
 "What people write in Python, and parts of their own wherever a command or function takes one."
+import json
 import pickle
 import sys
 from collections import deque
@@ -6,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from conftest import noise_corpus
+from toys import invoked
 
 from picknet_nb.core.registry import MODULES, USED, use_thing
 from picknet_nb.core.settings import preset
@@ -112,3 +114,50 @@ def test_a_node_of_a_cluster_knows_them_too_and_their_settings_arrive(mine):
     task = pickle.loads(sent)  # before anything else happens there
     assert task.work.keywords["config"] == config
     assert do_on_node(task, noise_corpus, ("mine",)) == ["type", "function", "function", 5]
+
+
+# ... and in commands
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def handed_over(monkeypatch) -> dict:
+    "What the commands that train many models hand over, without any training."
+    given = {}
+
+    def note(*arguments, **options):
+        given.update(options, changes=next(each for each in arguments if isinstance(each, dict)))
+        return {"rows": [], "config": {}}
+
+    for place in ("reproduction.reproduce", "comparison.compare_captioners",
+                  "frontier.measure_frontier"):
+        monkeypatch.setattr(f"picknet_nb.measure.{place}", note)
+    monkeypatch.setattr("picknet_nb.interface.reproduce.finish", lambda *arguments: None)
+    return given
+
+
+@pytest.mark.parametrize("command", [
+    ("reproduce", "--captioner", "mine:Pooled"), ("reproduce", "--set", "architecture=mine:Pooled"),
+    ("compare", "--captioner", "mine:Pooled"), ("frontier", "--set", "architecture=mine:Pooled")])
+def test_commands_import_the_parts_that_settings_name(command, mine, handed_over):
+    said = invoked(*command, "--set", "pools=3", "--set", "reward=mine:few", "--no-scores")
+    assert said.exit_code == 0, said.output + str(said.exception)
+    assert handed_over["modules"] == ["mine"]
+    assert handed_over["changes"]["pools"] == 3 and handed_over["changes"]["reward"] == "mine:few"
+    assert CAPTIONERS.find("mine:Pooled") and REWARDS.find("mine:few")
+
+
+def test_train_knows_the_settings_of_a_captioner_that_it_imports(mine):
+    noise_corpus(12).save(mine/"noise")
+    quick = [word for name in ("supervision", "reinforcement", "adaptation")
+             for word in ("--set", f"{name}_epochs=0")]
+    train = ("train", mine/"run", "--data", mine/"noise", "--preset", "smoke", *quick)
+    said = invoked(*train, "--captioner", "mine:Pooled", "--set", "pools=3", "--picker",
+                   "mine:ends")
+    assert said.exit_code == 0, said.output + str(said.exception)
+    stored = json.loads((mine/"run"/"config.json").read_text())["captioner"]
+    assert (stored["architecture"], stored["pools"]) == ("mine:Pooled", 3)
+    forget_mine()  # another process, which is told of the module by an option
+    said = invoked("train", mine/"run", "--resume", "--captioner", "mine:Pooled", "--picker",
+                   "mine:ends")
+    assert said.exit_code == 0, said.output + str(said.exception)
