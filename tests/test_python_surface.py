@@ -1,22 +1,31 @@
 "What people write in Python, and parts of their own wherever a command or function takes one."
+import ast
 import json
+import os
 import pickle
 import sys
+import zipfile
 from collections import deque
+from functools import partial
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import noise_corpus
-from toys import invoked
+from toys import invoked, store_run
 
 from picknet_nb.core.registry import MODULES, USED, use_thing
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import BACKBONES
-from picknet_nb.measure.experiments import Task, Workers, do_on_node
+from picknet_nb.data.corpus import CorpusError
+from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS
-from picknet_nb.method.recipes import ROWS
+from picknet_nb.method.recipes import ROWS, Recipe
 from picknet_nb.method.rewards import REWARDS
+from picknet_nb.method.stages import Model
+from picknet_nb.measure.experiments import Task, Workers, circumstances, do_on_node, measure_row
 
 MINE = '''
 import torch
@@ -105,8 +114,6 @@ def forget_mine() -> None:
 
 
 def test_a_node_of_a_cluster_knows_them_too_and_their_settings_arrive(mine):
-    from functools import partial
-
     use_thing("mine:Pooled")
     config = preset("smoke").changed(architecture="mine:Pooled", pools=5)
     sent = pickle.dumps(Task(Path("made"), partial(parts_known, config=config)))
@@ -161,3 +168,72 @@ def test_train_knows_the_settings_of_a_captioner_that_it_imports(mine):
     said = invoked("train", mine/"run", "--resume", "--captioner", "mine:Pooled", "--picker",
                    "mine:ends")
     assert said.exit_code == 0, said.output + str(said.exception)
+
+
+def test_the_page_of_the_explorer_imports_what_the_command_was_told_to(mine, monkeypatch):
+    pytest.importorskip("av"), pytest.importorskip("ipywidgets")
+    server = pytest.importorskip("picknet_nb.use.server")
+    launched = []
+    monkeypatch.setattr(pytest.importorskip("voila.app").Voila, "launch_instance",
+                        lambda *_, **__: launched.append(os.environ[server._SOURCES]))
+    monkeypatch.setenv(server._SOURCES, "{}")
+    write_examples(mine/"videos", 1)
+    use_thing("mine:Pooled")
+    store_run(mine/"run", mine/"videos", Recipe("mine:ends"), architecture="mine:Pooled", pools=4)
+    said = invoked("--use", "mine", "explore", "--model", mine/"run", "--videos", mine/"videos",
+                   "--no-browser")
+    assert said.exit_code == 0 and launched, said.output + str(said.exception)
+    forget_mine()  # the kernel of a page is another process, in another folder
+    (mine/"elsewhere").mkdir()
+    monkeypatch.chdir(mine/"elsewhere")
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(mine)])
+    shown = server.page()
+    assert getattr(shown, "exploration", None), shown.value
+    assert shown.exploration.captioner.voice.captioner.pools == 4
+
+
+# what a result says of itself, and what a call leaves behind
+# --------------------------------------------------------------------------------------------------
+
+
+def test_a_result_names_the_machine_that_was_used(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device=None: f"GPU {device}")
+    assert "CPU cores" in circumstances("cpu")["machine"]
+    assert circumstances("cuda:1")["machine"] == "GPU cuda:1"
+    assert circumstances()["machine"] == "GPU cuda"
+    assert "CPU cores" in circumstances(torch.device("cpu"))["machine"]
+
+
+def test_measuring_leaves_the_random_numbers_of_the_caller_alone():
+    corpus, config = noise_corpus(12), preset("smoke")
+    model = Model.for_corpus(config, corpus)
+    draws = []
+    for measured in (False, True):
+        torch.manual_seed(5)
+        if measured:
+            picks = [measure_row(model, corpus, config, Recipe("random", 4))["pick_positions"]
+                     for _ in range(2)]
+            assert picks[0] == picks[1]  # while the seed of the settings decides what it draws
+        draws.append(torch.rand(3))
+    assert draws[0].equal(draws[1])
+
+
+def test_the_limit_of_texts_holds_for_zipped_annotations_when_it_is_set(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path/"a.zip", "w") as archive:
+        archive.writestr("a_videodatainfo.json", json.dumps(
+            {"videos": [{"video_id": "video0", "split": "train"}],
+             "sentences": [{"video_id": "video0", "caption": "a dog"}]}))
+    assert read_msrvtt(tmp_path/"a.zip")[1] == {"video0": "train"}
+    monkeypatch.setenv("PICKNET_TEXT_BYTES", "20")
+    with pytest.raises(CorpusError, match="would unpack to .* bytes .PICKNET_TEXT_BYTES"):
+        read_msrvtt(tmp_path/"a.zip")
+
+
+def test_no_limit_is_read_when_a_module_is_imported():
+    "One that is set later would not hold, and a wrong one would make the import fail."
+    for path in sorted((Path(__file__).parents[1]/"picknet_nb").glob("*/*.py")):
+        for statement in ast.parse(path.read_text()).body:
+            if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
+                calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
+                assert not [each for each in calls if getattr(each, "id", "") == "limit"], path

@@ -106,14 +106,17 @@ def _defined_again(old, new) -> bool:
 USED: list[str] = []
 
 
-def use_module(name: str) -> None:
-    """Import a module of the user's, from the current folder or from what is installed, so that
-    what it registers and what it holds can be named."""
+def use_module(
+    name: str,
+    folder: Optional[str] = None,  # where its file may be; None: the current one
+) -> None:
+    """Import a module of the user's, from a folder or from what is installed, so that what it
+    registers and what it holds can be named."""
     name = name.removesuffix(".py")
     if not name.isprintable() or "" in name.split("."):
         raise PickNetError(f"{name!r} is not the name of a module")
     try:
-        here = os.getcwd()
+        here = folder or os.getcwd()
     except OSError as reason:
         raise PickNetError(f"the current folder cannot be read: {reason.strerror}") from reason
     if here not in sys.path:
