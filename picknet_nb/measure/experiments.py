@@ -64,12 +64,14 @@ def measure_row(
     check_split(corpus, split)
     choose = frame_choice(recipe.make_picker(model.policy, config.policy.threshold), corpus)
     videos, found = corpus.splits[split], {"captions": {}}
+    gpus = [corpus.device] if corpus.device.type == "cuda" else []
     for beam in beams:
-        torch.manual_seed(config.training.seed)  # random picks, but the same for every decoding
         started = time.perf_counter()
-        words, picks = caption_videos(
-            model, corpus, videos, choose, beam, no_repeats=no_repeats
-        )
+        with torch.random.fork_rng(gpus):  # the caller's random numbers stay as they were
+            torch.manual_seed(config.training.seed)  # random picks, but equal for every decoding
+            words, picks = caption_videos(
+                model, corpus, videos, choose, beam, no_repeats=no_repeats
+            )
         if words.is_cuda:
             torch.cuda.synchronize()
         found.setdefault("seconds_per_clip", (time.perf_counter() - started) / len(videos))
@@ -104,16 +106,20 @@ def commit_here() -> str:
     return f"{commit}{'-dirty' * bool(changed)}" if commit else "unknown"
 
 # %% ../../nbs/measure/03_experiments.ipynb #8684a247
-def circumstances() -> dict:
+def circumstances(
+    device: str | torch.device | None = None,  # that was used; None: the GPU if there is one
+) -> dict:
     "Where and with what a result was made."
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     cores = (
         str(usable_cores())
         if usable_cores() == os.cpu_count()
         else f"{usable_cores()} of {os.cpu_count()}"
     )
     machine = (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
+        torch.cuda.get_device_name(device)
+        if str(device).startswith("cuda")
         else f"{cores} x {platform.machine()} CPU cores"
     )
     return {

@@ -235,7 +235,7 @@ def train_row(
         "seed": seed,
         "picker": recipe.label,
         "stage_one": start,
-        "machine": circumstances()["machine"],
+        "machine": circumstances(corpus.device)["machine"],
         "minutes": minutes_of(home),
         "minutes_shared": minutes_of(first),
         "seconds_per_step": seconds_per_step(first, corpus, config),
