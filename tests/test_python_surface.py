@@ -3,6 +3,7 @@ import ast
 import json
 import os
 import pickle
+import subprocess
 import sys
 import zipfile
 from collections import deque
@@ -14,17 +15,21 @@ import torch
 from conftest import noise_corpus
 from toys import invoked, store_run
 
+import picknet_nb as pn
+from picknet_nb.core.files import PickNetError
 from picknet_nb.core.registry import MODULES, USED, use_thing
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import BACKBONES
-from picknet_nb.data.corpus import CorpusError
+from picknet_nb.data.corpus import Corpus, CorpusError
 from picknet_nb.data.msrvtt import read_msrvtt
+from picknet_nb.world.shapes import example_corpus
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
-from picknet_nb.method.pickers import PICKERS
+from picknet_nb.method.pickers import PICKERS, Clips, make_picker
 from picknet_nb.method.recipes import ROWS, Recipe
-from picknet_nb.method.rewards import REWARDS
+from picknet_nb.method.rewards import REWARDS, reward_for
 from picknet_nb.method.stages import Model
+from picknet_nb.use.captioning import load_captioner
 from picknet_nb.measure.experiments import Task, Workers, circumstances, do_on_node, measure_row
 
 MINE = '''
@@ -237,3 +242,133 @@ def test_no_limit_is_read_when_a_module_is_imported():
             if not isinstance(statement, (ast.FunctionDef, ast.ClassDef)):
                 calls = [node.func for node in ast.walk(statement) if isinstance(node, ast.Call)]
                 assert not [each for each in calls if getattr(each, "id", "") == "limit"], path
+
+
+# names of things that are given as themselves
+# --------------------------------------------------------------------------------------------------
+
+
+def picking(*frames: int):
+    "A picker of these frames: a function inside a function."
+    def pick(clips):
+        picks = torch.zeros(clips.features.shape[:2], dtype=torch.bool)
+        picks[:, list(frames)] = True
+        return picks
+    return pick
+
+
+class Frames:
+    "The same as an object that can be called."
+    def __init__(self, *frames): self.pick = picking(*frames)
+    def __call__(self, clips): return self.pick(clips)
+    def method(self, clips): return self.pick(clips)
+
+
+CLIPS = Clips(torch.zeros(1, 9, 2), torch.zeros(1, 9, 2))
+
+
+@pytest.mark.parametrize("make", [
+    lambda k: lambda clips: picking(0, k)(clips), lambda k: picking(0, k), lambda k: Frames(0, k),
+    lambda k: partial(lambda clips, frame: picking(0, frame)(clips), frame=k),
+    lambda k: Frames(0, k).method], ids=["lambda", "nested", "object", "partial", "method"])
+def test_functions_without_a_name_never_share_one(make, mine):
+    one, two = make(3), make(5)
+    names = [PICKERS.name_of(one), PICKERS.name_of(two)]
+    picked = [make_picker(name)(CLIPS)[0].nonzero().flatten().tolist() for name in names]
+    assert picked == [[0, 3], [0, 5]] and len(set(names)) == 2
+    assert [PICKERS.name_of(one), PICKERS.name_of(two)] == names  # one that is known keeps its own
+    for name in names:  # in another process nobody has it
+        del PICKERS[name]
+        with pytest.raises(PickNetError, match="cannot be found again when its process has ended"):
+            make_picker(name)
+
+
+def test_a_cell_with_a_lambda_that_is_run_again_has_the_same_function(mine):
+    space = {"picking": picking, "wanted": 4}
+    cell = "lambda clips: picking(0, wanted)(clips)"
+    one, two = eval(cell, space), eval(cell, space)
+    assert PICKERS.name_of(one) == PICKERS.name_of(two)
+    assert PICKERS.name_of(eval(cell, {**space, "wanted": 5})) != PICKERS.name_of(one)
+
+
+def test_a_function_that_is_defined_anew_is_told(mine, recwarn):
+    space = {"__name__": "mine", "picking": picking}
+    cell = "def pick(clips): return picking(0, {})(clips)"
+    for frame in (3, 3):  # the same cell, run twice
+        exec(cell.format(frame), space)
+        assert PICKERS.name_of(space["pick"]) == "mine:pick" and not recwarn.list
+    exec(cell.format(7), space)
+    with pytest.warns(UserWarning, match="'mine:pick' was defined anew"):
+        PICKERS.name_of(space["pick"])
+    assert make_picker("mine:pick")(CLIPS)[0, 7]
+
+
+def test_a_class_that_is_registered_keeps_its_name(mine):
+    use_thing("mine:Pooled")
+    assert CAPTIONERS.name_of(CAPTIONERS.find("ta")) == "ta"
+    assert CAPTIONERS.name_of(sys.modules["mine"].Pooled) == "mine:Pooled"
+
+
+QUICK = dict(supervision_epochs=0, reinforcement_epochs=0, adaptation_epochs=0, bars=False)
+
+
+FILM = Path(__file__).parents[1]/"data"/"example.mp4"
+
+
+@pytest.fixture(scope="module")
+def toys() -> Corpus:
+    "A few clips of the toy world, as features of the backbone tiny."
+    return example_corpus(16)
+
+
+def test_runs_of_two_lambdas_are_each_loaded_with_their_own(mine, toys):
+    for name, frame in (("a", 4), ("b", 9)):
+        pn.train(mine/name, toys, "smoke", picker=lambda clips, at=frame: picking(0, at)(clips),
+                 **QUICK)
+    assert pn.load(mine/"a").caption(FILM).picked == [0, 4]
+    assert pn.load(mine/"b").caption(FILM).picked == [0, 9]
+    PICKERS.clear()
+    with pytest.raises(PickNetError, match="run.json: no picker .*such as a lambda"):
+        load_captioner(mine/"a")
+
+
+# what is registered can be used
+# --------------------------------------------------------------------------------------------------
+
+
+def test_what_a_command_lists_it_can_use():
+    code = """
+from conftest import noise_corpus
+import picknet_nb.interface.main, picknet_nb.interface.python
+from picknet_nb.core.settings import preset
+from picknet_nb.method.captioner import CAPTIONERS, make_captioner
+from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.rewards import REWARDS
+corpus = noise_corpus(8)
+for name in PICKERS:
+    number = {None: None, int: 3, float: 0.5}[PICKERS.facts(name).get("number")]
+    assert name == "learned" or make_picker(name, number)  # which is the one that is trained
+for name in REWARDS: assert REWARDS.find(name)(preset("smoke").policy, corpus)
+for name in CAPTIONERS: assert make_captioner(preset(name).captioner, 8, 9)
+print(*sorted(PICKERS), *sorted(REWARDS))
+"""
+    said = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=True,
+                          capture_output=True, text=True).stdout.split()
+    assert {"uniform", "varied", "paper"} <= set(said) and not {"top", "honest"} & set(said)
+
+
+def test_a_plain_function_can_be_added_as_it_is(mine):
+    PICKERS.add("tails", looks_at="nothing", random=False)(picking(0, -1))
+    picker = make_picker("tails")
+    assert picker(CLIPS)[0].nonzero().flatten().tolist() == [0, 8]
+    assert (picker.looks_at, picker.random) == ("nothing", False)
+
+    @REWARDS.add("thrifty")
+    def thrifty(words, clips, features, picks): return -picks.sum(1).float()
+
+    thrifty.needs_words = False
+    corpus, policy = noise_corpus(12), preset("smoke", reward="thrifty").policy
+    picks = torch.zeros(2, 30, dtype=torch.bool)
+    picks[:, :4] = True
+    earned = reward_for(policy, corpus)(None, torch.arange(2), corpus.features[:2], picks, 9)
+    assert earned.total.tolist() == [-4, -4]

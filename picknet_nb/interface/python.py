@@ -15,7 +15,7 @@ import torch
 
 from ..core.files import PickNetError
 from ..core.processes import connected
-from ..core.registry import USED, Registry
+from ..core.registry import USED
 from ..core.settings import Config, preset
 from ..data.backbones import Backbone, fingerprint, load_backbone
 from ..data.corpus import Corpus, check_captions
@@ -40,24 +40,14 @@ from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
 from ..measure.tables import results_table
 
 # %% auto #0
-__all__ = ['name_of', 'recipe_with', 'load', 'caption', 'caption_many', 'prepare', 'train', 'check_features', 'clips_for',
-           'Evaluation', 'evaluate', 'Table', 'reproduce']
+__all__ = ['recipe_with', 'load', 'caption', 'caption_many', 'prepare', 'train', 'check_features', 'clips_for', 'Evaluation',
+           'evaluate', 'Table', 'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
-def name_of(registry: Registry, thing: str | Callable) -> str:
-    """The name of a registered thing; one that comes as itself is registered under its module
-    and its own name."""
-    if isinstance(thing, str):
-        return thing
-    name = f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__name__)}"
-    registry.adopt(name, thing)
-    return name
-
-
 def recipe_with(picker: str | Callable) -> Recipe:
     """A captioner that is taught on the frames of this picker: uniform-6, learned, or a function
     of yours."""
-    label = name_of(PICKERS, picker)
+    label = PICKERS.name_of(picker)
     return (
         recipes()["PickNet (V+L)"]
         if label == "learned"
@@ -78,7 +68,7 @@ def load(
     speaker = load_speaker(model if model is None else str(model), device)
     if picker is None:
         return speaker
-    label, eye = name_of(PICKERS, picker), speaker.eye
+    label, eye = PICKERS.name_of(picker), speaker.eye
     name, number = parse_label(label) if isinstance(picker, str) else (label, None)
     made = make_picker(
         name, number, eye.picker.policy if name == "learned" else None, eye.threshold
@@ -174,9 +164,9 @@ def train(
     scale = scale or usual_scale(data)
     recipe = recipe_with(picker) if picker else recipes()[row]
     if captioner:
-        settings["architecture"] = name_of(CAPTIONERS, captioner)
+        settings["architecture"] = CAPTIONERS.name_of(captioner)
     if reward:
-        settings["reward"] = name_of(REWARDS, reward)
+        settings["reward"] = REWARDS.name_of(reward)
     config = check_changes(preset(scale), settings)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     corpus = (
