@@ -3,6 +3,7 @@ import ast
 import json
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -13,13 +14,14 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import noise_corpus
+from safetensors.torch import load_file, save_file
 from toys import invoked, store_run
 
 import picknet_nb as pn
-from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.registry import MODULES, USED, use_thing
 from picknet_nb.core.settings import preset
-from picknet_nb.data.backbones import BACKBONES
+from picknet_nb.data.backbones import BACKBONES, Backbone, weights_origin
 from picknet_nb.data.corpus import Corpus, CorpusError
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.world.shapes import example_corpus
@@ -29,6 +31,8 @@ from picknet_nb.method.pickers import PICKERS, Clips, make_picker
 from picknet_nb.method.recipes import ROWS, Recipe
 from picknet_nb.method.rewards import REWARDS, reward_for
 from picknet_nb.method.stages import Model
+from picknet_nb.training import train as training
+from picknet_nb.training.runs import RunError, read_settings
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.measure.experiments import Task, Workers, circumstances, do_on_node, measure_row
 
@@ -372,3 +376,92 @@ def test_a_plain_function_can_be_added_as_it_is(mine):
     picks[:, :4] = True
     earned = reward_for(policy, corpus)(None, torch.arange(2), corpus.features[:2], picks, 9)
     assert earned.total.tolist() == [-4, -4]
+
+
+# weights of a file, and what a call of `train` can say
+# --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def counted(mine):
+    "A backbone that reads its weights from a file, and two such files."
+    @BACKBONES.add("counted")
+    def make(weights=None):
+        scale = load_file(weights)["scale"] if weights else torch.ones(1)
+        body = Scaled(scale)
+        origin = weights_origin(weights) if weights else "ours"
+        return Backbone("counted", body, 3, 16, origin)
+
+    for name, value in (("right", 2.0), ("wrong", 3.0)):
+        save_file({"scale": torch.full((1,), value)}, mine/f"{name}.safetensors")
+    return mine
+
+
+class Scaled(torch.nn.Module):
+    def __init__(self, scale): super().__init__(), self.register_buffer("scale", scale)
+    def forward(self, images): return images.mean((2, 3)) * self.scale
+
+
+def test_weights_of_a_file_reach_every_function(counted):
+    right, wrong = counted/"right.safetensors", counted/"wrong.safetensors"
+    names = [f"clip{number}" for number in range(6)]
+    (counted/"videos").mkdir()
+    for name in names:
+        shutil.copy(FILM, counted/"videos"/f"{name}.mp4")
+    corpus = pn.prepare(
+        counted/"videos", {name: ["a star", "a ball"] for name in names}, counted/"corpus",
+        cnn="counted", weights=right, frames=4, min_word_count=1, bars=False,
+        splits={"train": names[:3], "validation": names[3:5], "test": names[5:]})
+    assert len(corpus.splits["train"]) == 3 and corpus.features.shape[1] == 4
+    train = partial(pn.train, counted/"run", corpus, "smoke", picker="uniform-2",
+                    captions_together=1, **QUICK)
+    with pytest.raises(FileError, match="wrong.safetensors: is not what the features of corpus"):
+        train(weights=wrong)
+    assert not (counted/"run").exists()
+    assert train(weights=right).caption(FILM).picked == [0, 3]
+    for call in (lambda weights=None: pn.load(counted/"run", weights=weights).caption(FILM),
+                 lambda weights=None: pn.caption(FILM, counted/"run", weights=weights),
+                 lambda weights=None: next(iter(pn.caption_many([FILM], counted/"run",
+                                                                weights=weights)))):
+        assert call(weights=right)
+        with pytest.raises(PickNetError, match="made with other weights"):
+            call(weights=wrong)
+        with pytest.raises(PickNetError, match=r"give that file \(`weights`, on the command line"):
+            call()
+    evaluate = partial(pn.evaluate, counted/"run", corpus, scores=False, bars=False)
+    assert evaluate(weights=right).captions.keys() == {"clip5"}
+    with pytest.raises(FileError, match="is not what the features of .*run were made with"):
+        evaluate(weights=wrong)
+
+
+def test_a_backbone_that_would_not_be_found_again_is_rejected_before_any_work(mine):
+    (mine/"videos").mkdir()
+    shutil.copy(FILM, mine/"videos"/"a.mp4")
+    unknown = Backbone("mine", Scaled(torch.ones(1)), 3, 16)
+    with pytest.raises(PickNetError, match=r"'mine' is not registered.*@BACKBONES.add\('mine'\)"):
+        pn.prepare(mine/"videos", {"a": ["a star"]}, mine/"out", cnn=unknown)
+    assert not (mine/"out").exists()
+
+
+def test_train_takes_an_experiment_or_a_picker_and_goes_on_for_more_epochs(
+        mine, toys, monkeypatch):
+    train = partial(pn.train, mine/"run", toys, "smoke", reinforcement_epochs=0, bars=False)
+    with pytest.raises(PickNetError, match="give one of them"):
+        train(experiment="Uniform", picker="uniform-3")
+
+    def interrupted(trainer, plan, reward, train_stage=training.train_stage):
+        if plan.name == "adaptation":
+            raise KeyboardInterrupt
+        train_stage(trainer, plan, reward)
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(training, "train_stage", interrupted)
+        train(picker="all", supervision_epochs=1, adaptation_epochs=1)
+    run = train(picker="all", supervision_epochs=1, adaptation_epochs=2)
+    assert [each["stage"] for each in run.log] == ["supervision", "adaptation", "adaptation"]
+    assert run.folder == mine/"run"
+    with pytest.raises(RunError, match="cannot change adaptation_epochs to 3: adaptation has"):
+        train(picker="all", supervision_epochs=1, adaptation_epochs=3)
+    with pytest.raises(RunError, match="holds another run: hidden 64 .now 48."):
+        train(picker="all", supervision_epochs=1, adaptation_epochs=3, hidden=48)
+    assert read_settings(mine/"run").training.adaptation_epochs == 2  # nothing was changed
