@@ -12,6 +12,7 @@ from picknet_nb.core.files import FileError, PickNetError, first_few, locked
 from picknet_nb.core.registry import Registry
 from picknet_nb.core.settings import (
     Config, ConfigError, group_of, load_config, preset, save_config, settings_from)
+from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
 
 
@@ -81,11 +82,23 @@ def test_the_preset_of_the_paper_has_the_numbers_that_the_paper_prints():
         assert preset("full") == preset("paper")
 
 
-def test_the_preset_of_a_compared_captioner_needs_no_other_import():
-    code = ("from picknet_nb.core.settings import preset; import sys; "
-            "assert 'torch' not in sys.modules; print(preset('ta').captioner.architecture)")
+def test_the_preset_of_a_compared_captioner_is_found_where_captioners_are():
+    code = """
+import sys
+from picknet_nb.core.settings import ConfigError, preset, settings_from
+try: preset("ta")
+except ConfigError as error: print(error)
+assert "torch" not in sys.modules  # settings stand on nothing
+import picknet_nb.method.captioner
+assert "picknet_nb.systems" not in sys.modules  # until one of them is missing
+print(preset("ta").captioner.architecture)
+print(settings_from({"architecture": "hrne", "window": 3}).captioner.window)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "ta\n"
+    first, *others = done.stdout.splitlines()
+    assert "no preset 'ta'" in first and "import picknet_nb.systems" in first
+    assert others == ["ta", "3"]
+    assert "ruc-uva" in CAPTIONERS
     with pytest.raises(ConfigError, match="no preset 'tb': choose one of .*improved.*, ruc-uva"):
         preset("tb")
 

@@ -40,26 +40,24 @@ class Registry(UserDict):
         self.kind, self.homes, self.entry = kind, homes, entry
         self._noted = {}  # name -> its entry, the thing itself, and its facts
 
-    def _import_homes(self) -> None:
-        for home in self.homes:
-            import_module(home)
-
     def __contains__(self, name) -> bool:
-        if name not in self.data:
-            self._import_homes()
-        return name in self.data
+        return name in self.data or any(name in self.data for _ in self._homes_imported())
 
     def __missing__(self, name):
-        self._import_homes()
-        return self.data[name]
+        if name in self:
+            return self.data[name]
+        raise KeyError(name)
 
     def __iter__(self) -> Iterator[str]:
-        self._import_homes()
+        list(self._homes_imported())
         return iter(self.data)
 
     def __len__(self) -> int:
-        self._import_homes()
-        return len(self.data)
+        return len(list(iter(self)))
+
+    def _homes_imported(self) -> Iterator[object]:
+        "Import one home after the other; one that was imported before costs next to nothing."
+        return map(import_module, self.homes)
 
     def add(
         self,

@@ -11,15 +11,16 @@ import warnings
 from collections.abc import Callable
 from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
 
 from .files import FileError, PickNetError, read_json, write_whole
+from .registry import Registry
 
 # %% auto #0
 __all__ = ['PRESETS', 'FORMER_NAMES', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'captioner_settings',
-           'present_name', 'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
+           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'know_captioners', 'own_settings',
+           'captioner_settings', 'present_name', 'preset', 'explanations', 'save_config', 'settings_from',
+           'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -348,23 +349,32 @@ def with_own(
     return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 
 
+_captioners = Registry("captioner")  # none, until their registry is handed over
+
+
+def know_captioners(registry: Registry) -> None:
+    """Take the registry of captioners, which builds on this module: what they declare and the
+    presets that they add are looked up there."""
+    global _captioners
+    _captioners = registry
+
+
+def _more_later() -> str:
+    "The end of an error message in a process that has not imported captioners."
+    return "" if _captioners else "; after `import picknet_nb.systems` also those of captioners"
+
+
 def own_settings(
     architecture: str,  # the name of a captioner
 ) -> dict[str, Field]:
     "The settings that a captioner declares itself; an unknown captioner is an error."
-    # imported here: captioners build on settings, and most settings are read without them
-    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
-    if architecture not in captioners:
-        import_module("picknet_nb.systems")  # which registers the compared captioners
-    own = getattr(captioners.find(architecture), "settings", {})
+    own = getattr(_captioners.find(architecture), "settings", {}) if _captioners else {}
     return own if isinstance(own, dict) else {}
 
 
 def captioner_settings() -> dict[str, dict[str, Field]]:
     "The settings that registered captioners declare themselves: captioner -> name -> declaration."
-    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
-    import_module("picknet_nb.systems")  # which registers the compared captioners
-    return {name: own for name in captioners if (own := own_settings(name))}
+    return {name: own for name in _captioners if (own := own_settings(name))}
 
 
 def _captioner_settings(own: tuple[tuple, ...], values: dict) -> CaptionerSettings:
@@ -493,12 +503,11 @@ def preset(
     "The settings of one of the presets, with changes."
     name = present_name(name)
     if name not in PRESETS:
-        # imported here: each compared captioner adds its preset, and most need none of them
-        import_module("picknet_nb.systems")
+        list(_captioners)  # each compared captioner adds its preset when it is imported
     if name not in PRESETS:
         near = difflib.get_close_matches(str(name), PRESETS, 1)
         hint = f"did you mean {near[0]}? There are" if near else "choose one of"
-        raise ConfigError(f"no preset {name!r}: {hint} {', '.join(PRESETS)}")
+        raise ConfigError(f"no preset {name!r}: {hint} {', '.join(PRESETS)}{_more_later()}")
     return PRESETS[name].changed(**changes)
 
 # %% ../../nbs/core/02_settings.ipynb #e86b30a4
@@ -534,7 +543,7 @@ def settings_from(content: dict) -> Config:
         except PickNetError as reason:  # the captioner whose settings they may be is not there
             raise ConfigError(str(reason)) from reason
     if unknown:
-        raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
+        raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}{_more_later()}")
     return Config().changed(**flat)
 
 # %% ../../nbs/core/02_settings.ipynb #e2fb0321

@@ -85,7 +85,9 @@ class Backbone(nn.Module):
         return features
 
 # %% ../../nbs/data/04_backbones.ipynb #9423231f
-BACKBONES = Registry("backbone")
+BACKBONES = Registry("backbone", homes=(
+    "picknet_nb.data.clip", "picknet_nb.data.efficientnet", "picknet_nb.data.student",
+    "picknet_nb.data.tiny"))
 
 
 def check_registered(
@@ -471,9 +473,3 @@ def _timm(weights=None, variant: str = "") -> Backbone:
         # `num_features` is another number for some networks
         dims = body(torch.zeros(1, 3, side, side)).shape[-1]
     return Backbone(f"timm:{variant}", body, dims, side, origin, batch=32, batch_on_cuda=128)
-
-# %% ../../nbs/data/04_backbones.ipynb #3c21d552
-import picknet_nb.data.clip
-import picknet_nb.data.efficientnet
-import picknet_nb.data.student
-import picknet_nb.data.tiny
