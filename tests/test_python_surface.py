@@ -1,5 +1,6 @@
 "What people write in Python, and parts of their own wherever a command or function takes one."
 import ast
+import inspect
 import json
 import os
 import pickle
@@ -20,7 +21,7 @@ from toys import invoked, store_run
 import picknet_nb as pn
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.registry import MODULES, USED, use_thing
-from picknet_nb.core.settings import preset
+from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.data.backbones import BACKBONES, Backbone, weights_origin
 from picknet_nb.data.corpus import Corpus, CorpusError
 from picknet_nb.data.msrvtt import read_msrvtt
@@ -465,3 +466,161 @@ def test_train_takes_an_experiment_or_a_picker_and_goes_on_for_more_epochs(
     with pytest.raises(RunError, match="holds another run: hidden 64 .now 48."):
         train(picker="all", supervision_epochs=1, adaptation_epochs=3, hidden=48)
     assert read_settings(mine/"run").training.adaptation_epochs == 2  # nothing was changed
+
+
+# types, for editors and type checkers
+# --------------------------------------------------------------------------------------------------
+
+FUNCTIONS = ("load", "caption", "caption_many", "prepare", "train", "evaluate", "reproduce")
+# every name of the package, as somebody would write it; a type checker has nothing to say
+GOOD = '''
+from pathlib import Path
+
+import torch
+
+import picknet_nb as pn
+
+
+def ends(clips: pn.Clips) -> torch.Tensor:
+    picks = torch.zeros(clips.features.shape[:2], dtype=torch.bool)
+    picks[:, [0, -1]] = True
+    return picks
+
+
+@pn.PICKERS.add("ends", looks_at="nothing", random=False)
+def also_ends(clips: pn.Clips) -> torch.Tensor: return ends(clips)
+
+
+@pn.REWARDS.add("few")
+@pn.reward_from
+def few(words: torch.Tensor, clips: torch.Tensor, features: torch.Tensor,
+        picks: torch.Tensor) -> torch.Tensor:
+    return -picks.sum(1).float()
+
+
+@pn.CAPTIONERS.add("mine")
+class Mine(pn.Captioner):
+    settings = {"pools": pn.setting(2, "ours: how many", low=1)}
+
+
+@pn.BACKBONES.add("mine")
+def mine(weights: Path | None = None) -> pn.Backbone:
+    return pn.Backbone("mine", torch.nn.Flatten(), 3, 16)
+
+
+@pn.DATASETS.add("mine")
+def read(*paths: str) -> tuple[dict[str, list[str]], dict[str, str]]: return {}, {}
+
+
+pn.ROWS["mine"] = lambda picks: pn.Recipe("uniform", picks)
+model: pn.VideoCaptioner = pn.load("everyday", "cpu", ends, Path("weights.pth"))
+said: pn.Caption = pn.caption(Path("a.mp4"), None, "uniform-6", beam=5, device="cpu", weights="w")
+texts: list[str] = [said.text, model.caption("a.mp4", beam=2).text]
+captions = [row["caption"] for row in pn.caption_many(["a.mp4", Path("b.mp4")], picker=ends)]
+corpus: pn.Corpus = pn.prepare(
+    "videos", {"a": ["a dog"]}, Path("out"), cnn=mine(), splits={"train": ["a"]}, frames=8)
+run: pn.Run = pn.train("run", corpus, "smoke", picker=ends, captioner=Mine, hidden=64, clock=True)
+again: pn.Run = pn.train(Path("run"), "shapes", preset="small", experiment="Uniform", reward=few)
+losses: list[float] = [epoch["loss"] for epoch in run.log]
+words: str = run.caption("a.mp4").text + run.captioner.caption("a.mp4").text
+found: pn.Evaluation = pn.evaluate(run, corpus, picker=ends, weights=None, device=torch.device("cpu"))
+share: float = found.frames_used
+table: pn.Table = pn.reproduce("shapes", "smoke", ["Uniform"], seeds=2, workers=2, captioner="ta")
+other: pn.Table = pn.reproduce(experiment="Baseline", beams=[1, 5])
+try:
+    pn.core, pn.data, pn.world, pn.method, pn.systems, pn.training, pn.use, pn.measure, pn.interface
+except pn.PickNetError as error:
+    print(error)
+'''
+# one mistake in each line after the first
+BAD = '''import picknet_nb as pn
+pn.caption("a.mp4", bean=5)
+pn.caption(["a.mp4", "b.mp4"])
+pn.captoin("a.mp4")
+pn.load("everyday", picker=6)
+pn.caption_many("a.mp4", ray=True, worker=3)
+pn.prepare("videos", {"a": "a dog"}, "out")
+pn.prepare("videos", "captions.json", "out", frames="eight")
+pn.train("run", "shapes", experiment=["Uniform"])
+pn.train("run", "shapes", hidden=[64])
+pn.train("run", "shapes").captoin("a.mp4")
+pn.evaluate("run", split=3)
+pn.evaluate("run", scale="smoke", row="Uniform")
+pn.reproduce("shapes", rows=["Uniform"])
+pn.setting(3)
+'''
+# libraries of their own size, whose types would take a minute to read
+ELSEWHERE = "torch torchvision numpy safetensors tqdm typer av ray PIL matplotlib pyarrow IPython"
+
+
+def test_a_type_checker_knows_every_public_name_and_sees_wrong_arguments(tmp_path, monkeypatch):
+    check = pytest.importorskip("mypy.api").run
+    (tmp_path/"good.py").write_text(GOOD)
+    (tmp_path/"bad.py").write_text(BAD)
+    (tmp_path/"mypy.ini").write_text(
+        "[mypy]\nfollow_imports = silent\nignore_missing_imports = True\n"
+        f"[mypy-{','.join(f'{name}.*' for name in ELSEWHERE.split())}]\nfollow_imports = skip\n")
+    monkeypatch.setenv("MYPYPATH", str(Path(pn.__file__).parents[1]))
+    monkeypatch.chdir(tmp_path)
+    surface = Path(pn.__file__).parent
+    report, trouble, _ = check([
+        "--config-file", "mypy.ini", "--cache-dir", "cache", "good.py", "bad.py",
+        str(surface/"__init__.py"), str(surface/"interface"/"python.py"),
+        str(surface/"core"/"registry.py")])
+    errors = [line for line in report.splitlines() if ": error: " in line]
+    assert not trouble and not [line for line in errors if not line.startswith("bad.py")], report
+    wrong = {int(line.split(":")[1]) for line in errors}
+    assert wrong == set(range(2, BAD.count("\n") + 1)), report
+    for name in pn.__all__:
+        assert f"pn.{name}" in GOOD, name
+    assert (surface/"py.typed").exists()
+
+
+def test_editors_read_the_names_that_there_are():
+    tree = ast.parse(Path(pn.__file__).read_text())
+    (block,) = [node for node in tree.body if ast.unparse(getattr(node, "test", tree.body[0]))
+                == "TYPE_CHECKING"]
+    read = {each.asname or each.name for node in block.body for each in node.names}
+    folders = {path.parent.name for path in Path(pn.__file__).parent.glob("*/__init__.py")}
+    assert read == {*pn.__all__, *folders} and read <= set(dir(pn))
+    for name in read:  # also where nothing has imported it yet
+        assert pn.__getattr__(name) is getattr(pn, name)
+
+
+def test_the_functions_agree_about_their_arguments():
+    shared = {}
+    for function in FUNCTIONS:
+        for name, each in inspect.signature(getattr(pn, function)).parameters.items():
+            assert each.annotation is not each.empty, f"{function}: {name}"
+            assert name not in ("scale", "row", "rows", "options"), f"{function}: {name}"
+            if each.kind is each.VAR_KEYWORD:
+                assert function in ("train", "reproduce") and name == "settings"
+            if name in ("device", "weights", "picker", "captioner", "reward", "bars", "ray",
+                        "threshold", "beam"):
+                kind = each.annotation, each.default
+                assert shared.setdefault(name, kind) == kind, f"{function}: {name}"
+        assert getattr(pn, function).__annotations__["return"]
+    for function in ("load", "caption", "caption_many", "prepare", "train", "evaluate"):
+        assert {"device", "weights"} <= inspect.signature(getattr(pn, function)).parameters.keys()
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_an_unknown_argument_fails_at_the_call(function, mine):
+    given = {"load": (), "prepare": ("videos", "captions.json", "out"), "reproduce": (),
+             "train": ("run", "shapes")}.get(function, ("nothing",))
+    with pytest.raises((TypeError, ConfigError), match="bean"):
+        getattr(pn, function)(*given, bean=5)
+    assert {path.name for path in mine.iterdir()} <= {"mine.py", "__pycache__"}
+
+
+def test_a_function_picks_wherever_a_name_does(mine):
+    use_thing("mine:ends")
+    ends = sys.modules["mine"].ends
+    assert pn.load("shapes", picker=ends).caption(FILM).picked == [0, 29]
+    assert pn.caption(FILM, "shapes", ends, device="cpu").picked == [0, 29]
+    (row,) = pn.caption_many([FILM], "shapes", ends)
+    assert row["caption"] == pn.caption(FILM, "shapes", "mine:ends").text
+    with pytest.raises(PickNetError, match="other processes cannot find .*define it in a module"):
+        pn.caption_many([FILM], "shapes", lambda clips: ends(clips), ray="local")
+    with pytest.raises(PickNetError, match="give its address by `ray`"):
+        pn.caption_many([FILM], "shapes", workers=3)

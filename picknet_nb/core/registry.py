@@ -15,18 +15,19 @@ from collections import UserDict
 from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import FunctionType
-from typing import Optional
+from typing import Any, Optional, TypeVar
 
 from .files import PickNetError
 
 # %% auto #0
-__all__ = ['MODULES', 'USED', 'Registry', 'required_arguments', 'use_module', 'use_thing']
+__all__ = ['MODULES', 'Thing', 'USED', 'Registry', 'required_arguments', 'use_module', 'use_thing']
 
 # %% ../../nbs/core/03_registry.ipynb #408b25e3
 MODULES: dict[str, object] = {}  # those that the user has named, and no others
+Thing = TypeVar("Thing", bound=Callable)  # a function or a class
 
 
-class Registry(UserDict):
+class Registry(UserDict[str, Any]):
     "Things of one kind by name; adding one takes a decorator."
 
     def __init__(
@@ -38,7 +39,7 @@ class Registry(UserDict):
     ):
         super().__init__()
         self.kind, self.homes, self.entry = kind, homes, entry
-        self._noted = {}  # name -> its entry, the thing itself, and its facts
+        self._noted: dict[str, tuple] = {}  # name -> its entry, the thing itself, and its facts
 
     def __contains__(self, name) -> bool:
         return name in self.data or any(name in self.data for _ in self._homes_imported())
@@ -62,10 +63,10 @@ class Registry(UserDict):
     def add(
         self,
         name: str,
-        **facts,    # what code that looks the thing up may need to know of it
-    ):
+        **facts: object,  # what code that looks the thing up may need to know of it
+    ) -> Callable[[Thing], Thing]:
         "Register what is decorated under this name; a thing that had the name is replaced."
-        def register(thing):
+        def register(thing: Thing) -> Thing:
             old = self._thing(name)
             if old is not None and _defined_again(old, thing):
                 if _named(thing)[0] != _named(old)[0] == "__main__":
@@ -77,7 +78,7 @@ class Registry(UserDict):
             return thing
         return register
 
-    def adopt(self, name: str, thing) -> None:
+    def adopt(self, name: str, thing: Callable) -> None:
         "Register a function or class of a module; its attributes are the facts."
         self._store(name, thing, {} if isinstance(thing, type) else getattr(thing, "__dict__", {}))
 
@@ -114,7 +115,7 @@ class Registry(UserDict):
         entry, _, facts = self._noted.get(name, (None, None, {}))
         return facts if entry is self.find(name) else {}
 
-    def find(self, name: str):
+    def find(self, name: str) -> Any:
         "The thing of this name; an unknown name is an error that lists those that exist."
         module, _, thing = str(name).partition(":")
         if (

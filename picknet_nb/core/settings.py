@@ -8,10 +8,11 @@ from __future__ import annotations
 import difflib
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from .files import FileError, PickNetError, read_json, write_whole
 from .registry import Registry
@@ -28,15 +29,15 @@ class ConfigError(PickNetError):
 
 # %% ../../nbs/core/02_settings.ipynb #77ca199f
 def setting(
-    default,
+    default: bool | int | float | str,
     # what it means: "4.3: …" is the section of the paper that gives it, "ours: …" a choice
     about: str,
-    low=None,  # the smallest value; for a whole number 1
-    high=None,  # the largest; for a whole number a million
-    above=None,  # a value that is too small
-    below=None,  # a value that is too large
-    choices=(),  # the only values
-):
+    low: float | None = None,  # the smallest value; for a whole number 1
+    high: float | None = None,  # the largest; for a whole number a million
+    above: float | None = None,  # a value that is too small
+    below: float | None = None,  # a value that is too large
+    choices: Sequence[str] = (),  # the only values
+) -> Any:  # as a field of a class it has the type of its default
     "A field of a group of settings: its default, its meaning and its range, declared once."
     if type(default) is int:
         low, high = 1 if low is None else low, 10**6 if high is None else high

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, TypeAlias
 
 import torch
 
@@ -50,8 +50,8 @@ __all__ = ['Place', 'Device', 'recipe_with', 'importable', 'usual_device', 'load
            'check_weights', 'train', 'check_features', 'clips_for', 'Evaluation', 'evaluate', 'Table', 'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
-Place = str | Path  # of a file or folder
-Device = str | torch.device
+Place: TypeAlias = str | Path  # of a file or folder
+Device: TypeAlias = str | torch.device
 
 
 def recipe_with(picker: str | Choice) -> Recipe:
@@ -218,7 +218,8 @@ def prepare(
         bars,
         extract=partial(extract_on_ray, ray=ray) if ray else extract_here,
     )
-    return made.corpus
+    # None in all processes of torchrun but the first
+    return made.corpus  # type: ignore[return-value]
 
 # %% ../../nbs/interface/01_python.ipynb #94a9c9ee
 @dataclass(frozen=True)
@@ -458,9 +459,9 @@ def reproduce(
         ("architecture", CAPTIONERS, captioner), ("reward", REWARDS, reward)
     ):
         if part is not None:
-            settings[name] = registry.name_of(part)
+            settings[name] = known = registry.name_of(part)
             if ray or workers > 1:
-                importable(settings[name])
+                importable(known)
     chosen = [experiment] if isinstance(experiment, str) else experiment
     return Table(
         reproduce_rows(

@@ -455,7 +455,7 @@ class VideoCaptioner:
 
     def caption(
         self,
-        path,  # a video file
+        path: str | Path,  # a video file
         beam: int | None = None,  # 1: greedy; None: as the model speaks best
         best: int = 1,  # how many sentences
         threshold: float | None = None,  # pick where p(pick) is larger; None: the run's own
@@ -468,9 +468,17 @@ class VideoCaptioner:
             clip, self.eye, self.voice, beam, best, threshold, running, str(path), watch
         )
 
-    def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
-        "The caption of each file, or why there is none; options are those of `caption`."
-        check_threshold(options.get("threshold"))
+    def caption_many(
+        self,
+        paths: Iterable[str | Path],
+        beam: int | None = None,  # as for `caption`, like the others
+        best: int = 1,
+        threshold: float | None = None,
+        running: bool = True,
+    ) -> Iterator[Caption | Failure]:
+        "The caption of each file, or why there is none."
+        check_threshold(threshold)
+        options = dict(beam=beam, best=best, threshold=threshold, running=running)
         # random picks are drawn one after the other, so that a seed fixes them
         alone = threads_to_use() == 1 or self.eye.device != "cpu" or self.eye.picker.random
         return (
@@ -503,7 +511,8 @@ class VideoCaptioner:
 
     def stream(
         self,
-        source,  # a path, an address, the number of a camera, or any iterable of frames
+        # a path, an address, the number of a camera, or any iterable of frames
+        source: str | Path | int | Iterable,
         rate: float = 1.0,  # 5.3: frames a second
         threshold: float | None = None,  # None: the run's own
         beam: int | None = None,
@@ -619,9 +628,9 @@ def _loaded(folder: Path, device: str | None, weights: str | None, files: tuple)
 
 def load(
     # a bundled model's name, or the folder of a run or model; None: the model for everyday videos
-    model=None,
-    device=None,  # None: a GPU if there is one
-    weights=None,  # of the backbone: a file; None: those it is known by
+    model: str | Path | None = None,
+    device: str | torch.device | None = None,  # None: a GPU if there is one
+    weights: str | Path | None = None,  # of the backbone: a file; None: those it is known by
 ) -> VideoCaptioner:
     """Load a captioner for files, folders and streams; the caller may change it, and files that
     have not changed since the last call are not read again."""
