@@ -719,7 +719,7 @@ def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_pa
         monkeypatch.context() as patch,
         pytest.raises(
             PickNetError,
-            match=r"needs pycocoevalcap: pip install \"picknet_nb\[metrics\]\"; with --no-scores",
+            match=r"needs pycocoevalcap: pip install \"picknet_nb\[metrics\]\"; without scores",
         ),
     ):
         patch.setattr(reproduction, "find_spec", lambda name: None)

@@ -265,7 +265,7 @@ def checked_splits(
         )
     if not splits:
         splits = draw_splits(ids, out/"splits.json")
-    check_trainable(splits, read_splits(splits, ids), "change it, or leave out --splits")
+    check_trainable(splits, read_splits(splits, ids), "change it, or give no splits")
     return splits
 
 # %% ../../nbs/data/11_datasets.ipynb #6c0f33a2

@@ -398,8 +398,8 @@ def check_scorers() -> None:
 
     if not find_spec("pycocoevalcap"):
         raise PickNetError(
-            f"scoring needs pycocoevalcap: {INSTALL}; with --no-scores the rows are trained and "
-            "captioned, and can be scored later"
+            f"scoring needs pycocoevalcap: {INSTALL}; without scores (`scores=False`, on the "
+            "command line --no-scores) the rows are trained and captioned, and can be scored later"
         )
     find_java()
 

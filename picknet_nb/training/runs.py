@@ -322,8 +322,8 @@ def open_run(
     elif differing := _differences(folder, noted, config, recipe):
         raise RunError(
             folder,
-            f"holds another run: {'; '.join(differing)}. Was it started with another --data, "
-            f"--preset, --experiment or --set?",
+            f"holds another run: {'; '.join(differing)}. Was it started with other data, "
+            f"another preset or experiment, or other settings?",
         )
     # its captions could not be read
     elif read_words(folder).fingerprint() != corpus.vocabulary.fingerprint():
