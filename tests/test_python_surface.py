@@ -523,7 +523,7 @@ run: pn.Run = pn.train("run", corpus, "smoke", picker=ends, captioner=Mine, hidd
 again: pn.Run = pn.train(Path("run"), "shapes", preset="small", experiment="Uniform", reward=few)
 losses: list[float] = [epoch["loss"] for epoch in run.log]
 words: str = run.caption("a.mp4").text + run.captioner.caption("a.mp4").text
-found: pn.Evaluation = pn.evaluate(run, corpus, picker=ends, weights=None, device=torch.device("cpu"))
+found: pn.Evaluation = pn.evaluate(run, corpus, picker=ends, device=torch.device("cpu"))
 share: float = found.frames_used
 table: pn.Table = pn.reproduce("shapes", "smoke", ["Uniform"], seeds=2, workers=2, captioner="ta")
 other: pn.Table = pn.reproduce(experiment="Baseline", beams=[1, 5])

@@ -596,7 +596,7 @@ def test_a_picker_that_cannot_work_is_refused_before_anything_is_trained(corpus,
 def test_a_refused_folder_hints_at_what_may_differ(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
     with pytest.raises(
-        RunError, match="hidden 64 .now 48.*another --data, --preset, --experiment or --set"
+        RunError, match="hidden 64 .now 48.*other data, another preset"
     ):
         train_first(corpus, tmp_path, CONFIG.changed(hidden=48), bars=False)
 

@@ -54,7 +54,8 @@ class Registry(UserDict[str, Any]):
         return iter(self.data)
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        list(self._homes_imported())
+        return len(self.data)
 
     def _homes_imported(self) -> Iterator[object]:
         "Import one home after the other; one that was imported before costs next to nothing."

@@ -350,7 +350,7 @@ def with_own(
     return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 
 
-_captioners = Registry("captioner")  # none, until their registry is handed over
+_captioners: Registry | None = None  # until their registry is handed over
 
 
 def know_captioners(registry: Registry) -> None:
@@ -362,20 +362,23 @@ def know_captioners(registry: Registry) -> None:
 
 def _more_later() -> str:
     "The end of an error message in a process that has not imported captioners."
-    return "" if _captioners else "; after `import picknet_nb.systems` also those of captioners"
+    also = "; after `import picknet_nb.systems` also those of captioners"
+    return also if _captioners is None else ""
 
 
 def own_settings(
     architecture: str,  # the name of a captioner
 ) -> dict[str, Field]:
     "The settings that a captioner declares itself; an unknown captioner is an error."
-    own = getattr(_captioners.find(architecture), "settings", {}) if _captioners else {}
+    own = {}
+    if _captioners is not None:
+        own = getattr(_captioners.find(architecture), "settings", {})
     return own if isinstance(own, dict) else {}
 
 
 def captioner_settings() -> dict[str, dict[str, Field]]:
     "The settings that registered captioners declare themselves: captioner -> name -> declaration."
-    return {name: own for name in _captioners if (own := own_settings(name))}
+    return {name: own for name in _captioners or () if (own := own_settings(name))}
 
 
 def _captioner_settings(own: tuple[tuple, ...], values: dict) -> CaptionerSettings:
@@ -504,7 +507,7 @@ def preset(
     "The settings of one of the presets, with changes."
     name = present_name(name)
     if name not in PRESETS:
-        list(_captioners)  # each compared captioner adds its preset when it is imported
+        list(_captioners or ())  # each compared captioner adds its preset when it is imported
     if name not in PRESETS:
         near = difflib.get_close_matches(str(name), PRESETS, 1)
         hint = f"did you mean {near[0]}? There are" if near else "choose one of"
