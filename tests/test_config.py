@@ -1,5 +1,6 @@
 "Settings and files: what is refused, what older files may hold, what a lock says and does."
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -109,6 +110,35 @@ def test_registries_name_what_there_is():
     assert things.find("ball") is thing and things.facts("ball") == {"round": True}
     with pytest.raises(PickNetError, match="no thing 'bal': did you mean ball"):
         things.find("bal")
+
+
+def test_the_homes_of_members_are_imported_one_by_one_and_only_when_they_are_missed(
+        tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path/"shop.py").write_text(
+        "from picknet_nb.core.registry import Registry\n"
+        "THINGS = Registry('thing', homes=('ball_home', 'egg_home', 'broken_home'))\n"
+        "THINGS.add('own')(lambda: 0)\n")
+    for name in ("ball", "egg"):  # a home builds on the module of the registry
+        (tmp_path/f"{name}_home.py").write_text(
+            f"from shop import THINGS\n@THINGS.add('{name}')\ndef make(): return '{name}'\n")
+    (tmp_path/"broken_home.py").write_text("raise ImportError('something is missing')\n")
+    things = importlib.import_module("shop").THINGS
+    try:
+        assert things.find("own")() == 0 and "ball_home" not in sys.modules
+        assert things["ball"]() == "ball" and "egg_home" not in sys.modules
+        assert "egg" in things and things.find("egg")() == "egg"
+        for ask in (lambda: things.find("cup"), lambda: list(things), lambda: len(things)):
+            with pytest.raises(ImportError, match="something is missing"):
+                ask()  # each time: a home that cannot be imported is not forgotten
+        (tmp_path/"broken_home.py").write_text("")
+        importlib.invalidate_caches()
+        assert sorted(things) == ["ball", "egg", "own"] and len(things) == 3
+        with pytest.raises(KeyError):
+            things["cup"]
+    finally:
+        for name in ("shop", "ball_home", "egg_home", "broken_home"):
+            sys.modules.pop(name, None)
 
 
 def test_one_function_under_two_names_keeps_the_facts_of_both():
