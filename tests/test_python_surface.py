@@ -348,18 +348,30 @@ import picknet_nb.interface.main, picknet_nb.interface.python
 from picknet_nb.core.settings import preset
 from picknet_nb.method.captioner import CAPTIONERS, make_captioner
 from picknet_nb.method.pickers import PICKERS, make_picker
+from picknet_nb.method.recipes import with_captioner
 from picknet_nb.method.rewards import REWARDS
 corpus = noise_corpus(8)
 for name in PICKERS:
     number = {None: None, int: 3, float: 0.5}[PICKERS.facts(name).get("number")]
     assert name == "learned" or make_picker(name, number)  # which is the one that is trained
 for name in REWARDS: assert REWARDS.find(name)(preset("smoke").policy, corpus)
-for name in CAPTIONERS: assert make_captioner(preset(name).captioner, 8, 9)
+for name in CAPTIONERS:
+    assert make_captioner(with_captioner(preset("smoke"), name).captioner, 8, 9)
 print(*sorted(PICKERS), *sorted(REWARDS))
 """
     said = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parent, check=True,
                           capture_output=True, text=True).stdout.split()
     assert {"uniform", "varied", "paper"} <= set(said) and not {"top", "honest"} & set(said)
+
+
+def test_a_run_with_honest_rewards_says_which_module_makes_them(mine):
+    from picknet_nb.training.honest import HONEST, honest_reward
+
+    REWARDS.pop(HONEST, None)
+    with pytest.raises(PickNetError, match="--use picknet_nb.training.honest "):
+        REWARDS.find(HONEST)
+    use_thing(HONEST)  # as --use does
+    assert REWARDS.find(HONEST) is honest_reward
 
 
 def test_a_plain_function_can_be_added_as_it_is(mine):
