@@ -204,7 +204,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
     assert (
         "hidden 64 (now 48)" in differing
         and differing.count("(now") == 1
-        and "another --data, --preset" in differing
+        and "other data, another preset" in differing
     )
 
 
@@ -343,7 +343,7 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     )
     world = noise_corpus(seed=1)
     other = replace(world, features=world.features[..., :16].contiguous()).save(tmp_path/"other")
-    assert "give its own --data" in refused("evaluate", tmp_path/"run", "--data", other)
+    assert "give its own data" in refused("evaluate", tmp_path/"run", "--data", other)
     details = {"weights": "tiny, of other days"}  # the same sizes by other weights
     other = replace(world, details=world.details | details).save(tmp_path/"weights")
     about = json.loads((tmp_path/"run"/"run.json").read_text())
@@ -1315,7 +1315,7 @@ def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monke
 
 def test_a_bundled_model_is_judged_by_data_that_somebody_names():
     for words in (["--model", "everyday"], []):
-        assert "name a corpus to evaluate it on with --data" in refused(
+        assert "name a corpus to evaluate it on (`data`, on the command line --data)" in refused(
             "evaluate", *words, "--no-scores"
         )
 

@@ -1,5 +1,6 @@
 "Settings and files: what is refused, what older files may hold, what a lock says and does."
 import errno
+import importlib
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from picknet_nb.core.files import FileError, PickNetError, first_few, locked
 from picknet_nb.core.registry import Registry
 from picknet_nb.core.settings import (
     Config, ConfigError, group_of, load_config, preset, save_config, settings_from)
+from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker
 
 
@@ -81,11 +83,23 @@ def test_the_preset_of_the_paper_has_the_numbers_that_the_paper_prints():
         assert preset("full") == preset("paper")
 
 
-def test_the_preset_of_a_compared_captioner_needs_no_other_import():
-    code = ("from picknet_nb.core.settings import preset; import sys; "
-            "assert 'torch' not in sys.modules; print(preset('ta').captioner.architecture)")
+def test_the_preset_of_a_compared_captioner_is_found_where_captioners_are():
+    code = """
+import sys
+from picknet_nb.core.settings import ConfigError, preset, settings_from
+try: preset("ta")
+except ConfigError as error: print(error)
+assert "torch" not in sys.modules  # settings stand on nothing
+import picknet_nb.method.captioner
+assert "picknet_nb.systems" not in sys.modules  # until one of them is missing
+print(preset("ta").captioner.architecture)
+print(settings_from({"architecture": "hrne", "window": 3}).captioner.window)
+"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "ta\n"
+    first, *others = done.stdout.splitlines()
+    assert "no preset 'ta'" in first and "import picknet_nb.systems" in first
+    assert others == ["ta", "3"]
+    assert "ruc-uva" in CAPTIONERS
     with pytest.raises(ConfigError, match="no preset 'tb': choose one of .*improved.*, ruc-uva"):
         preset("tb")
 
@@ -96,6 +110,35 @@ def test_registries_name_what_there_is():
     assert things.find("ball") is thing and things.facts("ball") == {"round": True}
     with pytest.raises(PickNetError, match="no thing 'bal': did you mean ball"):
         things.find("bal")
+
+
+def test_the_homes_of_members_are_imported_one_by_one_and_only_when_they_are_missed(
+        tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path/"shop.py").write_text(
+        "from picknet_nb.core.registry import Registry\n"
+        "THINGS = Registry('thing', homes=('ball_home', 'egg_home', 'broken_home'))\n"
+        "THINGS.add('own')(lambda: 0)\n")
+    for name in ("ball", "egg"):  # a home builds on the module of the registry
+        (tmp_path/f"{name}_home.py").write_text(
+            f"from shop import THINGS\n@THINGS.add('{name}')\ndef make(): return '{name}'\n")
+    (tmp_path/"broken_home.py").write_text("raise ImportError('something is missing')\n")
+    things = importlib.import_module("shop").THINGS
+    try:
+        assert things.find("own")() == 0 and "ball_home" not in sys.modules
+        assert things["ball"]() == "ball" and "egg_home" not in sys.modules
+        assert "egg" in things and things.find("egg")() == "egg"
+        for ask in (lambda: things.find("cup"), lambda: list(things), lambda: len(things)):
+            with pytest.raises(ImportError, match="something is missing"):
+                ask()  # each time: a home that cannot be imported is not forgotten
+        (tmp_path/"broken_home.py").write_text("")
+        importlib.invalidate_caches()
+        assert sorted(things) == ["ball", "egg", "own"] and len(things) == 3
+        with pytest.raises(KeyError):
+            things["cup"]
+    finally:
+        for name in ("shop", "ball_home", "egg_home", "broken_home"):
+            sys.modules.pop(name, None)
 
 
 def test_one_function_under_two_names_keeps_the_facts_of_both():

@@ -15,11 +15,11 @@ from picknet_nb.method.cider import document_frequencies, plain_cider
 from picknet_nb.method.pickers import Clips, PickerError, make_picker
 from picknet_nb.method.policy import Policy
 from picknet_nb.method.recipes import Recipe
-from picknet_nb.method.rewards import REWARDS, paper_reward
+from picknet_nb.method.rewards import paper_reward
 from picknet_nb.method.stages import Environment, Model
 from picknet_nb.training.honest import (
-    FrameScorer, HonestError, HonestReward, half_corpus, halves_of, honest_reward, train_halves,
-    train_honestly, value_sets)
+    HONEST, FrameScorer, HonestError, HonestReward, half_corpus, halves_of, honest_reward,
+    train_halves, train_honestly, value_sets)
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use.exploration import other_pickers
 from picknet_nb.measure.films import (
@@ -74,13 +74,13 @@ def test_training_with_honest_rewards_leaves_a_run_that_names_its_captioners(
     picks = make_picker("learned", policy=model.policy)(Clips(corpus.features, corpus.glances))
     assert picks[:, 0].all()
     _, config, _, about = load_run(tmp_path/"run")
-    assert config.policy.reward == "honest" and about["details"]["cross_fitted"] == str(halves)
+    assert config.policy.reward == HONEST and about["details"]["cross_fitted"] == str(halves)
 
 
 def test_an_honest_reward_without_captioners_or_with_those_of_other_clips_is_an_error(
         corpus, halves):
     with pytest.raises(HonestError, match="two captioners"):
-        REWARDS.find("honest")(CONFIG.policy, corpus)
+        honest_reward(CONFIG.policy, corpus)
     fewer = replace(corpus, details={"cross_fitted": str(halves)},
                     splits={**corpus.splits, "train": corpus.splits["train"][:-2]})
     with pytest.raises(RunError, match="other clips"):

@@ -441,7 +441,8 @@ def test_what_a_resumed_run_lacks_is_named_with_the_file(run, file, place, kind)
 def test_data_that_is_gone_is_named(run):
     edit(run/"run.json", "details.opened", {"data": "/nowhere/at/all", "scale": "smoke"})
     assert picknet("train", run, "--resume")[1].endswith(
-        "was started with --data /nowhere/at/all, which is gone: say with --data where it is now"
+        "was started with the data in /nowhere/at/all, which is gone: say where it is now "
+        "(`data`, on the command line --data)"
     )
     edit(run/"run.json", "details.opened", {})  # nor is the built-in world made for it
     assert picknet("train", run, "--resume")[1].endswith(

@@ -186,21 +186,90 @@ def modules_of_the_package() -> dict[str, ast.Module]:
     return {f"{path.parent.name}.{path.stem}": ast.parse(path.read_text()) for path in paths}
 
 
-def imports_between() -> list[tuple[str, str, str]]:
-    "Who imports what from which module of the package, also inside of functions."
+def imported(name: str, nodes) -> list[tuple[str, str, str]]:
+    "What a module imports from which module of the package by these statements."
     found = []
-    for name, tree in modules_of_the_package().items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.Import):
-                names = [each.name for each in node.names if each.name.startswith("picknet_nb.")]
-                found += [(name, each.removeprefix("picknet_nb."), "") for each in names]
-            if isinstance(node, ast.ImportFrom):
-                above = ["picknet_nb", *name.split(".")][: 3 - node.level] if node.level else []
-                full = ".".join([*above, *filter(None, [node.module])])
-                if full.startswith("picknet_nb."):
-                    source = full.removeprefix("picknet_nb.")
-                    found += [(name, source, each.name) for each in node.names]
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names if each.name.startswith("picknet_nb.")]
+            found += [(name, each.removeprefix("picknet_nb."), "") for each in names]
+        if isinstance(node, ast.ImportFrom):
+            above = ["picknet_nb", *name.split(".")][: 3 - node.level] if node.level else []
+            full = ".".join([*above, *filter(None, [node.module])])
+            if full.startswith("picknet_nb."):
+                source = full.removeprefix("picknet_nb.")
+                found += [(name, source, each.name) for each in node.names]
     return found
+
+
+def homes_of(tree: ast.Module) -> list[ast.Constant]:
+    "The homes of members that a module's registries name."
+    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)
+             and getattr(node.func, "id", "") == "Registry"]
+    given = [part for call in calls
+             for part in [*call.args[1:2], *(each.value for each in call.keywords)]]
+    return [node for part in given for node in ast.walk(part) if isinstance(node, ast.Constant)]
+
+
+def named_modules(name: str, tree: ast.Module) -> list[tuple[str, str, str]]:
+    """The modules of the package that a module names in a text, with which it could import them;
+    the homes of a registry's members are not counted."""
+    homes = set(map(id, homes_of(tree)))
+    texts = [node.value for node in ast.walk(tree)
+             if isinstance(node, ast.Constant) and isinstance(node.value, str)
+             and id(node) not in homes]
+    found = [re.fullmatch(r"(?:picknet_nb)?\.(\w+(?:\.\w+)*)(?::\w+)?", text) for text in texts]
+    return [(name, each[1], "") for each in found
+            if each and each[1].split(".")[0] in SUBPACKAGES]
+
+
+def imports_between() -> list[tuple[str, str, str]]:
+    "Who imports what from which module of the package, also inside of functions and by a text."
+    return [each for name, tree in modules_of_the_package().items()
+            for each in imported(name, ast.walk(tree)) + named_modules(name, tree)]
+
+
+def test_imports_by_a_text_are_seen():
+    tree = ast.parse("def late():\n    import_module('picknet_nb.method.captioner').CAPTIONERS\n"
+                     "    import_module('.systems', 'picknet_nb')\n"
+                     "A = Registry('a', homes=('picknet_nb.use.many',))")
+    assert {source for _, source, _ in named_modules("core.settings", tree)} == {
+        "method.captioner", "systems"}
+    assert [node.value for node in homes_of(tree)] == ["picknet_nb.use.many"]
+
+
+def test_no_module_of_core_imports_by_a_text():
+    "Except for the registry, which imports what users name, and the homes that others name."
+    for name, tree in modules_of_the_package().items():
+        if name.startswith("core.") and name != "core.registry":
+            assert not [node for node in ast.walk(tree) if isinstance(node, ast.Call)
+                        and ast.unparse(node.func).endswith(("import_module", "__import__"))], name
+
+
+def test_every_home_of_a_registry_adds_to_it():
+    homes = [
+        (node.targets[0].id, home.value.removeprefix("picknet_nb.").replace(".", "/"))
+        for tree in modules_of_the_package().values()
+        for node in tree.body if isinstance(node, ast.Assign)
+        for home in homes_of(ast.Module([node], []))
+    ]
+    assert {home for _, home in homes} >= {"systems", "data/tiny"}
+    for registry, home in homes:
+        paths = [*(ROOT/"picknet_nb").glob(f"{home}.py"), *(ROOT/"picknet_nb"/home).glob("*.py")]
+        assert any(f"@{registry}.add(" in path.read_text() for path in paths), home
+
+
+def test_no_modules_import_each_other():
+    "By statements that run when they are imported; what a function imports may build on it."
+    arrows = {}
+    for name, tree in modules_of_the_package().items():
+        arrows[name] = {
+            each for _, source, what in imported(name, tree.body)
+            for each in (source, f"{source}.{what}")}
+    while ends := [name for name, others in arrows.items() if not others & arrows.keys()]:
+        for name in ends:
+            del arrows[name]
+    assert not arrows, f"these modules import each other: {sorted(arrows)}"
 
 
 def test_a_subpackage_imports_only_from_those_before_it():

@@ -197,7 +197,7 @@ def test_on_cuda_without_waiting():
 
 
 def test_an_answer_that_is_no_tensor_is_refused_by_name(monkeypatch):
-    monkeypatch.setitem(PICKERS, "three", PICKERS.plain(lambda clips: 3))
+    monkeypatch.setitem(PICKERS, "three", lambda: lambda clips: 3)
     with pytest.raises(PickerError, match="three must give torch.bool .*, not int"):
         make_picker("three")(make())
 

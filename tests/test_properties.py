@@ -987,14 +987,14 @@ def test_every_function_is_named_here():
         "fast_policy": "glance_differences project_shift pair_table",
         "starting": "standardise search set_bias set_direction initialise",
         "pickers": "picks_at all_frames uniform random_k random_p kmeans",
-        "picker_contract": "Choice PICKERS Picker PickerError picker_of top whole_number",
+        "picker_contract": "Choice PICKERS Picker PickerError picker_entry top whole_number",
         "fast_kmeans": "centre_distances greedy_start kmeans_shares nearest_distinct",
         "cider": "ngrams",
         "fast_cider": "ORDERS word_positions ngram_keys Numbered number_references Counted "
         "count_ngrams Tables ngram_weights reference_norms build_tables find look_up "
         "running_number clipped_dot similarity",
         "rewards": "REWARD_WEIGHTS Earned cider_for paper_reward reward_for",
-        "custom_rewards": "FunctionReward REWARDS reward_from",
+        "custom_rewards": "FunctionReward REWARDS reward_from reward_entry",
         "reinforce": "",
     }
     source = inspect.getsource(inspect.getmodule(test_every_function_is_named_here)).split(

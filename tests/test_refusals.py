@@ -119,8 +119,8 @@ def test_a_folder_without_videos(tmp_path):
         ({"a": "a dog"}, {}, "captions of a must be a list of texts"),
         ({"a": []}, {}, "videos without captions: a"),
         ({"a": [1, 2]}, {}, "captions of a must be a list of texts"),
-        ({"a": ["x"]}, {"frame": 3}, "no such setting: 'frame'; did you mean frames?"),
-        ({"a": ["x"]}, {"hidden": 3}, "preparing does not read hidden; a corpus depends on frames"),
+        ({"a": ["x"]}, {"frames": 0}, "frames must be 1 or more, not 0"),
+        ({"a": ["x"]}, {"weights": "a.pth"}, "the backbone tiny reads no weights"),
     ],
 )
 def test_what_python_gives_is_checked_before_anything_is_extracted(

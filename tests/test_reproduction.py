@@ -596,7 +596,7 @@ def test_a_picker_that_cannot_work_is_refused_before_anything_is_trained(corpus,
 def test_a_refused_folder_hints_at_what_may_differ(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
     with pytest.raises(
-        RunError, match="hidden 64 .now 48.*another --data, --preset, --experiment or --set"
+        RunError, match="hidden 64 .now 48.*other data, another preset"
     ):
         train_first(corpus, tmp_path, CONFIG.changed(hidden=48), bars=False)
 
@@ -719,7 +719,7 @@ def test_scorers_that_are_not_there_are_missed_before_anything_is_trained(tmp_pa
         monkeypatch.context() as patch,
         pytest.raises(
             PickNetError,
-            match=r"needs pycocoevalcap: pip install \"picknet_nb\[metrics\]\"; with --no-scores",
+            match=r"needs pycocoevalcap: pip install \"picknet_nb\[metrics\]\"; without scores",
         ),
     ):
         patch.setattr(reproduction, "find_spec", lambda name: None)

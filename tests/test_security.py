@@ -19,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reliability import tally
 
-from picknet_nb.data import datasets, msrvtt
+from picknet_nb.data import datasets
 from picknet_nb.data.backbones import WeightsError, read_weights
 from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.datasets import download, unpack_clips
@@ -279,7 +279,7 @@ def test_archives_stay_in_their_folder_and_do_not_swell(tmp_path, monkeypatch):
         unpack_clips(tmp_path/"clips.tar", tmp_path/"again")
     with zipfile.ZipFile(tmp_path/"bomb.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("annotations.json", b" " * 5_000_000)
-    monkeypatch.setattr(msrvtt, "_LARGEST_TEXT", 1_000_000)
+    monkeypatch.setenv("PICKNET_TEXT_BYTES", "1000000")
     with pytest.raises(
         CorpusError, match="bomb.zip: annotations.json would unpack to 5,000,000 bytes"
     ):

@@ -6,59 +6,117 @@
 from __future__ import annotations
 
 import difflib
+import inspect
 import os
+import secrets
 import sys
 import warnings
+from collections import UserDict
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
-from typing import Optional
+from types import FunctionType
+from typing import Any, Optional, TypeVar
 
 from .files import PickNetError
 
 # %% auto #0
-__all__ = ['MODULES', 'USED', 'Registry', 'use_module', 'use_thing']
+__all__ = ['MODULES', 'Thing', 'USED', 'Registry', 'required_arguments', 'use_module', 'use_thing']
 
 # %% ../../nbs/core/03_registry.ipynb #408b25e3
 MODULES: dict[str, object] = {}  # those that the user has named, and no others
+Thing = TypeVar("Thing", bound=Callable)  # a function or a class
 
 
-class Registry(dict):
+class Registry(UserDict[str, Any]):
     "Things of one kind by name; adding one takes a decorator."
 
-    def __init__(self, kind: str):  # "backbone", "picker", "captioner": for errors
+    def __init__(
+        self,
+        kind: str,  # "backbone", "picker", "captioner": for errors
+        homes: Sequence[str] = (),  # modules that add members, imported when one is missing
+        # what is stored of a thing with these facts
+        entry: Callable[[Callable, dict], Callable] = lambda thing, facts: thing,
+    ):
         super().__init__()
-        self.kind = kind
-        self.plain = lambda thing: thing  # makes an entry of a thing that is found in a module
-        self._noted = {}  # name -> the thing that was registered, and its facts
+        self.kind, self.homes, self.entry = kind, homes, entry
+        self._noted: dict[str, tuple] = {}  # name -> its entry, the thing itself, and its facts
+
+    def __contains__(self, name) -> bool:
+        return name in self.data or any(name in self.data for _ in self._homes_imported())
+
+    def __missing__(self, name):
+        if name in self:
+            return self.data[name]
+        raise KeyError(name)
+
+    def __iter__(self) -> Iterator[str]:
+        list(self._homes_imported())
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        list(self._homes_imported())
+        return len(self.data)
+
+    def _homes_imported(self) -> Iterator[object]:
+        "Import one home after the other; one that was imported before costs next to nothing."
+        return map(import_module, self.homes)
 
     def add(
         self,
         name: str,
-        **facts,    # what code that looks the thing up may need to know of it
-    ):
+        **facts: object,  # what code that looks the thing up may need to know of it
+    ) -> Callable[[Thing], Thing]:
         "Register what is decorated under this name; a thing that had the name is replaced."
-        def register(thing):
-            if name in self and _defined_again(self[name], thing):
-                if _named(thing)[0] != _named(self[name])[0] == "__main__":
+        def register(thing: Thing) -> Thing:
+            old = self._thing(name)
+            if old is not None and _defined_again(old, thing):
+                if _named(thing)[0] != _named(old)[0] == "__main__":
                     return thing  # a notebook works with what it has defined
-            elif name in self:
-                warnings.warn(f"the {self.kind} {name!r} was {_place(self[name])} and is now "
+            elif old is not None:
+                warnings.warn(f"the {self.kind} {name!r} was {_place(old)} and is now "
                               f"{_place(thing)}", stacklevel=1)
-            self[name], self._noted[name] = thing, (thing, facts)
+            self._store(name, thing, facts)
             return thing
         return register
 
-    def adopt(self, name: str, thing) -> None:
+    def adopt(self, name: str, thing: Callable) -> None:
         "Register a function or class of a module; its attributes are the facts."
-        facts = {} if isinstance(thing, type) else getattr(thing, "__dict__", {})
-        entry = self.plain(thing)
-        self[name], self._noted[name] = entry, (entry, dict(facts))
+        self._store(name, thing, {} if isinstance(thing, type) else getattr(thing, "__dict__", {}))
+
+    def name_of(self, thing: str | Callable) -> str:
+        "The name of a thing; one that is given as itself is registered, if it is not yet."
+        if isinstance(thing, str):
+            return thing
+        for name in self._noted:
+            if _same(self._thing(name), thing):
+                if ":" in name:
+                    self.adopt(name, thing)  # its attributes may have changed
+                return name
+        name = ":".join(_named(thing))
+        if not _can_be_found(thing):
+            name = f"{name}#{secrets.token_hex(4)}"
+        elif name in self.data:
+            warnings.warn(f"the {self.kind} {name!r} was defined anew: a run that was trained with "
+                          "the former one uses the new one from now on", stacklevel=3)
+        self.adopt(name, thing)
+        return name
+
+    def _store(self, name: str, thing, facts: dict) -> None:
+        entry = self.entry(thing, facts)
+        self[name], self._noted[name] = entry, (entry, thing, dict(facts))
+
+    def _thing(self, name: str):
+        "The thing as it was given; None if there is no such name."
+        entry, thing, _ = self._noted.get(name, (None, None, {}))
+        now = self.data.get(name)
+        return thing if entry is now else now
 
     def facts(self, name: str) -> dict[str, object]:
         "What was noted when the thing of this name was registered."
-        thing, facts = self._noted.get(name, (None, {}))
-        return facts if thing is self.find(name) else {}
+        entry, _, facts = self._noted.get(name, (None, None, {}))
+        return facts if entry is self.find(name) else {}
 
-    def find(self, name: str):
+    def find(self, name: str) -> Any:
         "The thing of this name; an unknown name is an error that lists those that exist."
         module, _, thing = str(name).partition(":")
         if (
@@ -73,6 +131,12 @@ class Registry(dict):
             raise PickNetError(
                 f"no {self.kind} {name!r}: {module} has nothing called {thing} that can be called"
             )
+        if "#" in thing:
+            raise PickNetError(
+                f"no {self.kind} {name!r}: a function without a name that a module knows, such as "
+                f"a lambda, cannot be found again when its process has ended; define it in a "
+                f"module, and train with that"
+            )
         near = difflib.get_close_matches(str(name), self, 1)
         hint = f"did you mean {near[0]}? " if near else ""
         raise PickNetError(
@@ -82,11 +146,53 @@ class Registry(dict):
         )
 
 
+def required_arguments(thing: Callable) -> int:
+    "How many arguments a call must give; tells a plain function from one that makes it."
+    try:
+        given = inspect.signature(thing).parameters.values()
+    except (TypeError, ValueError):  # some that are written in C have no signature
+        return 1
+    kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
+    return sum(each.kind in kinds and each.default is each.empty for each in given)
+
+
 def _named(thing) -> tuple[str, str]:
     "Module and qualified name of what defines a thing: a class, a function, a partial of one."
     thing = getattr(thing, "func", thing)
     thing = thing if hasattr(thing, "__qualname__") else type(thing)
-    return thing.__module__, thing.__qualname__
+    return thing.__module__ or "__main__", thing.__qualname__
+
+
+def _can_be_found(thing) -> bool:
+    "Whether a thing is what its module has under its name."
+    if not isinstance(thing, (type, FunctionType)):
+        return False
+    places = vars(sys.modules.get(thing.__module__, object)), getattr(thing, "__globals__", {})
+    return any(place.get(thing.__qualname__) is thing for place in places)
+
+
+def _same(old, new) -> bool:
+    """Whether two things are one, or functions of equal code over the same objects, as when a cell
+    is run twice."""
+    if old is new or not (isinstance(old, FunctionType) and isinstance(new, FunctionType)):
+        return old is new
+    if old.__code__ != new.__code__ or old.__globals__ is not new.__globals__:
+        return False
+    try:
+        return _used_by(old) == _used_by(new)
+    except ValueError:  # a cell that is still empty: a function inside one that has not ended
+        return False
+
+
+def _used_by(function: FunctionType) -> list:
+    "What a function uses besides its code: numbers and texts by value, the rest by identity."
+    values = [
+        *(function.__defaults__ or ()),
+        *(function.__kwdefaults__ or {}).values(),
+        *(cell.cell_contents for cell in function.__closure__ or ()),
+    ]
+    return [(type(each), each if isinstance(each, (int, float, str)) else id(each))
+            for each in values]
 
 
 def _place(thing) -> str:
@@ -106,14 +212,17 @@ def _defined_again(old, new) -> bool:
 USED: list[str] = []
 
 
-def use_module(name: str) -> None:
-    """Import a module of the user's, from the current folder or from what is installed, so that
-    what it registers and what it holds can be named."""
+def use_module(
+    name: str,
+    folder: Optional[str] = None,  # where its file may be; None: the current one
+) -> None:
+    """Import a module of the user's, from a folder or from what is installed, so that what it
+    registers and what it holds can be named."""
     name = name.removesuffix(".py")
     if not name.isprintable() or "" in name.split("."):
         raise PickNetError(f"{name!r} is not the name of a module")
     try:
-        here = os.getcwd()
+        here = folder or os.getcwd()
     except OSError as reason:
         raise PickNetError(f"the current folder cannot be read: {reason.strerror}") from reason
     if here not in sys.path:

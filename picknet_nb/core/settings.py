@@ -8,18 +8,20 @@ from __future__ import annotations
 import difflib
 import json
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
 from functools import lru_cache
-from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 from .files import FileError, PickNetError, read_json, write_whole
+from .registry import Registry
 
 # %% auto #0
 __all__ = ['PRESETS', 'FORMER_NAMES', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'own_settings', 'captioner_settings',
-           'present_name', 'preset', 'explanations', 'save_config', 'settings_from', 'load_config']
+           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'know_captioners', 'own_settings',
+           'captioner_settings', 'present_name', 'preset', 'explanations', 'save_config', 'settings_from',
+           'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -27,15 +29,15 @@ class ConfigError(PickNetError):
 
 # %% ../../nbs/core/02_settings.ipynb #77ca199f
 def setting(
-    default,
+    default: bool | int | float | str,
     # what it means: "4.3: …" is the section of the paper that gives it, "ours: …" a choice
     about: str,
-    low=None,  # the smallest value; for a whole number 1
-    high=None,  # the largest; for a whole number a million
-    above=None,  # a value that is too small
-    below=None,  # a value that is too large
-    choices=(),  # the only values
-):
+    low: float | None = None,  # the smallest value; for a whole number 1
+    high: float | None = None,  # the largest; for a whole number a million
+    above: float | None = None,  # a value that is too small
+    below: float | None = None,  # a value that is too large
+    choices: Sequence[str] = (),  # the only values
+) -> Any:  # as a field of a class it has the type of its default
     "A field of a group of settings: its default, its meaning and its range, declared once."
     if type(default) is int:
         low, high = 1 if low is None else low, 10**6 if high is None else high
@@ -121,7 +123,8 @@ class CaptionerSettings:
         _check_fields(self)
 
     def __reduce__(self):  # a class made by `with_own` cannot be found again by its name
-        return _captioner_settings, (vars(self),)
+        own = {each.name: each for each in fields(self) if each.name not in _GROUP_OF}
+        return _captioner_settings, (_declared(own), vars(self))
 
 # %% ../../nbs/core/02_settings.ipynb #64cbc873
 @dataclass(frozen=True)
@@ -311,23 +314,28 @@ def group_of(
     return find_setting(name)[0]
 
 # %% ../../nbs/core/02_settings.ipynb #de1644db
+def _declared(own: dict[str, Field]) -> tuple[tuple, ...]:
+    "What a captioner declares, as values that can be compared and sent to another process."
+    return tuple(
+        (name, type(each.default), each.default,
+         tuple((rule, tuple(value) if rule == "choices" else value)
+               for rule, value in each.metadata.items()))
+        for name, each in own.items())
+
+
 @lru_cache(maxsize=None)
-def _settings_class(own: tuple[tuple[str, Field], ...]) -> type[CaptionerSettings]:
-    "`CaptionerSettings` with the fields that a captioner declares itself."
-    if taken := {name for name, _ in own} & _GROUP_OF.keys():
+def _settings_class(own: tuple[tuple, ...]) -> type[CaptionerSettings]:
+    "`CaptionerSettings` with the fields that a captioner declares itself (`_declared`)."
+    if taken := {name for name, *_ in own} & _GROUP_OF.keys():
         raise ConfigError(
             f"a captioner cannot declare {', '.join(sorted(taken))}: there is such a "
             "setting already"
         )
-    # a field belongs to one class, so each class gets a copy
-    copies = [
-        (name, type(each.default), field(default=each.default, metadata=each.metadata))
-        for name, each in own
-    ]
-    bases = (CaptionerSettings,)
-    return (
-        make_dataclass("CaptionerSettings", copies, bases=bases, frozen=True) if own else bases[0]
-    )
+    if not own:
+        return CaptionerSettings
+    added = [(name, kind, field(default=default, metadata=dict(rules)))
+             for name, kind, default, rules in own]
+    return make_dataclass("CaptionerSettings", added, bases=(CaptionerSettings,), frozen=True)
 
 
 def with_own(
@@ -335,38 +343,48 @@ def with_own(
     own: dict[str, Field],  # name -> `setting(…)`, as a captioner declares them
 ) -> CaptionerSettings:
     "Settings of a captioner with those that it declares itself; the missing get their defaults."
-    kind = _settings_class(tuple(own.items()))
+    kind = _settings_class(_declared(own))
     if type(settings) is kind:
         return settings
     given = vars(settings)
     return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
 
 
+_captioners: Registry | None = None  # until their registry is handed over
+
+
+def know_captioners(registry: Registry) -> None:
+    """Take the registry of captioners, which builds on this module: what they declare and the
+    presets that they add are looked up there."""
+    global _captioners
+    _captioners = registry
+
+
+def _more_later() -> str:
+    "The end of an error message in a process that has not imported captioners."
+    also = "; after `import picknet_nb.systems` also those of captioners"
+    return also if _captioners is None else ""
+
+
 def own_settings(
     architecture: str,  # the name of a captioner
 ) -> dict[str, Field]:
     "The settings that a captioner declares itself; an unknown captioner is an error."
-    # imported here: captioners build on settings, and most settings are read without them
-    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
-    if architecture not in captioners:
-        import_module("picknet_nb.systems")  # which registers the compared captioners
-    own = getattr(captioners.find(architecture), "settings", {})
+    own = {}
+    if _captioners is not None:
+        own = getattr(_captioners.find(architecture), "settings", {})
     return own if isinstance(own, dict) else {}
 
 
 def captioner_settings() -> dict[str, dict[str, Field]]:
     "The settings that registered captioners declare themselves: captioner -> name -> declaration."
-    captioners = import_module("picknet_nb.method.captioner").CAPTIONERS
-    import_module("picknet_nb.systems")  # which registers the compared captioners
-    return {name: own for name in captioners if (own := own_settings(name))}
+    return {name: own for name in _captioners or () if (own := own_settings(name))}
 
 
-def _captioner_settings(values: dict) -> CaptionerSettings:
-    "Settings of a captioner that come from another process, where it is registered as well."
-    shared = {name: value for name, value in values.items() if name in _GROUP_OF}
-    if shared.keys() == values.keys():
-        return CaptionerSettings(**shared)
-    return _settings_class(tuple(own_settings(values["architecture"]).items()))(**values)
+def _captioner_settings(own: tuple[tuple, ...], values: dict) -> CaptionerSettings:
+    """Settings of a captioner that come from another process; its module need not have been
+    imported here."""
+    return _settings_class(own)(**values)
 
 # %% ../../nbs/core/02_settings.ipynb #0b179a6d
 PRESETS = {
@@ -489,12 +507,11 @@ def preset(
     "The settings of one of the presets, with changes."
     name = present_name(name)
     if name not in PRESETS:
-        # imported here: each compared captioner adds its preset, and most need none of them
-        import_module("picknet_nb.systems")
+        list(_captioners or ())  # each compared captioner adds its preset when it is imported
     if name not in PRESETS:
         near = difflib.get_close_matches(str(name), PRESETS, 1)
         hint = f"did you mean {near[0]}? There are" if near else "choose one of"
-        raise ConfigError(f"no preset {name!r}: {hint} {', '.join(PRESETS)}")
+        raise ConfigError(f"no preset {name!r}: {hint} {', '.join(PRESETS)}{_more_later()}")
     return PRESETS[name].changed(**changes)
 
 # %% ../../nbs/core/02_settings.ipynb #e86b30a4
@@ -530,7 +547,7 @@ def settings_from(content: dict) -> Config:
         except PickNetError as reason:  # the captioner whose settings they may be is not there
             raise ConfigError(str(reason)) from reason
     if unknown:
-        raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}")
+        raise ConfigError(f"no such setting: {', '.join(sorted(unknown))}{_more_later()}")
     return Config().changed(**flat)
 
 # %% ../../nbs/core/02_settings.ipynb #e2fb0321

@@ -25,9 +25,9 @@ from ..core.registry import Registry
 from .glance import resize
 
 # %% auto #0
-__all__ = ['BACKBONES', 'REAL', 'RESNETS', 'HAS_ONEDNN', 'Backbone', 'load_backbone', 'WeightsError', 'read_weights',
-           'weights_origin', 'fingerprint', 'fit_weights', 'random_network', 'empty_network', 'Normalised', 'ResNet',
-           'Folded', 'FoldedBlock', 'FastResNet', 'timm_with', 'fetch_timm']
+__all__ = ['BACKBONES', 'REAL', 'RESNETS', 'HAS_ONEDNN', 'Backbone', 'check_registered', 'load_backbone', 'WeightsError',
+           'read_weights', 'weights_origin', 'fingerprint', 'fit_weights', 'random_network', 'empty_network',
+           'Normalised', 'ResNet', 'Folded', 'FoldedBlock', 'FastResNet', 'timm_with', 'fetch_timm']
 
 # %% ../../nbs/data/04_backbones.ipynb #10433aa2
 class Backbone(nn.Module):
@@ -85,7 +85,29 @@ class Backbone(nn.Module):
         return features
 
 # %% ../../nbs/data/04_backbones.ipynb #9423231f
-BACKBONES = Registry("backbone")
+BACKBONES = Registry("backbone", homes=(
+    "picknet_nb.data.clip", "picknet_nb.data.efficientnet", "picknet_nb.data.student",
+    "picknet_nb.data.tiny"))
+
+
+def check_registered(
+    cnn: Backbone,
+    name: str = "",  # that it was looked up by; "": it was given as itself
+) -> None:
+    "Raise an error for a backbone that would not be found again by the name that it has."
+    family = cnn.name.partition(":")[0]
+    if name and (name != cnn.registered or family not in BACKBONES):
+        raise PickNetError(
+            f"the backbone that is registered as {name!r} calls itself {cnn.name!r}: features "
+            f"are stored under its own name, by which it would not be found again; give both one "
+            f"name"
+        )
+    if family not in BACKBONES:
+        raise PickNetError(
+            f"the backbone {cnn.name!r} is not registered, so that a model of its features could "
+            f"not be used on files: register a function that makes it, "
+            f"@BACKBONES.add({cnn.name!r})"
+        )
 
 
 def load_backbone(
@@ -105,12 +127,7 @@ def load_backbone(
             f"no backbone {name!r}: {family} has no variants, so leave out :{variant}"
         )
     cnn = make(weights, variant=variant) if variant else make(weights)
-    if family != cnn.registered or cnn.name.partition(":")[0] not in BACKBONES:
-        raise PickNetError(
-            f"the backbone that is registered as {family!r} calls itself {cnn.name!r}: features "
-            f"are stored under its own name, by which it would not be found again; give both one "
-            f"name"
-        )
+    check_registered(cnn, family)
     if cnn.faster and (device.type in cnn.fast_on if fast is None else fast):
         cnn.body = cnn.faster(cnn.body, device)
     if device.type == "cuda":
@@ -456,9 +473,3 @@ def _timm(weights=None, variant: str = "") -> Backbone:
         # `num_features` is another number for some networks
         dims = body(torch.zeros(1, 3, side, side)).shape[-1]
     return Backbone(f"timm:{variant}", body, dims, side, origin, batch=32, batch_on_cuda=128)
-
-# %% ../../nbs/data/04_backbones.ipynb #3c21d552
-import picknet_nb.data.clip
-import picknet_nb.data.efficientnet
-import picknet_nb.data.student
-import picknet_nb.data.tiny

@@ -68,7 +68,8 @@ class Annotations(NamedTuple):
 
 
 # functions: paths of annotation files -> `Annotations`, or its first two parts
-DATASETS = Registry("data set")
+DATASETS = Registry("data set", homes=(
+    "picknet_nb.data.msrvtt", "picknet_nb.data.msvd", "picknet_nb.data.pictures"))
 
 
 def dataset_facts(name: str) -> dict[str, object]:
@@ -264,7 +265,7 @@ def checked_splits(
         )
     if not splits:
         splits = draw_splits(ids, out/"splits.json")
-    check_trainable(splits, read_splits(splits, ids), "change it, or leave out --splits")
+    check_trainable(splits, read_splits(splits, ids), "change it, or give no splits")
     return splits
 
 # %% ../../nbs/data/11_datasets.ipynb #6c0f33a2
@@ -676,8 +677,3 @@ def download_dataset(
         packed = Path(folder)/Path(urlsplit(archive).path).name
         unpack_clips(download(archive, packed, progress=progress), Path(folder)/"clips")
     return about.get("bring", ())
-
-# %% ../../nbs/data/11_datasets.ipynb #6321c1ed
-import picknet_nb.data.msrvtt
-import picknet_nb.data.msvd
-import picknet_nb.data.pictures

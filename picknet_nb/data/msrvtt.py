@@ -17,9 +17,6 @@ from .feature_files import DAMAGED
 __all__ = ['read_msrvtt']
 
 # %% ../../nbs/data/13_msrvtt.ipynb #1d969092
-_LARGEST_TEXT = limit("PICKNET_TEXT_BYTES")
-
-
 def _read_annotations(path) -> dict:
     "The content of a `*_videodatainfo.json`, plain or in a zip."
     if Path(path).suffix != ".zip":
@@ -31,7 +28,7 @@ def _read_annotations(path) -> dict:
                 for each in archive.infolist()
                 if each.filename.endswith(".json") and not each.filename.startswith("__MACOSX")
             )
-            if entry.file_size > _LARGEST_TEXT:
+            if entry.file_size > limit("PICKNET_TEXT_BYTES"):
                 raise CorpusError(
                     path,
                     f"{entry.filename} would unpack to {entry.file_size:,} bytes "

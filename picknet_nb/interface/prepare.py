@@ -19,8 +19,9 @@ import typer.main
 
 from ..core.files import PickNetError, WriteError, first_few
 from ..core.printing import DONE, EXIT, WEIGHTS, left_out, printable
-from ..core.settings import (
-    PRESETS, ClipSettings, ConfigError, captioner_settings, explanations, find_setting, preset)
+from picknet_nb.core.settings import (
+    PRESETS, ClipSettings, Config, ConfigError, captioner_settings, explanations, find_setting,
+    preset)
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'RAY', 'SETTINGS', 'BRING',
@@ -46,6 +47,8 @@ KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 def setting(pair: str) -> tuple[str, object]:
     "The name and the value of one `name=value`."
     name, mark, value = (part.strip() for part in pair.partition("="))
+    if name not in Config().flat():
+        import picknet_nb.systems  # noqa: F401, it may be a setting of one captioner
     try:
         usual = find_setting(name)[1]
     except ConfigError as reason:
@@ -106,6 +109,8 @@ def settings_table(width: int = 100) -> str:
                 break_on_hyphens=False,
             )
         lines.append("")
+    import picknet_nb.systems  # noqa: F401, whose captioners declare settings of their own
+
     for captioner, own in captioner_settings().items():
         lines += [f"captioner {captioner}, settings of its own", ""]
         for name, declared in own.items():

@@ -5,33 +5,39 @@
 # %% ../../nbs/interface/01_python.ipynb #648824a8
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import torch
 
-from ..core.files import PickNetError
+from ..core.files import FileError, PickNetError, write_whole
 from ..core.processes import connected
-from ..core.registry import USED, Registry
-from ..core.settings import Config, preset
-from ..data.backbones import Backbone, fingerprint, load_backbone
+from ..core.registry import USED
+from ..core.settings import Config, preset as named_preset
+from ..data.backbones import (
+    Backbone, check_registered, fingerprint, load_backbone, weights_origin)
 from ..data.corpus import Corpus, check_captions
 from ..data.datasets import (
     checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
 from ..data.extraction import extract_here, list_videos
 from ..method.captioner import CAPTIONERS
-from ..method.pickers import PICKERS, make_picker, parse_label
+from ..method.pickers import PICKERS, Choice, make_picker, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
 from ..training.diagnostics import Diagnostics
 from ..training.models import Decoding, named_model
-from ..training.runs import at_threshold, load_run, read_recipe
+from ..training.runs import (
+    EPOCHS_SETTING, at_threshold, load_run, read_log, read_recipe, read_settings)
 from ..training.train import (
-    check_changes, check_rows, noted, open_data, same_as_noted, train as train_run, usual_scale)
-from ..use.captioning import Caption, VideoCaptioner, load as load_speaker, load_captioner
+    LEADER, change_epochs, check_changes, check_rows, noted, open_data, same_as_noted,
+    train as train_run, usual_scale)
+from ..use.captioning import (
+    Caption, VideoCaptioner, check_threshold, load as load_speaker, load_captioner)
 from ..use.drawing import shown_in_notebooks
 from ..use.many import Speaker, extract_on_ray, rows_here, rows_on_ray
 from ..measure.experiments import measure_row
@@ -40,45 +46,52 @@ from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
 from ..measure.tables import results_table
 
 # %% auto #0
-__all__ = ['name_of', 'recipe_with', 'load', 'caption', 'caption_many', 'prepare', 'train', 'check_features', 'clips_for',
-           'Evaluation', 'evaluate', 'Table', 'reproduce']
+__all__ = ['Place', 'Device', 'recipe_with', 'importable', 'usual_device', 'load', 'caption', 'caption_many', 'prepare', 'Run',
+           'check_weights', 'train', 'check_features', 'clips_for', 'Evaluation', 'evaluate', 'Table', 'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
-def name_of(registry: Registry, thing: str | Callable) -> str:
-    """The name of a registered thing; one that comes as itself is registered under its module
-    and its own name."""
-    if isinstance(thing, str):
-        return thing
-    name = f"{thing.__module__}:{getattr(thing, '__qualname__', type(thing).__name__)}"
-    registry.adopt(name, thing)
-    return name
+Place: TypeAlias = str | Path  # of a file or folder
+Device: TypeAlias = str | torch.device
 
 
-def recipe_with(picker: str | Callable) -> Recipe:
+def recipe_with(picker: str | Choice) -> Recipe:
     """A captioner that is taught on the frames of this picker: uniform-6, learned, or a function
     of yours."""
-    label = name_of(PICKERS, picker)
+    label = PICKERS.name_of(picker)
     return (
-        recipes()["PickNet (V+L)"]
+        recipes()[LEADER]
         if label == "learned"
         else Recipe(*(parse_label(label) if isinstance(picker, str) else (label,)))
     )
 
+
+def importable(name: str) -> str:
+    "The name of a part for other processes; one that they could not find is an error."
+    if name.startswith("__main__:") or "#" in name:
+        raise PickNetError(
+            f"other processes cannot find {name}: define it in a module that they can import")
+    return name
+
+
+def usual_device(device: Device | None) -> str:
+    "The name of a device; None: a GPU if there is one."
+    return str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+
 # %% ../../nbs/interface/01_python.ipynb #8869ab0c
 def load(
     # a bundled model's name, or the folder of a run or model; None: everyday
-    model=None,
-    device=None,  # None: a GPU if there is one
-    picker: str
-    | Callable
-    | None = None,  # picks instead of its own: "uniform-6", or a function of yours
+    model: Place | None = None,
+    device: Device | None = None,  # None: a GPU if there is one
+    # picks instead of its own: "uniform-6", or a function of yours
+    picker: str | Choice | None = None,
+    weights: Place | None = None,  # of the backbone: a file; None: those it is known by
 ) -> VideoCaptioner:
     """Load a captioner for files, folders and streams: `.caption(path)`,
     `.caption_many(paths)`, `.stream(source)`."""
-    speaker = load_speaker(model if model is None else str(model), device)
+    speaker = load_speaker(None if model is None else str(model), device, weights)
     if picker is None:
         return speaker
-    label, eye = name_of(PICKERS, picker), speaker.eye
+    label, eye = PICKERS.name_of(picker), speaker.eye
     name, number = parse_label(label) if isinstance(picker, str) else (label, None)
     made = make_picker(
         name, number, eye.picker.policy if name == "learned" else None, eye.threshold
@@ -87,67 +100,117 @@ def load(
 
 
 def caption(
-    path,  # a video file
-    model=None,  # as for `load`
-    picker: str | Callable | None = None,  # as for `load`
-    **options,  # of `VideoCaptioner.caption`: beam, best, threshold, running
+    path: Place,  # a video file
+    model: Place | None = None,  # as for `load`
+    picker: str | Choice | None = None,  # as for `load`
+    beam: int | None = None,  # 1: greedy; None: as the model speaks best
+    best: int = 1,  # how many sentences
+    threshold: float | None = None,  # pick where p(pick) is larger; None: the model's own
+    running: bool = True,  # also say what would be said after each pick
+    device: Device | None = None,
+    weights: Place | None = None,  # as for `load`
 ) -> Caption:
     "Caption a video file: `.text` is the sentence, `.times` are those of the picked frames."
-    return load(model, picker=picker).caption(path, **options)
+    return load(model, device, picker, weights).caption(path, beam, best, threshold, running)
 
 
 def caption_many(
-    paths,  # video files, or addresses such as s3://archive/holiday.mp4
-    model=None,  # as for `load`; on a cluster, a bundled model or a folder that its nodes see
-    picker: str | None = None,  # picks instead of its own: "uniform-6"
+    # video files, or addresses such as s3://archive/holiday.mp4
+    paths: Iterable[Place],
+    # as for `load`; on a cluster, a bundled model or a folder that its nodes see
+    model: Place | None = None,
+    picker: str | Choice | None = None,  # as for `load`
+    beam: int | None = None,
+    threshold: float | None = None,
+    device: Device | None = None,  # not for a cluster, where each worker takes its own
+    weights: Place | None = None,  # as for `load`
     ray: str | bool = False,  # True: the Ray cluster that this process has joined; or its address
     workers: int | None = None,  # on a cluster; None: one for each GPU or core
-    **options,  # beam, threshold
-) -> Iterator[dict]:
+) -> Iterator[dict[str, Any]]:
     """A row for each video, with its caption or the reason why it has none: from the cores of
     this machine one after the other, from Ray as a Ray Dataset."""
-    model = None if model is None else str(model)
-    speaker = Speaker(model, picker, modules=tuple(USED), **options)
     sources = list(map(str, paths))
     if ray:
+        if device is not None:
+            raise PickNetError("the workers of a cluster take the device that they have: "
+                               "leave out `device`")
+        label = None if picker is None else importable(PICKERS.name_of(picker))
+        speaker = Speaker(
+            None if model is None else str(model), label,
+            None if weights is None else str(Path(weights).absolute()), beam, threshold,
+            tuple(USED))
         return rows_on_ray(connected(ray), sources, speaker, workers)
     if workers is not None:
         raise PickNetError("`workers` are those of a cluster: give its address by `ray`")
-    return chain.from_iterable(rows_here(sources, speaker.load(), **speaker.options))
+    captioner = load(model, device, picker, weights)
+    if check_threshold(threshold) is not None and captioner.eye.picker.policy is None:
+        raise PickNetError(
+            f"{captioner.eye.picker.label} picks without a policy: there is no threshold")
+    return chain.from_iterable(rows_here(sources, captioner, beam=beam, threshold=threshold))
 
 
 shown_in_notebooks()
 
 # %% ../../nbs/interface/01_python.ipynb #0c7f03fa
+def _splits_file(
+    splits: Place | Mapping[str, Sequence[str]] | None, out: Path
+) -> Path | None:
+    "The file of splits; those that are given as a dictionary are written into the corpus."
+    if not isinstance(splits, Mapping):
+        return None if splits is None else Path(splits)
+    return write_whole(
+        out/"splits.json",
+        json.dumps({part: list(ids) for part, ids in splits.items()}, indent=1) + "\n")
+
+
 def prepare(
-    videos,  # a folder of video files
-    captions,  # {"holiday": ["a dog runs", …]} for holiday.mp4, or a JSON file with that
-    out,  # the folder of the corpus
-    cnn: str | Backbone = "lite0-clip",
-    # a JSON file {"train": [ids], "validation": [ids], "test": [ids]}; None: at random
-    splits=None,
+    videos: Place,  # a folder of video files
+    # {"holiday": ["a dog runs", …]} for holiday.mp4, or a JSON file with that
+    captions: Place | Mapping[str, list[str]],
+    out: Place,  # the folder of the corpus
+    cnn: str | Backbone = "lite0-clip",  # the backbone
+    # {"train": [ids], "validation": [ids], "test": [ids]}, or a JSON file; None: at random
+    splits: Place | Mapping[str, Sequence[str]] | None = None,
     name: str | None = None,  # what tables call it; None: the name of the folder
-    device=None,
+    device: Device | None = None,
+    weights: Place | None = None,  # of the backbone: a file; None: those it is known by
     workers: int | None = None,
     bars: bool = True,
     ray: str | bool = False,  # the address of a Ray cluster that extracts; True: the one joined
-    **settings,  # of a clip: frames, glance, min_word_count …
+    frames: int | None = None,  # of a clip; None: 30
+    glance: str | None = None,  # what the policy compares: "grey", the default, or "feature"
+    glance_size: int | None = None,  # side of the grey image; None: 56
+    min_word_count: int | None = None,  # rarer words become <unk>; None: 3
+    vocabulary_from: str | None = None,  # count words over "train", the default, or "all" captions
+    max_words: int | None = None,  # of a caption; None: 20
 ) -> Corpus:
     "Make a corpus from your videos; called again, it continues where it was interrupted."
-    out, files, clip = Path(out), list_videos(videos), clip_settings(settings)
-    texts = captions if isinstance(captions, dict) else read_captions(captions)
-    source = Path("captions") if isinstance(captions, dict) else Path(captions)
-    if isinstance(captions, dict):
+    given = {
+        "frames": frames, "glance": glance, "glance_size": glance_size, "max_words": max_words,
+        "min_word_count": min_word_count, "vocabulary_from": vocabulary_from,
+    }
+    clip = clip_settings({key: value for key, value in given.items() if value is not None})
+    out, files = Path(out), list_videos(videos)
+    if isinstance(captions, Mapping):
+        source, texts = Path("captions"), dict(captions)
         check_captions(source, list(texts), texts)
-    splits = checked_splits(splits and Path(splits), source, Path(videos), texts, files, out)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    eye = load_backbone(cnn, device=device) if isinstance(cnn, str) else cnn
+    else:
+        source, texts = Path(captions), read_captions(captions)
+    if isinstance(cnn, Backbone):
+        if weights is not None:
+            raise PickNetError("a backbone that is given as itself has its weights: leave out "
+                               "`weights`")
+        check_registered(cnn)
+        eye = cnn
+    else:
+        eye = load_backbone(cnn, weights, usual_device(device))
+    parts = checked_splits(_splits_file(splits, out), source, Path(videos), texts, files, out)
     made = prepare_videos(
         out,
         name or out.resolve().name,
         files,
         texts,
-        lambda ids: read_splits(splits, ids),
+        lambda ids: read_splits(parts, ids),
         source,
         eye,
         clip,
@@ -155,39 +218,93 @@ def prepare(
         bars,
         extract=partial(extract_on_ray, ray=ray) if ray else extract_here,
     )
-    return made.corpus
+    # None in all processes of torchrun but the first
+    return made.corpus  # type: ignore[return-value]
 
 # %% ../../nbs/interface/01_python.ipynb #94a9c9ee
+@dataclass(frozen=True)
+class Run:
+    "A trained run: its folder, its log, and a captioner that is loaded when it is first used."
+    folder: Path
+    device: str = field(default="cpu", repr=False)
+    weights: Place | None = field(default=None, repr=False)  # of the backbone: a file
+
+    @property
+    def log(self) -> list[dict[str, Any]]:
+        "What was noted of each epoch: stage, loss, score of the validation clips."
+        return read_log(self.folder/"log.jsonl")
+
+    @cached_property
+    def captioner(self) -> VideoCaptioner:
+        "The captioner for files, folders and streams."
+        return load_captioner(self.folder, self.device, self.weights)
+
+    def caption(
+        self,
+        path: Place,  # a video file
+        beam: int | None = None,  # as for `picknet_nb.caption`, like the others
+        best: int = 1,
+        threshold: float | None = None,
+        running: bool = True,
+    ) -> Caption:
+        "Caption a video file with the run."
+        return self.captioner.caption(path, beam, best, threshold, running)
+
+
+def check_weights(weights: Place, made_with: str, what: str) -> None:
+    "Raise an error for a file of weights that some features were not made with."
+    if made_with and fingerprint(weights_origin(weights)) != fingerprint(made_with):
+        raise FileError(weights, f"is not what the features of {what} were made with: {made_with}")
+
+
 def train(
-    folder,  # of the run; one that was interrupted continues
-    data,  # a corpus, its folder, or "shapes"
+    folder: Place,  # of the run; one that was interrupted continues
+    data: Corpus | Place,  # a corpus, its folder, or "shapes"
     # smoke, small, laptop, paper or improved; None: small for the toy world, else laptop
-    scale: str | None = None,
-    row: str = "PickNet (V+L)",  # of the table
-    picker: str | Callable | None = None,  # instead of a row: "uniform-6", or a function of yours
+    preset: str | None = None,
+    experiment: str | None = None,  # of the table; None: "PickNet (V+L)"
+    # instead of an experiment: "uniform-6", or a function of yours
+    picker: str | Choice | None = None,
     captioner: str | type | None = None,  # a registered one, or a class of yours
-    reward: str | Callable | None = None,  # of picks: a registered one, or a function of yours
-    device=None,
+    reward: str | Callable[..., torch.Tensor] | None = None,  # registered, or a function of yours
+    device: Device | None = None,
+    weights: Place | None = None,  # of the backbone, for captions of files: as for `load`
     bars: bool = True,
-    **settings,  # that differ from the scale's: hidden=256, supervision_epochs=5 …
-) -> VideoCaptioner:
-    "Train a model and load it."
-    check_rows([row])
-    scale = scale or usual_scale(data)
-    recipe = recipe_with(picker) if picker else recipes()[row]
-    if captioner:
-        settings["architecture"] = name_of(CAPTIONERS, captioner)
-    if reward:
-        settings["reward"] = name_of(REWARDS, reward)
-    config = check_changes(preset(scale), settings)
-    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    **settings: int | float | str | bool,  # that differ from the preset's: hidden=256 …
+) -> Run:
+    "Train a model; the run can caption files at once."
+    if picker is not None and experiment is not None:
+        raise PickNetError(
+            "a picker says which frames are picked, and so does an experiment: give one of them")
+    check_rows([experiment or LEADER])
+    preset = preset or usual_scale(data)
+    recipe = recipes()[experiment or LEADER] if picker is None else recipe_with(picker)
+    if captioner is not None:
+        settings["architecture"] = CAPTIONERS.name_of(captioner)
+    if reward is not None:
+        settings["reward"] = REWARDS.name_of(reward)
+    config = check_changes(named_preset(preset), settings)
+    device, folder = usual_device(device), Path(folder)
     corpus = (
         data.to(device)
         if isinstance(data, Corpus)
-        else open_data(str(data), scale, device=device, bars=bars)
+        else open_data(str(data), preset, device=device, bars=bars)
     )
+    if weights is not None:
+        check_weights(weights, str(corpus.details.get("weights", "")), corpus.name)
+    _change_epochs(folder, recipe.settings(config))
     train_run(folder, corpus, config, recipe, bars=bars)
-    return load_captioner(folder, device)  # not one that `load` remembers of this folder
+    return Run(folder, device, weights)
+
+
+def _change_epochs(folder: Path, config: Config) -> None:
+    "Change how long the stages of a run last, if that is all that these settings change."
+    if not (folder/"run.json").exists():
+        return
+    before = read_settings(folder)
+    epochs = {name: config.flat()[name] for name in EPOCHS_SETTING.values()}
+    if before.changed(**epochs).flat() == replace(config, clip=before.clip).flat():
+        change_epochs(folder, before.changed(**epochs))
 
 # %% ../../nbs/interface/01_python.ipynb #1be4aee2
 def check_features(run: Path, config: Config, about: dict, data: str, corpus: Corpus) -> None:
@@ -199,7 +316,8 @@ def check_features(run: Path, config: Config, about: dict, data: str, corpus: Co
         kind = lambda cnn, features, glances: f"{cnn} ({features}, glances {glances})"
         raise PickNetError(
             f"{run} was trained on features of {kind(*seen)}, and {data} has those of "
-            f"{kind(*here)}: give its own --data, and for the toy world its --preset"
+            f"{kind(*here)}: give its own data, and for the toy world its preset (on the command "
+            f"line --data and --preset)"
         )
     # their fingerprints, where they were noted
     then, now = (
@@ -215,8 +333,8 @@ def check_features(run: Path, config: Config, about: dict, data: str, corpus: Co
 def clips_for(
     run: Path,
     about: dict,  # what its run.json says
-    data: str | Path | None,
-    scale: str | None,
+    data: Place | None,
+    preset: str | None,
     device: str,
     bars: bool,
 ) -> tuple[str, Corpus]:
@@ -228,9 +346,10 @@ def clips_for(
     if not data and about.get("corpus") == "shapes":
         data = "shapes"
     if not data:
-        raise PickNetError(f"{run}: name a corpus to evaluate it on with --data")
-    scale = scale or was["scale"] or "small"
-    return str(data), open_data(str(data), scale, device=device, bars=bars)
+        raise PickNetError(
+            f"{run}: name a corpus to evaluate it on (`data`, on the command line --data)")
+    preset = preset or was["scale"] or "small"
+    return str(data), open_data(str(data), preset, device=device, bars=bars)
 
 
 @dataclass(frozen=True)
@@ -253,24 +372,26 @@ class Evaluation:
 
 
 def evaluate(
-    model,  # a bundled model's name, or the folder of a run or model
-    data=None,  # a corpus, its folder, or "shapes"; None: what the run was trained on
+    model: Place | Run,  # a bundled model's name, the folder of a run or model, or a run
+    # a corpus, its folder, or "shapes"; None: what the run was trained on
+    data: Corpus | Place | None = None,
     split: str = "test",
-    scale: str | None = None,  # of the toy world; None: the run's
+    preset: str | None = None,  # of the toy world; None: the run's
     beam: int | None = None,  # 1 is greedy; None: as the model speaks
     no_repeats: bool | None = None,  # None: as the model speaks
     threshold: float | None = None,  # pick where p(pick) is larger; None: the run's own
-    picker: str | Callable | None = None,  # as for `load`
+    picker: str | Choice | None = None,  # as for `load`
     scores: bool = True,  # which takes Java; `with_scores` can do it later
-    device=None,
+    device: Device | None = None,
+    weights: Place | None = None,  # checked: the features must have been made with this file
     bars: bool = True,
 ) -> Evaluation:
     """Caption the clips of a split as the model captions files, with its own beam, words, length
     and threshold unless others are asked for, and score the captions."""
-    folder = named_model(model)
+    folder = named_model(model.folder if isinstance(model, Run) else model)
     if scores:
         check_scorers()
-    device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = usual_device(device)
     decoding = Decoding.read(folder)
     trained, config, vocabulary, about = load_run(folder, device)
     beam = decoding.beam if beam is None else beam
@@ -278,15 +399,18 @@ def evaluate(
     if isinstance(data, Corpus):
         name, corpus = data.name, data.to(device)
     else:
-        name, corpus = clips_for(folder, about, data, scale, device, bars)
-    if scale and (isinstance(data, Corpus) or name != "shapes"):
+        name, corpus = clips_for(folder, about, data, preset, device, bars)
+    if preset and (isinstance(data, Corpus) or name != "shapes"):
         raise PickNetError(
             f"a preset (--preset) is for the toy world, and {name} is a corpus: leave it out")
     check_features(folder, config, about, name, corpus)
+    if weights is not None:
+        for what, details in ((folder, about.get("details", {})), (name, corpus.details)):
+            check_weights(weights, str(details.get("weights", "")), str(what))
     # it speaks its own words, and no more of them than it has learned to, whatever people said here
     settings = replace(corpus.settings, max_words=config.clip.max_words)
     corpus = replace(corpus, vocabulary=vocabulary, settings=settings)
-    if picker:
+    if picker is not None:
         recipe = recipe_with(picker)
     else:
         recipe = read_recipe(folder/"run.json", about.get("recipe", {}))
@@ -305,7 +429,7 @@ def evaluate(
     return found.with_scores() if scores else found
 
 # %% ../../nbs/interface/01_python.ipynb #2b0bc6c0
-class Table(dict):
+class Table(dict[str, Any]):
     "The result of `reproduce`, as stored in its file; printing it shows the table."
 
     def __repr__(self) -> str:
@@ -316,26 +440,46 @@ class Table(dict):
 
 
 def reproduce(
-    data: str = "shapes",  # "shapes", or the folder of a corpus
-    scale: str = "small",
-    rows: Sequence[str] | None = None,  # None: all of them
+    data: Place = "shapes",  # "shapes", or the folder of a corpus
+    preset: str = "small",
+    experiment: str | Sequence[str] | None = None,  # one of the table, or some; None: all of them
     seeds: int = 1,
-    folder=None,  # where runs and results go
+    folder: Place | None = None,  # where runs and results go
+    captioner: str | type | None = None,  # as for `train`
+    reward: str | Callable[..., torch.Tensor] | None = None,  # as for `train`
+    beams: Sequence[int] = (1,),  # to decode with; 1 is greedy
+    scores: bool = True,  # which takes Java; False: a later call can do it
+    device: Device | None = None,
+    # processes that train side by side; more than one needs a script whose own work is below
+    # `if __name__ == "__main__":`
+    workers: int = 1,
     bars: bool = True,
     ray: str | bool = False,  # the address of a Ray cluster that trains; True: the one joined
-    **changes,  # settings that differ from the scale's
+    **settings: int | float | str | bool,  # that differ from the preset's
 ) -> Table:
     "Train and score experiments of the paper's table; finished ones are not repeated."
+    for name, registry, part in (
+        ("architecture", CAPTIONERS, captioner), ("reward", REWARDS, reward)
+    ):
+        if part is not None:
+            settings[name] = known = registry.name_of(part)
+            if ray or workers > 1:
+                importable(known)
+    chosen = [experiment] if isinstance(experiment, str) else experiment
     return Table(
         reproduce_rows(
             str(data),
-            scale,
-            list(rows) if rows else None,
+            preset,
+            list(chosen) if chosen else None,
             seeds,
             folder,
-            changes,
+            settings,
+            beams,
+            scores,
+            None if device is None else str(device),
             bars=bars,
-            modules=USED if ray else (),
+            workers=workers,
+            modules=USED,
             ray=ray,
         )
     )

@@ -16,10 +16,10 @@ import typer
 
 from ..core.files import FileError, PickNetError, write_whole
 from ..core.printing import JSON, printable, say, typed
-from ..core.registry import USED, use_thing
+from ..core.registry import USED
 from ..core.settings import settings_from
 from .prepare import settings_of
-from .train import CAPTIONER, SCALES, SET, changes_of
+from .train import CAPTIONER, SCALES, SET, changes_of, use_parts
 
 # %% auto #0
 __all__ = ['LATER', 'DATA', 'SCALE', 'SEEDS', 'BEAM', 'SCORES', 'WORKERS', 'RAY', 'save_figure', 'if_they_can_be_drawn',
@@ -191,8 +191,7 @@ def compare(
         captioners_table, compare_captioners, comparison_folder, draw_captioners)
     from picknet_nb.measure.experiments import default_workers
 
-    for name in captioner or ():
-        use_thing(name)
+    use_parts(settings, *captioner or ())
     folder = folder or comparison_folder(data, scale)
     result = compare_captioners(
         data,
@@ -241,7 +240,7 @@ def frontier(
         seeds,
         budget or BUDGETS,
         folder,
-        settings_of(settings),
+        changes_of(settings),
         workers=workers or default_workers(),
         command=typed(),
         scores=scores,

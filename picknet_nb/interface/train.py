@@ -19,7 +19,7 @@ from .prepare import check_room, joined, settings_of
 from .watch import PICKER
 
 # %% auto #0
-__all__ = ['SET', 'CAPTIONER', 'SCALES', 'changes_of', 'room_for_run', 'announce', 'train']
+__all__ = ['SET', 'CAPTIONER', 'SCALES', 'use_parts', 'changes_of', 'room_for_run', 'announce', 'train']
 
 # %% ../../nbs/interface/03_train.ipynb #b17b76c6
 SET = Annotated[
@@ -48,12 +48,24 @@ SCALES = ("smoke (seconds), small (minutes), laptop (real videos on a CPU, start
           "bundled model), paper, or improved (real videos on a GPU)")
 
 # %% ../../nbs/interface/03_train.ipynb #9b89eaf0
-def changes_of(settings: Optional[list[str]], captioner: Optional[str]) -> dict:
+def use_parts(settings: Optional[list[str]], *captioners: Optional[str]) -> None:
+    "Import the modules of captioners and rewards that are named MODULE:THING."
+    pairs = [[part.strip() for part in pair.split("=", 1)] for pair in settings or ()]
+    named = {kind: [value for name, *rest in pairs for value in rest if name == kind]
+             for kind in ("architecture", "reward")}
+    for name in (*captioners, *named["architecture"]):
+        if name and ":" in name:
+            from picknet_nb.method.captioner import CAPTIONERS
+
+            CAPTIONERS.find(use_thing(name))  # so that its own settings are known
+    for name in named["reward"]:
+        use_thing(name)
+
+
+def changes_of(settings: Optional[list[str]], captioner: Optional[str] = None) -> dict:
     "The settings that --set and --captioner change."
-    changes = {**settings_of(settings), **({"architecture": captioner} if captioner else {})}
-    for name in ("architecture", "reward"):
-        use_thing(changes.get(name))
-    return changes
+    use_parts(settings, captioner)
+    return {**settings_of(settings), **({"architecture": captioner} if captioner else {})}
 
 # %% ../../nbs/interface/03_train.ipynb #655f5ab6
 def room_for_run(corpus, config) -> int:
@@ -155,15 +167,17 @@ def train(
     if data == "shapes" and not started and not named:
         print("no --data: training on the toy world, short videos of drawn shapes",
               file=sys.stderr)
+    use_thing(picker)  # first: a run that is resumed may name any of them
+    changes = changes_of(settings, captioner)
     usual = usual_scale(data)
     config = read_settings(folder) if started else preset(scale or usual)
     scale = same_as_noted(folder, "--preset", present_scale(scale), was["scale"]) or usual
     recipe = (
-        picking_with(use_thing(picker), row, picks, was["recipe"])
+        picking_with(picker, row, picks, was["recipe"])
         if picker
         else recipe_of(folder, row, picks, was["recipe"])
     )
-    config = check_changes(config, changes_of(settings, captioner))
+    config = check_changes(config, changes)
     if started:
         check_registered(folder, recipe, config)
         change_epochs(folder, config)

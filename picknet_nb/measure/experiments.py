@@ -19,7 +19,6 @@ from contextlib import closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import lru_cache, partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +29,7 @@ import picknet_nb
 from ..core.files import PickNetError
 from ..core.printing import at_terminal
 from ..core.processes import Done, Pool, connected, usable_cores
+from ..core.registry import use_module
 from ..core.settings import Config
 from ..data.corpus import Corpus
 from ..method.recipes import ROWS, Recipe
@@ -64,12 +64,14 @@ def measure_row(
     check_split(corpus, split)
     choose = frame_choice(recipe.make_picker(model.policy, config.policy.threshold), corpus)
     videos, found = corpus.splits[split], {"captions": {}}
+    gpus = [corpus.device] if corpus.device.type == "cuda" else []
     for beam in beams:
-        torch.manual_seed(config.training.seed)  # random picks, but the same for every decoding
         started = time.perf_counter()
-        words, picks = caption_videos(
-            model, corpus, videos, choose, beam, no_repeats=no_repeats
-        )
+        with torch.random.fork_rng(gpus):  # the caller's random numbers stay as they were
+            torch.manual_seed(config.training.seed)  # random picks, but equal for every decoding
+            words, picks = caption_videos(
+                model, corpus, videos, choose, beam, no_repeats=no_repeats
+            )
         if words.is_cuda:
             torch.cuda.synchronize()
         found.setdefault("seconds_per_clip", (time.perf_counter() - started) / len(videos))
@@ -102,16 +104,20 @@ def commit_here() -> str:
     return f"{commit}{'-dirty' * bool(changed)}" if commit else "unknown"
 
 # %% ../../nbs/measure/03_experiments.ipynb #8684a247
-def circumstances() -> dict:
+def circumstances(
+    device: str | torch.device | None = None,  # that was used; None: the GPU if there is one
+) -> dict:
     "Where and with what a result was made."
+    if device is None:
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     cores = (
         str(usable_cores())
         if usable_cores() == os.cpu_count()
         else f"{usable_cores()} of {os.cpu_count()}"
     )
     machine = (
-        torch.cuda.get_device_name()
-        if torch.cuda.is_available()
+        torch.cuda.get_device_name(device)
+        if str(device).startswith("cuda")
         else f"{cores} x {platform.machine()} CPU cores"
     )
     return {
@@ -144,8 +150,8 @@ def start_worker(
     and a line of the terminal."""
     if lock:
         tqdm.set_lock(lock)
-    for name in modules:
-        import_module(name)
+    for name in modules:  # as the user named them: what they hold can be named, too
+        use_module(name)
     return load(), place
 
 

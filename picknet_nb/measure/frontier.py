@@ -179,7 +179,7 @@ def measure_frontier(
         "scale": scale,
         "features": crew.corpus.settings.cnn,
         "command": command,
-        **circumstances(),
+        **circumstances(crew.device),
         "config": asdict(config),
         "ids": list(references),
         "points": with_scores(points, references) if scores else points,

@@ -235,7 +235,7 @@ def train_row(
         "seed": seed,
         "picker": recipe.label,
         "stage_one": start,
-        "machine": circumstances()["machine"],
+        "machine": circumstances(corpus.device)["machine"],
         "minutes": minutes_of(home),
         "minutes_shared": minutes_of(first),
         "seconds_per_step": seconds_per_step(first, corpus, config),
@@ -398,8 +398,8 @@ def check_scorers() -> None:
 
     if not find_spec("pycocoevalcap"):
         raise PickNetError(
-            f"scoring needs pycocoevalcap: {INSTALL}; with --no-scores the rows are trained and "
-            "captioned, and can be scored later"
+            f"scoring needs pycocoevalcap: {INSTALL}; without scores (`scores=False`, on the "
+            "command line --no-scores) the rows are trained and captioned, and can be scored later"
         )
     find_java()
 

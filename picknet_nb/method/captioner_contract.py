@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ..core.files import PickNetError
 from ..core.registry import Registry
-from ..core.settings import CaptionerSettings, with_own
+from ..core.settings import CaptionerSettings, know_captioners, with_own
 from ..data.text import BOS
 from .checks import check_sizes
 from .decoder import NEVER, Decoder
@@ -149,7 +149,8 @@ class Ready(NamedTuple):
     draws: Draws | None = None   # dropout of words and states
 
 
-CAPTIONERS = Registry("captioner")
+CAPTIONERS = Registry("captioner", homes=("picknet_nb.systems",))
+know_captioners(CAPTIONERS)
 
 # %% ../../nbs/method/24_captioner_contract.ipynb #54bef52f
 @CAPTIONERS.add("paper")

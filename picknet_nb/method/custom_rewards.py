@@ -12,14 +12,19 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ..core.registry import Registry
+from ..core.registry import Registry, required_arguments
 from ..data.corpus import Corpus
 
 # %% auto #0
-__all__ = ['REWARDS', 'FunctionReward', 'reward_from']
+__all__ = ['REWARDS', 'reward_entry', 'FunctionReward', 'reward_from']
 
 # %% ../../nbs/method/20_custom_rewards.ipynb #5a6342dc
-REWARDS = Registry("reward")  # settings, corpus -> reward
+def reward_entry(thing: Callable, facts: dict) -> Callable:  # settings, corpus -> reward
+    "What makes the reward: the thing itself, or what wraps a function of captions and picks."
+    return thing if required_arguments(thing) == 2 else reward_from(thing)
+
+
+REWARDS = Registry("reward", ("picknet_nb.method.rewards",), reward_entry)
 
 # %% ../../nbs/method/20_custom_rewards.ipynb #719c60c0
 class FunctionReward:
@@ -55,6 +60,3 @@ def reward_from(earned: Callable) -> Callable:  # as for `FunctionReward`
     "An entry of the registry from a function."
     return lambda settings, corpus: FunctionReward(
         earned, REWARDS["paper"](settings, corpus), corpus)
-
-
-REWARDS.plain = reward_from

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from ..core.files import PickNetError
-from ..core.registry import Registry
+from ..core.registry import Registry, required_arguments
 
 # %% auto #0
-__all__ = ['Choice', 'PICKERS', 'Clips', 'PickerError', 'whole_number', 'picker_of', 'top', 'Picker', 'make_picker',
+__all__ = ['Choice', 'PICKERS', 'Clips', 'PickerError', 'whole_number', 'picker_entry', 'top', 'Picker', 'make_picker',
            'parse_label']
 
 # %% ../../nbs/method/25_picker_contract.ipynb #a0f05722
@@ -28,7 +28,6 @@ class Clips(NamedTuple):
 
 
 Choice = Callable[[Clips], Tensor]  # picks = choose(clips), bool (batch, frames)
-PICKERS = Registry("picker")
 
 
 class PickerError(PickNetError):
@@ -42,18 +41,17 @@ def whole_number(k: int) -> int:
     return k
 
 # %% ../../nbs/method/25_picker_contract.ipynb #bcc2be1e
-def picker_of(pick: Choice) -> Callable[[], Choice]:
-    "An entry of the registry from a function `picks = pick(clips)` that takes no number."
-    return lambda: pick
+def picker_entry(thing: Callable, facts: dict) -> Callable[..., Choice]:
+    "What makes the picker: the thing itself, or what returns a function `picks = pick(clips)`."
+    if facts.get("number") or facts.get("policy") or not required_arguments(thing):
+        return thing
+    return lambda: thing
 
 
-PICKERS.plain = picker_of
+PICKERS = Registry(
+    "picker", ("picknet_nb.method.pickers", "picknet_nb.method.extras"), picker_entry)
 
 # %% ../../nbs/method/25_picker_contract.ipynb #092621b9
-@PICKERS.add("top_features", number=int, looks_at="features", random=False, exact=True,
-             policy=True, forced=False)
-@PICKERS.add("top", number=int, looks_at="glances", random=False, exact=True, policy=True,
-             forced=False)
 def top(
     scorer: Callable[[Clips], Tensor],  # scores every frame: (batch, frames)
     k: int,                             # frames to pick
@@ -138,7 +136,7 @@ class Picker:
 def make_picker(
     name: str,                          # all, uniform, random, chance, kmeans, learned, or yours
     number: int | float | None = None,  # how many frames, or the probability of each
-    policy=None,                        # of "learned" and "top": what was trained to pick
+    policy=None,                        # of "learned": what was trained to pick
     threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
 ) -> Picker:
     "The picker of that name; too few or too many arguments raise an error."

@@ -17,7 +17,7 @@ from ..core.files import PickNetError
 from ..core.settings import Config, PolicySettings
 from ..data.corpus import Corpus
 from ..method.captioner import caption
-from ..method.pickers import Clips
+from ..method.pickers import PICKERS, Clips, top
 from ..method.recipes import Recipe
 from ..method.rewards import REWARDS, Earned, Reward, paper_reward
 from ..method.stages import Environment, Model
@@ -25,7 +25,7 @@ from .runs import RunError, learned_from, load_run
 from .train import train
 
 # %% auto #0
-__all__ = ['HonestError', 'halves_of', 'half_corpus', 'HonestReward', 'train_halves', 'honest_reward', 'train_honestly',
+__all__ = ['HONEST', 'HonestError', 'halves_of', 'half_corpus', 'HonestReward', 'train_halves', 'honest_reward', 'train_honestly',
            'FrameScorer', 'Pool', 'draw_sets', 'value_sets', 'expected_value', 'fit_scorer']
 
 # %% ../../nbs/training/11_honest.ipynb #09f76032
@@ -96,12 +96,14 @@ def train_halves(
     return Path(folder)
 
 
-@REWARDS.add("honest")
+HONEST = "picknet_nb.training.honest:honest_reward"  # what the settings of such a run name
+
+
 def honest_reward(settings: PolicySettings, corpus: Corpus) -> HonestReward:
     "The paper's reward, each clip's caption by a captioner that never trained on it."
     folder = corpus.details.get("cross_fitted")
     if not folder:
-        raise HonestError("the reward honest needs two captioners, each trained on one half of the "
+        raise HonestError("this reward needs two captioners, each trained on one half of the "
                           "clips: train with picknet_nb.training.honest.train_honestly")
     captioners = []
     for half in (0, 1):
@@ -125,9 +127,10 @@ def train_honestly(
     **options,             # of `train`
 ) -> Model:
     "Train a learned picker whose every reward comes from a captioner that never saw the clip."
+    REWARDS.adopt(HONEST, honest_reward)  # not registered: no other call could make it
     halves = halves or train_halves(folder, corpus, config, bars)
     noted = replace(corpus, details={**corpus.details, "cross_fitted": str(halves)})
-    return train(folder, noted, config.changed(reward="honest"), recipe, bars=bars, **options)
+    return train(folder, noted, config.changed(reward=HONEST), recipe, bars=bars, **options)
 
 # %% ../../nbs/training/11_honest.ipynb #71f4ce26
 class FrameScorer(nn.Module):
@@ -158,6 +161,12 @@ class FrameScorer(nn.Module):
         mean = frames.mean(1, keepdim=True)
         seen = self.frame(frames - mean) + self.clip(mean) + self.place
         return self.score(self.dropout(seen.relu()))[..., 0] + self.bias
+
+
+# here and not with the other pickers: no command can give them a scorer
+for _name, _looks_at in (("top", "glances"), ("top_features", "features")):
+    PICKERS.add(_name, number=int, looks_at=_looks_at, random=False, exact=True, policy=True,
+                forced=False)(top)
 
 # %% ../../nbs/training/11_honest.ipynb #7bbf2cde
 class Pool(NamedTuple):

@@ -39,9 +39,6 @@ __all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'che
            'learned_from', 'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words',
            'change_settings', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
 
-# %% ../../nbs/training/01_runs.ipynb #7e7ce7a3
-import picknet_nb.systems
-
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
 def first_line(reason) -> str:
     "The first line of an error, or its class if it has no message."
@@ -324,8 +321,8 @@ def open_run(
     elif differing := _differences(folder, noted, config, recipe):
         raise RunError(
             folder,
-            f"holds another run: {'; '.join(differing)}. Was it started with another --data, "
-            f"--preset, --experiment or --set?",
+            f"holds another run: {'; '.join(differing)}. Was it started with other data, "
+            f"another preset or experiment, or other settings?",
         )
     # its captions could not be read
     elif read_words(folder).fingerprint() != corpus.vocabulary.fingerprint():

@@ -322,7 +322,8 @@ def same_as_noted(run: Path, option: str, given: str | None, was: str | None) ->
         if gone:
             raise RunError(
                 run,
-                f"was started with --data {was}, which is gone: say with --data where it is now",
+                f"was started with the data in {was}, which is gone: say where it is now "
+                f"(`data`, on the command line --data)",
             )
         return was
     if was is None or gone:

@@ -454,7 +454,7 @@ class VideoCaptioner:
 
     def caption(
         self,
-        path,  # a video file
+        path: str | Path,  # a video file
         beam: int | None = None,  # 1: greedy; None: as the model speaks best
         best: int = 1,  # how many sentences
         threshold: float | None = None,  # pick where p(pick) is larger; None: the run's own
@@ -467,9 +467,17 @@ class VideoCaptioner:
             clip, self.eye, self.voice, beam, best, threshold, running, str(path), watch
         )
 
-    def caption_many(self, paths: Iterable, **options) -> Iterator[Caption | Failure]:
-        "The caption of each file, or why there is none; options are those of `caption`."
-        check_threshold(options.get("threshold"))
+    def caption_many(
+        self,
+        paths: Iterable[str | Path],
+        beam: int | None = None,  # as for `caption`, like the others
+        best: int = 1,
+        threshold: float | None = None,
+        running: bool = True,
+    ) -> Iterator[Caption | Failure]:
+        "The caption of each file, or why there is none."
+        check_threshold(threshold)
+        options = dict(beam=beam, best=best, threshold=threshold, running=running)
         # random picks are drawn one after the other, so that a seed fixes them
         alone = threads_to_use() == 1 or self.eye.device != "cpu" or self.eye.picker.random
         return (
@@ -502,7 +510,8 @@ class VideoCaptioner:
 
     def stream(
         self,
-        source,  # a path, an address, the number of a camera, or any iterable of frames
+        # a path, an address, the number of a camera, or any iterable of frames
+        source: str | Path | int | Iterable,
         rate: float = 1.0,  # 5.3: frames a second
         threshold: float | None = None,  # None: the run's own
         beam: int | None = None,
@@ -539,7 +548,8 @@ def load_eye_cnn(folder: Path, name: str, details: dict, weights, device: str) -
     if weights is None and file.endswith((".pth", ".pt", ".safetensors")):
         raise RunError(
             folder,
-            f"was trained on features made with {file} ({digest}): give that file by --weights",
+            f"was trained on features made with {file} ({digest}): give that file "
+            f"(`weights`, on the command line --weights)",
         )
     cnn = load_backbone(name, weights, device)
     if cnn.dims != details["feature_dims"]:
@@ -598,9 +608,10 @@ def with_picker(captioner: VideoCaptioner, label: str | None) -> VideoCaptioner:
     return captioner
 
 # %% ../../nbs/use/01_captioning.ipynb #97de97e6
-def _state_of_files(folder: Path) -> tuple:
-    "A key that changes whenever a file of the model is written."
+def _state_of_files(folder: Path, weights=None) -> tuple:
+    "A key that changes whenever a file of the model, or that of its backbone, is written."
     read = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".safetensors"))
+    read += [Path(weights)] if weights is not None and Path(weights).is_file() else []
     return tuple(
         (path.name, about.st_ino, about.st_size, about.st_mtime_ns)
         for path in read
@@ -609,18 +620,20 @@ def _state_of_files(folder: Path) -> tuple:
 
 
 @lru_cache(maxsize=2)
-def _loaded(folder: Path, device: str | None, files: tuple) -> VideoCaptioner:
+def _loaded(folder: Path, device: str | None, weights: str | None, files: tuple) -> VideoCaptioner:
     "The cached captioner for files in this state; callers get copies."
-    return load_captioner(folder, device)
+    return load_captioner(folder, device, weights)
 
 
 def load(
     # a bundled model's name, or the folder of a run or model; None: the model for everyday videos
-    model=None,
-    device=None,  # None: a GPU if there is one
+    model: str | Path | None = None,
+    device: str | torch.device | None = None,  # None: a GPU if there is one
+    weights: str | Path | None = None,  # of the backbone: a file; None: those it is known by
 ) -> VideoCaptioner:
     """Load a captioner for files, folders and streams; the caller may change it, and files that
     have not changed since the last call are not read again."""
     folder = find_run(None if model is None else named_model(model)).resolve()
-    kept = _loaded(folder, None if device is None else str(device), _state_of_files(folder))
+    given = (None if each is None else str(each) for each in (device, weights))
+    kept = _loaded(folder, *given, _state_of_files(folder, weights))
     return copy.deepcopy(kept)

@@ -23,6 +23,7 @@ from urllib.parse import unquote
 
 from ..core.files import LIMITS, PickNetError, first_few, limit, write_whole
 from ..core.printing import printable
+from ..core.registry import USED, use_module
 from .captioning import load_captioner
 from .exploration import Exploration, Library
 from .page import STYLE, WRITTEN, Explorer, choose_sources, error_html, import_widgets
@@ -57,8 +58,12 @@ def write_page(folder) -> Path:
 
 def page() -> Explorer:
     "The explorer of the run and videos that the server was given; an error line if they are gone."
+    given = json.loads(os.environ.get(_SOURCES, "{}"))
     try:
-        return Explorer(**json.loads(os.environ.get(_SOURCES, "{}")))
+        for name in given.pop("modules", ()):
+            use_module(name, given.get("folder"))
+        given.pop("folder", None)
+        return Explorer(**given)
     except PickNetError as error:
         return import_widgets().HTML(STYLE + error_html(error))
 
@@ -333,8 +338,10 @@ def serve(
     if library.broken:
         print(f"cannot be read: {first_few(map(repr, library.broken))}", file=sys.stderr)
     sources = {"run": run, "videos": videos, "captions": captions, "weights": weights}
+    # the kernel of a page works in another folder, and has imported nothing of the user's
+    parts = {"modules": USED, "folder": os.getcwd()} if USED else {}
     os.environ[_SOURCES] = json.dumps(
-        {name: source and str(Path(source).resolve()) for name, source in sources.items()}
+        {name: source and str(Path(source).resolve()) for name, source in sources.items()} | parts
     )
     with tempfile.TemporaryDirectory() as folder:
         server.launch_instance(
