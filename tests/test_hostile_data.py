@@ -301,8 +301,8 @@ def test_weights_that_unpack_to_five_gigabytes(tmp_path):
         }
     path = zip_bomb(tmp_path/"bomb.pth", entries)
     assert path.stat().st_size < 8 << 20
-    refused(lambda: read_weights(path), "bomb.pth", "would unpack to 5,400,000")
-    refused(lambda: load_backbone("resnet18", path), "bomb.pth", "would unpack to 5,400,000")
+    refused(lambda: read_weights(path), "bomb.pth", "it is packed")
+    refused(lambda: load_backbone("resnet18", path), "bomb.pth", "it is packed")
 
 
 def test_lists_of_tensors_that_ask_for_memory(tmp_path):
@@ -311,16 +311,15 @@ def test_lists_of_tensors_that_ask_for_memory(tmp_path):
             return bytearray, (2 << 30,)
 
     torch.save({"a": torch.zeros(1), "b": Large()}, tmp_path/"large.pth")
-    refused(lambda: read_weights(tmp_path/"large.pth"), "large.pth", "memory of any size")
-    with zipfile.ZipFile(tmp_path/"nested.pth", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("nested/data.pkl", b"\x80\x02" + b"]" * 60_000_000 + b".")
+    refused(lambda: read_weights(tmp_path/"large.pth"), "large.pth", "bytearray, which no tensor needs")
+    with zipfile.ZipFile(tmp_path/"nested.pth", "w") as archive:
+        archive.writestr("nested/data.pkl", b"\x80\x02" + b"]" * 9_000_000 + b".")
         archive.writestr("nested/version", "3\n")
         archive.writestr("nested/byteorder", "little")
     refused(
         lambda: read_weights(tmp_path/"nested.pth"),
         "nested.pth",
-        "60,000,003 bytes",
-        "PICKNET_PICKLE_BYTES",
+        "list of tensors has 9,000,003 bytes",
     )
 
 
@@ -350,7 +349,7 @@ def test_damaged_weights_are_found_by_their_checksums(tmp_path):
         (tmp_path/"bad.pth").write_bytes(
             content[:place] + bytes([content[place] ^ 64]) + content[place + 1 :]
         )
-        with pytest.raises(WeightsError, match="bad.pth: damaged: the checksum of .*data/0"):
+        with pytest.raises(WeightsError, match="bad.pth: .*damaged one .Bad CRC-32 for .*data/0"):
             read_weights(tmp_path/"bad.pth")
         found += 1
     assert found == 20

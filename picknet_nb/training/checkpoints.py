@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ..core.files import (
-    PickNetError, check_parts, check_torch_zip, first_few, write_whole)
+    PickNetError, first_few, read_torch, write_whole)
 from ..core.processes import rank_and_world
 from ..core.settings import VERSION, Config
 from ..data.corpus import Corpus
@@ -205,15 +205,9 @@ def read_checkpoint(folder: Path) -> dict | None:
     if not os.path.lexists(path):
         return None
     try:
-        # the checksum of every part: PyTorch would not notice
-        if not check_torch_zip(existing_file(path), RunError):
-            raise ValueError("it is packed, or no zip file")
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-        check_parts(stored, path, RunError)
+        stored = read_torch(existing_file(path), RunError)
     except RunError as reason:
         raise RunError(path, f"{reason.reason}; {_AGAIN}") from reason
-    except Exception as reason:  # a file cut in half fails in many ways
-        raise RunError(path, f"cannot be read ({first_line(reason)}); {_AGAIN}") from reason
     needed = {"progress", "finished", "log", "random", "model", "optimiser", "sums", "average"}
     if isinstance(stored, dict):
         try:
