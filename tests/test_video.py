@@ -324,7 +324,9 @@ def test_walking_jumping_and_counting_agree(tmp_path, kind):
     counted = video._read_straight(path, 1, 9, video._Painter(32), monotonic() + 60)
     assert torch.equal(jumped.frames, walked.frames) and torch.equal(jumped.frames, counted.frames)
     torch.testing.assert_close(jumped.times, counted.times)
-    assert jumped.times[0] == 0 and (jumped.times.diff() >= 0).all()
+    # AVI stores when a frame is decoded, which with B-frames is one frame before it is shown
+    begins = 0.04 if kind == "mpeg4 with b-frames" else 0
+    assert jumped.times[0].item() == pytest.approx(begins) and (jumped.times.diff() >= 0).all()
     expected = [20 + 200 * i // total for i in spaced(total, 9)]
     # GIF has 8 grey levels per colour at most
     assert max(abs(a - b) for a, b in zip(brightness(jumped), expected)) <= 6

@@ -38,7 +38,7 @@ class VideoError(FileError):
 class Clip(NamedTuple):
     "Frames of one video, with their times."
     frames: Tensor  # uint8 (frames, 3, height, width)
-    times: Tensor   # float32 (frames,), seconds since the first frame of the video
+    times: Tensor   # float32 (frames,), seconds since the file begins, as players count
 
     def __reduce__(self):  # between processes as arrays: of tensors, PyTorch would share the memory
         return _clip_of, tuple(each.cpu().numpy() for each in self)
@@ -262,12 +262,24 @@ def check_whole(path, deadline: float) -> None:
     if end > size:
         raise VideoError(path, f"is truncated: {size:,} of {end:,} bytes are there")
 
+# %% ../../nbs/data/02_video.ipynb #a4660815
+def _delay(
+    container,
+    first: float,  # seconds, the time stamp of the first frame
+) -> float:
+    "Seconds from the beginning of a file to its first frame; 0 if the file does not say."
+    if container.start_time is None:
+        return 0.0
+    late, length = first - container.start_time / 1e6, (container.duration or 0) / 1e6
+    return late if 0 <= late and (late <= length or length <= 0) else 0.0
+
 # %% ../../nbs/data/02_video.ipynb #2e0eeeaf
 class _Index(NamedTuple):
     "What the packets of a video say without being decoded."
     stamps: list     # time stamp of each packet, in the order of the file
     keys: list[int]  # places of the packets that can be decoded on their own
     tick: float      # seconds in a step of the time stamp
+    late: float = 0  # seconds from the beginning of the file to its first frame
 
 # %% ../../nbs/data/02_video.ipynb #a19ed5af
 def _scan(path, deadline: float) -> _Index:
@@ -284,7 +296,8 @@ def _scan(path, deadline: float) -> _Index:
                 stamps.append(packet.pts)
         if not stamps: raise VideoError(path, "has no frames")
         if broken: raise VideoError(path, "is truncated: its last frame is not whole")
-        return _Index(stamps, keys, float(stream.time_base))
+        tick, known = float(stream.time_base), [stamp for stamp in stamps if stamp is not None]
+        return _Index(stamps, keys, tick, _delay(container, min(known) * tick) if known else 0.0)
 
 # %% ../../nbs/data/02_video.ipynb #b79a6c1b
 _JUMP_GAIN = 10  # packets that a jump must skip to be worth its cost
@@ -403,20 +416,24 @@ def steady(
         last = time
 
 
-def _stamped(frames: Iterable, rate: float, tick: float) -> Iterator[tuple[float, object]]:
-    "Frames with the seconds since the first one, as their time stamps have it."
+def _stamped(
+    frames: Iterable, rate: float, tick: float, delay: Callable[[float], float]
+) -> Iterator[tuple[float, object]]:
+    "Frames with the seconds since the file begins, as their time stamps have it."
     start = None
     for number, frame in enumerate(frames):
         time = number / rate if frame.pts is None else frame.pts * tick
-        start = time if start is None else start
+        if start is None:
+            start = time if frame.pts is None else time - delay(time)
         yield time - start, frame
 
 
 def timed(frames: Iterable, container, stream) -> Iterator[tuple[float, object]]:
-    "Decoded frames with the seconds since the first one, which only ever grow."
+    "Decoded frames with the seconds since the file begins, which only ever grow."
     rate, length = float(stream.average_rate or 25), (container.duration or 0) / 1e6
     longest = length + 1 / rate if length > 0 else float_info.max  # 0: the file does not say
-    return steady(_stamped(frames, rate, float(stream.time_base)), 1 / rate, longest)
+    delay = partial(_delay, container)
+    return steady(_stamped(frames, rate, float(stream.time_base), delay), 1 / rate, longest)
 
 # %% ../../nbs/data/02_video.ipynb #52f7a104
 def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: float) -> Clip:
@@ -458,7 +475,7 @@ def _read_here(
         if images.keys() == set(order):
             return Clip(
                 torch.stack([images[stamp] for stamp in order]),
-                torch.tensor([(stamp - order[0]) * index.tick for stamp in order]),
+                torch.tensor([(stamp - order[0]) * index.tick + index.late for stamp in order]),
             )
     return _read_straight(path, total, frames, painter, deadline)
 
