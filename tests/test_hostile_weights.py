@@ -174,7 +174,7 @@ def test_a_pickle_is_followed_before_anything_is_built(tmp_path, monkeypatch, ki
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("PyTorch has begun to build"))
     content = in_old_format(BOMBS[kind]) if old else BOMBS[kind]
     path = stored(tmp_path/"weights.pth", content, old)
-    with pytest.raises(WeightsError, match="weights.pth: (rejected: |not a file of torch.save)"):
+    with pytest.raises(WeightsError, match="weights.pth: (rejected|cannot be read): "):
         read_weights(path)
 
 

@@ -460,7 +460,9 @@ def read_torch(path, error: type[FileError] = FileError):
                     ".safetensors file") from reason
     except Exception as reason:  # a damaged file fails in many ways
         message = str(reason).partition("\n")[0] or type(reason).__name__
-        raise error(path, f"not a file of torch.save, or a damaged one ({message})") from reason
+        raise error(
+            path, f"cannot be read: not a file of torch.save, or a damaged one ({message})"
+        ) from reason
     check_parts(stored, path, error)
     return stored
 
