@@ -111,7 +111,8 @@ def watch(path) -> None:
     )
     clip = read_clip(path, FRAMES, SIDE, time_limit=5)
     assert clip.frames.shape == (FRAMES, 3, SIDE, SIDE) and clip.frames.dtype == torch.uint8
-    assert clip.times.shape == (FRAMES,) and clip.times.isfinite().all() and clip.times[0] == 0
+    assert clip.times.shape == (FRAMES,) and clip.times.isfinite().all()
+    assert clip.times[0] >= 0  # later than 0 where the first frames are damaged
 
 
 def try_videos(kind: str, folder: Path, contents: dict[str, bytes]) -> Counter:
