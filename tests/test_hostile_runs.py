@@ -280,18 +280,6 @@ def test_epochs_change_on_the_way_but_not_by_hand(run):
     go_on(run, config=CONFIG.changed(adaptation_epochs=1))
 
 
-def test_another_rate_in_the_optimiser_is_noticed(run):
-    stored = torch.load(run/"checkpoint.pt", weights_only=True)
-    stored["optimiser"]["param_groups"][0]["lr"] = 0.7
-    torch.save(stored, run/"checkpoint.pt")
-    with pytest.raises(
-        RunError,
-        match="checkpoint.pt: does not fit this run: its optimiser has lr 0.7, and the settings "
-              "say 0.005",
-    ):
-        go_on(run)
-
-
 def test_another_number_of_processes_is_told(run):
     stored = torch.load(run/"checkpoint.pt", weights_only=True)
     torch.save(stored | {"random": stored["random"] * 2}, run/"checkpoint.pt")
@@ -621,7 +609,7 @@ def changed(*way, to=None, drop=False):
     return edit
 
 
-FLAT, NAN = torch.zeros(3), lambda tensor: torch.full_like(tensor, math.nan)
+FLAT = torch.zeros(3)
 EDITS = [
     *(changed("progress", "epoch", to=value) for value in ("one", None, -1, 1.5, 7, True, [])),
     *(changed("progress", "step", to=value) for value in ("one", -3, 10**6, None)),
@@ -629,8 +617,6 @@ EDITS = [
     changed("progress", "stage", to=5),
     changed("progress", "stage", to="adaptation"),
     changed("progress", "best", to="x"),
-    changed("progress", "best", to=math.nan),
-    changed("progress", "best_epoch", to=99),
     changed("progress", "seconds", to="x"),
     changed("progress", "more", to=1),
     changed("progress", "epoch", drop=True),
@@ -645,7 +631,6 @@ EDITS = [
     changed("log", to=[{"stage": 1}]),
     changed("log", 0, "seconds", to=FLAT),
     changed("log", 0, "stage", to="words"),
-    changed("random", to=[]),
     changed("random", to=[{}]),
     changed("random", to=FLAT),
     changed("random", 0, "cpu", to=FLAT),
@@ -654,39 +639,26 @@ EDITS = [
     changed("model", to=[]),
     changed("model", "policy.compare.bias", drop=True),
     changed("model", "policy.compare.bias", to=FLAT),
-    changed("model", "policy.compare.bias", to=NAN),
     changed("model", "more", to=FLAT),
     changed("optimiser", to={}),
     changed("optimiser", to=[]),
     changed("optimiser", "state", to=[]),
-    changed("optimiser", "param_groups", to=[]),
-    changed("optimiser", "param_groups", 0, "lr", to=0.1),
-    changed("optimiser", "param_groups", 0, "lr", to="x"),
-    changed("optimiser", "param_groups", 0, "params", to=[0]),
-    changed("optimiser", "param_groups", 0, "betas", to=(0.1, 0.2)),
     changed("optimiser", "state", 0, "exp_avg", to=FLAT),
-    changed("optimiser", "state", 0, "exp_avg", to=NAN),
     changed("optimiser", "state", 0, "exp_avg", drop=True),
     changed("optimiser", "state", 0, "step", to="x"),
     changed("optimiser", "state", 99, to={"exp_avg": FLAT}),
     changed("sums", to={}),
     changed("sums", "sums", to=FLAT),
-    changed("sums", "sums", to=NAN),
     changed("sums", "names", to=5),
-    changed("sums", "names", to=[1]),
     changed("average", to=[]),
     changed("average", 0, to=FLAT),
-    changed("average", 0, to=NAN),
     changed("average", to=None),
     changed("settings", to=5),
     changed("settings", "seed", to=3),
-    changed("learned_from", to=[]),
     changed("learned_from", "glances", to="others"),
     changed("learned_from", "glances", to=FLAT),
     changed("settings", "weight_decay", to=FLAT),
     changed("settings", "frames", to=[]),
-    changed("optimiser", "param_groups", 0, "amsgrad", to=True),
-    changed("optimiser", "param_groups", 0, "maximize", to="x"),
     changed("model", drop=True),
     changed("progress", drop=True),
 ]
@@ -699,7 +671,7 @@ def test_an_edited_checkpoint_is_named_with_the_reason(run, monkeypatch, number)
     torch.save(stored, run/"checkpoint.pt")
     monkeypatch.setattr(Step, "update", lambda *_: pytest.fail("it went on"))
     with pytest.raises(
-        RunError, match="(checkpoint.pt|supervision.safetensors|nonsense.safetensors): "
+        RunError, match=r"(checkpoint\.pt|\.safetensors): "
     ):
         go_on(run)
 
