@@ -88,9 +88,9 @@ LIMITS.update(
         # taken to decode, beyond what the process begins with (on Linux); 8K in ten bits: 800
         # million; 0: no limit
         << 20,
-        "PICKNET_STREAMS": 100,  # of one file: pictures, sounds, subtitles
     }
 )
+_MOST_STREAMS = 100  # of one file: pictures, sounds, subtitles
 # FFmpeg's names: mov is MP4 and 3GP too
 FORMATS = (
     "mov matroska avi mpegts mpeg mpegvideo flv gif ogg asf nut mxf dv ivf h264 hevc m4v".split()
@@ -160,18 +160,18 @@ def _opened(path, source: str, seconds: float, **how):
     # later ones never fail on a strange letter in a title
     if int(av.__version__.split(".")[0]) < 19:
         how["metadata_errors"] = "ignore"
-    pixels, most = limit("PICKNET_FRAME_PIXELS"), limit("PICKNET_STREAMS")
+    pixels = limit("PICKNET_FRAME_PIXELS")
     # what the limits of ours would explain, if FFmpeg calls an argument invalid
     our_limit = f": only these formats are read: {' '.join(FORMATS)}"
     # some formats leave out the streams beyond `max_streams`: with one more, they can be counted
-    counts = {"max_pixels": pixels, "max_streams": most + 1}
+    counts = {"max_pixels": pixels, "max_streams": _MOST_STREAMS + 1}
     counts = {name: str(min(value, _LARGEST)) for name, value in counts.items()}
-    many, too_many = "", f"has more than {most:,} streams (PICKNET_STREAMS)"
+    many, too_many = "", f"has more than {_MOST_STREAMS} streams"
     try:
         many = f", or {too_many}"
         with av.open(source, timeout=max(seconds, 0.01), options=counts, **how) as container:
             many = ""
-            if len(container.streams) > most:
+            if len(container.streams) > _MOST_STREAMS:
                 raise VideoError(path, too_many)
             streams = [
                 each
