@@ -183,10 +183,17 @@ def test_times_are_those_of_a_player_where_sound_and_picture_begin_apart(
         assert times[round(CUT * RATE)].item() == pytest.approx(cut, abs=frame)
     if (sound_from, picture_from) == (0, 5):  # from the file to what is written
         lines = json.loads(as_json(list(subtitle_video(captioner, path, rate=RATE))))
-        starts = [line["start"] for line in lines]
-        assert starts[0] == pytest.approx(begin, abs=frame)
+        assert lines[0]["start"] == pytest.approx(begin, abs=frame)
         assert captioner.caption(path).to_dict()["times"][0] == pytest.approx(begin, abs=frame)
         assert next(captioner.stream(path)).to_dict()["time"] == pytest.approx(begin, abs=frame)
+
+
+def test_a_late_picture_is_looked_at_as_one_that_begins_at_once():
+    "A cut whole seconds after the first frame is seen when it happens, also three times a second."
+    times = [(5.064 + number / 25, number) for number in range(200)]
+    seen = [number for _, number in video._at_rate(times, 3)]
+    assert seen == [number for _, number in video._at_rate([(n / 25, n) for _, n in times], 3)]
+    assert {0, 25, 100}.issubset(seen)
 
 
 class Container:

@@ -518,12 +518,13 @@ def read_clip(
 
 # %% ../../nbs/data/02_video.ipynb #43cc935b
 def _at_rate(items: Iterable[tuple[float, object]], rate: float) -> Iterator[tuple[float, object]]:
-    "Of (time, frame) pairs the first at or after each tick."
-    due = float("-inf")
+    "Of (time, frame) pairs the first at or after each tick of a clock that begins with the first."
+    begin, ticks = None, 0
     for time, item in items:
-        if time >= due - 1e-6:
+        begin = time if begin is None else begin
+        if (passed := (time - begin) * rate + 1e-6) >= ticks:
             yield time, item
-            due = (int(time * rate + 1e-6) + 1) / rate
+            ticks = int(passed) + 1
 
 # %% ../../nbs/data/02_video.ipynb #ecc206f5
 def _decoded(name: str, container, stream, time_limit: float) -> Iterator:
