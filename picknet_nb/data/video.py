@@ -28,7 +28,8 @@ from .glance import resize
 
 # %% auto #0
 __all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av', 'spaced',
-           'check_file', 'open_file', 'check_whole', 'steady', 'timed', 'in_decoder', 'read_clip', 'stream_frames']
+           'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'in_decoder', 'read_clip',
+           'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
 class VideoError(FileError):
@@ -342,6 +343,15 @@ def _scaler(frame, size: int):
     graph.configure()
     return graph
 
+# %% ../../nbs/data/02_video.ipynb #f26daa1c
+def orientation(frame) -> tuple[bool, bool, bool]:
+    "Whether a frame is to be transposed, and then mirrored: left and right, up and down."
+    if (matrix := frame.side_data.get("DISPLAYMATRIX")) is None:
+        return False, False, False
+    a, b, _, c, d, *_ = memoryview(bytes(matrix)).cast("i")
+    turned = abs(b) + abs(c) > abs(a) + abs(d)
+    return turned, (c if turned else a) < 0, (b if turned else d) < 0
+
 # %% ../../nbs/data/02_video.ipynb #48fbe9d0
 class _Painter:
     "Turns decoded frames into upright tensors of one size."
@@ -360,8 +370,9 @@ class _Painter:
             raise ValueError(
                 f"frames of {frame.width} x {frame.height} pixels cannot be scaled"
             ) from reason
-        # degrees against the clock
-        return torch.rot90(image, round(frame.rotation / 90) % 4, (1, 2)).contiguous()
+        turned, left, up = orientation(frame)
+        image = image.mT if turned else image
+        return image.flip([axis for axis, flip in ((2, left), (1, up)) if flip]).contiguous()
 
 # %% ../../nbs/data/02_video.ipynb #b2565d52
 # whose key frames deserve their name
