@@ -13,7 +13,7 @@ extras = {
     for key in settings
     if key.endswith("_requirements")
 }
-with_dev = "video", "metrics", "cnn", "notebook", "ray"
+with_dev = "video", "metrics", "cnn", "clip", "notebook", "ray"
 extras["dev"] += [each for name in with_dev for each in extras[name]]
 
 setup(

@@ -50,7 +50,7 @@ def all_ways() -> dict[str, nn.Module]:
     for name, both in (("and oneDNN with the activation inside", False),
                        ("and oneDNN for all products", True)):
         ways[name] = copy.deepcopy(ways["folded activation"])
-        for block in ways[name].net.blocks:
+        for block in ways[name].net.net.blocks:
             block.mlp = OneDnnMLP(block.mlp, both)
             if both:
                 block.attn.qkv = OneDnnLinear(block.attn.qkv)

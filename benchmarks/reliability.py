@@ -549,7 +549,7 @@ def load_corpus(folder: Path, videos: int = 10_000) -> dict:
 
     threading.Thread(target=watch, daemon=True).start()
     corpus = clock("opening", Corpus.load, folder/"corpus", settings=config.clip)
-    seen = clock("batching", lambda: sum(len(batch) for batch in corpus.batches("train", 128)))
+    seen = clock("batching", lambda: len(corpus.pairs("train")))
     assert seen == 20 * borders[0]
     clock(
         "an epoch", train, folder/"run", corpus, config, Recipe("all", adapted=False), bars=False

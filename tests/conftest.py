@@ -2,7 +2,6 @@
 A process to be killed that has nothing to import. A METEOR that starts quickly. And a web server
 that fails as it is told."""
 import gzip
-import http.server
 import importlib.util
 import itertools
 import os
@@ -12,7 +11,6 @@ import signal
 import socket
 import sys
 import tempfile
-import threading
 import time
 import traceback
 from pathlib import Path
@@ -193,35 +191,3 @@ def quick_meteor(monkeypatch, small_table) -> None:
     """METEOR as it is, but with few paraphrases: whoever starts one waits a second for it, not
     twelve."""
     monkeypatch.setattr("pycocoevalcap.meteor.meteor.__file__", str(small_table/"meteor.py"))
-
-
-CONTENT = random.Random(0).randbytes(500_000)
-
-
-@pytest.fixture
-def server():
-    """The address of a file, and a handler that can be told to serve another one, to break off,
-    to know no ranges, or to be out of order."""
-
-    class Handler(http.server.BaseHTTPRequestHandler):
-        content, ranges, give, status, asked = CONTENT, True, None, None, []
-
-        def do_GET(self):
-            start = (
-                int(self.headers["Range"][6:-1]) if self.headers["Range"] and Handler.ranges else 0
-            )
-            Handler.asked.append(start)
-            if Handler.status or start >= len(Handler.content):
-                return self.send_error(Handler.status or 416)
-            self.send_response(206 if start else 200)
-            self.send_header("Content-Length", str(len(Handler.content) - start))
-            self.end_headers()
-            self.wfile.write(Handler.content[start : Handler.give])
-
-        def log_message(self, *_):
-            pass
-
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as running:
-        threading.Thread(target=running.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{running.server_port}/file.bin", Handler
-        running.shutdown()

@@ -574,7 +574,7 @@ def test_what_timm_does_not_have(timm, tmp_path):
 
 def test_without_timm_the_error_says_what_to_type(monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
-    with pytest.raises(PickNetError, match="pip install timm"):
+    with pytest.raises(PickNetError, match=r"pip install .picknet_nb\[clip\]"):
         load_backbone("timm:convnext_tiny")
 
 

@@ -207,16 +207,9 @@ def test_no_tokeniser_needed_to_load(tmp_path, monkeypatch):
     )
 
 
-def test_batches():
+def test_pairs_and_references_are_those_of_a_split():
     corpus = small()
-    torch.manual_seed(0)
-    epoch = torch.cat(list(corpus.batches("train", 2)))
-    assert epoch.sort().values.tolist() == corpus.pairs("train").tolist() == [0, 1, 3, 4, 5]
-    assert torch.cat(list(corpus.batches("train", 2, of="videos", shuffle=False))).tolist() == [
-        0,
-        2,
-    ]
-    assert [len(batch) for batch in corpus.batches("train", 2, whole=True)] == [2, 2]
+    assert corpus.pairs("train").tolist() == [0, 1, 3, 4, 5]
     assert corpus.references("test") == {"d": ["a dog sings"]}
 
 

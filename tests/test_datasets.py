@@ -1,18 +1,14 @@
 """Official layouts of data sets, clips that are missing, ready-made features, downloads that
 break off."""
-import hashlib
 import json
 import shutil
-import socket
 import sys
-import tarfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import CONTENT
 from torch.testing import assert_close
 from typer.testing import CliRunner
 
@@ -22,8 +18,8 @@ from picknet_nb.core.settings import ClipSettings
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import SPLITS, Corpus, CorpusError
 from picknet_nb.data.datasets import (
-    DATASETS, download, download_dataset, open_features, prepare_dataset, prepare_features,
-    prepare_videos, read_annotations, read_splits, unpack_clips)
+    DATASETS, open_features, prepare_dataset, prepare_features, prepare_videos, read_annotations,
+    read_splits)
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import _nltk_words
@@ -362,80 +358,6 @@ def test_splits_in_every_form(tmp_path):
     for name in ("bad.json", "m.txt"):
         with pytest.raises(CorpusError):
             read_splits(tmp_path / name, list("abcd"))
-
-
-def test_download_goes_on_where_it_broke_off(server, tmp_path):
-    url, handler = server
-    sha = hashlib.sha256(CONTENT).hexdigest()
-    for give in (100_000, 350_000, None):
-        handler.give = give
-        if give:
-            with pytest.raises(CorpusError, match="broke off.*run again"):
-                download(url, tmp_path/"file.bin", sha, progress=False)
-            assert not (tmp_path/"file.bin").exists()
-    assert download(url, tmp_path/"file.bin", sha, progress=False).read_bytes() == CONTENT
-    assert handler.asked == [0, 100_000, 350_000]
-    download(url, tmp_path/"file.bin", sha, progress=False)
-    assert len(handler.asked) == 3
-
-
-def test_download_from_a_server_that_cannot_resume(server, tmp_path):
-    url, handler = server
-    handler.ranges = False
-    (tmp_path/"file.bin.partial").write_bytes(b"wrong beginning")
-    assert download(url, tmp_path/"file.bin", progress=False).read_bytes() == CONTENT
-
-
-def test_download_that_was_complete_but_not_named(server, tmp_path):
-    (tmp_path/"file.bin.partial").write_bytes(CONTENT)
-    assert (
-        download(
-            server[0], tmp_path/"file.bin", hashlib.sha256(CONTENT).hexdigest(), progress=False
-        ).read_bytes()
-        == CONTENT
-    )
-
-
-def test_download_of_something_else(server, tmp_path):
-    with pytest.raises(CorpusError, match="SHA-256"):
-        download(server[0], tmp_path/"file.bin", "0" * 64, progress=False)
-    assert list(tmp_path.iterdir()) == []
-    server[1].status = 404
-    with pytest.raises(CorpusError, match="404"):
-        download(server[0], tmp_path/"file.bin", progress=False)
-    with pytest.raises(CorpusError, match="only http"):
-        download("file:///etc/passwd", tmp_path/"file.bin", progress=False)
-
-
-def test_nobody_answers(tmp_path):
-    with socket.socket() as silent:
-        silent.bind(("127.0.0.1", 0))  # ours, but nobody listens
-        with pytest.raises(CorpusError, match="cannot be fetched"):
-            download(
-                f"http://127.0.0.1:{silent.getsockname()[1]}/file.bin",
-                tmp_path/"file.bin",
-                progress=False,
-                timeout=2,
-            )
-
-
-def test_what_must_be_brought():
-    assert any("closed" in line for line in download_dataset("msrvtt", "."))
-    with pytest.raises(PickNetError, match="no data set"):
-        download_dataset("holiday", ".")
-
-
-def test_unpacking_stays_in_its_folder(tmp_path):
-    with tarfile.open(tmp_path/"clips.tar", "w") as tar:
-        for name in ("../outside.avi", "deep/inside.MOV", ".hidden.avi", "script.sh"):
-            tar.add(EXAMPLE, name)
-    assert sorted(
-        path.name for path in unpack_clips(tmp_path/"clips.tar", tmp_path/"a"/"clips")
-    ) == ["inside.MOV", "outside.avi"]
-    assert not (tmp_path/"a"/"outside.avi").exists()
-    (tmp_path/"bad.tar").write_bytes(b"x" * 2000)
-    with pytest.raises(CorpusError, match="cannot be unpacked"):
-        unpack_clips(tmp_path/"bad.tar", tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import socket
 import stat
 import sys
 import uuid
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ from tornado.httpclient import AsyncHTTPClient, HTTPClientError, HTTPRequest
 from tornado.websocket import WebSocketClosedError, websocket_connect
 
 from picknet_nb.training.models import example_run
+from picknet_nb.use import server as explorer
 from picknet_nb.use.server import refusal
 from picknet_nb.interface import main as cli
 
@@ -108,10 +110,11 @@ class Opened:
         return answer.code
 
 
-def explore(folder: Path, log: Path, environment: dict) -> None:
-    "`picknet explore` in a folder, what it says in a file."
+def explore(folder: Path, log: Path, pages: int) -> None:
+    "`picknet explore` in a folder, for few pages and small clips; what it says in a file."
     os.chdir(folder)
-    os.environ.update(OMP_NUM_THREADS="1", **environment)
+    os.environ["OMP_NUM_THREADS"] = "1"
+    explorer.UPLOAD_MB, explorer.serve = 1, partial(explorer.serve, pages=pages)
     with open(log, "a") as said:
         for stream in (1, 2):
             os.dup2(said.fileno(), stream)
@@ -129,20 +132,18 @@ def explore(folder: Path, log: Path, environment: dict) -> None:
     cli.main()
 
 
-def toy_server(folder: Path, **environment):
+def toy_server(folder: Path, pages: int):
     "An explorer, started in a folder that has settings of somebody else."
     example_run(folder, clips=2)
     (folder/"voila.json").write_text(json.dumps({"Voila": {"token": "", "ip": "0.0.0.0"}}))
     (log := folder/"server.log").touch()
-    return running(Forked(explore, folder, log, environment), log, "http://")
+    return running(Forked(explore, folder, log, pages), log, "http://")
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     folder = tmp_path_factory.mktemp("explored")
-    with toy_server(
-        folder, PICKNET_EXPLORE_PAGES=str(PAGES), PICKNET_EXPLORE_UPLOAD_MB="1"
-    ) as process:
+    with toy_server(folder, PAGES) as process:
         yield Server(process, folder/"server.log")
 
 
@@ -290,7 +291,7 @@ def test_twenty_at_once_are_two_pages_and_eighteen_sentences_and_a_closed_page_m
     assert all(
         page.code == 503
         and "2 pages are open already" in page.text
-        and "PICKNET_EXPLORE_PAGES" in page.text
+        and "Close one and try again" in page.text
         for page in pages
         if page not in new
     )
@@ -417,6 +418,6 @@ if __name__ == "__main__":
         )
 
     folder, count = Path(tempfile.mkdtemp()), int(sys.argv[1])
-    with toy_server(folder, PICKNET_EXPLORE_PAGES=str(count)) as process:
+    with toy_server(folder, count) as process:
         asyncio.run(measure(Server(process, folder/"server.log"), count))
     shutil.rmtree(folder)

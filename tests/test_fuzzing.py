@@ -4,7 +4,6 @@ import csv
 import io
 import json
 import shutil
-import tarfile
 import zipfile
 from collections import Counter
 from dataclasses import asdict
@@ -26,7 +25,7 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import ClipSettings, load_config, preset
 from picknet_nb.data.backbones import load_backbone, read_weights
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.data.datasets import prepare_features, read_captions, read_splits, unpack_clips
+from picknet_nb.data.datasets import prepare_features, read_captions, read_splits
 from picknet_nb.data.extraction import extract_folder, read_part, write_part
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping
@@ -112,7 +111,8 @@ def watch(path) -> None:
     )
     clip = read_clip(path, FRAMES, SIDE, time_limit=5)
     assert clip.frames.shape == (FRAMES, 3, SIDE, SIDE) and clip.frames.dtype == torch.uint8
-    assert clip.times.shape == (FRAMES,) and clip.times.isfinite().all() and clip.times[0] == 0
+    assert clip.times.shape == (FRAMES,) and clip.times.isfinite().all()
+    assert clip.times[0] >= 0  # later than 0 where the first frames are damaged
 
 
 def try_videos(kind: str, folder: Path, contents: dict[str, bytes]) -> Counter:
@@ -766,42 +766,13 @@ def test_corpora_with_damage(corpus_folder, tmp_path):
 
 
 def test_archives_with_damage(tmp_path):
-    """Tar files of clips and zips of annotations; nothing is written outside of the folder, and
-    no half clip."""
-    with tarfile.open(tmp_path/"clips.tar", "w") as tar:
-        for name in ("clips/a.avi", "../b.avi", "/c.mp4", "d.txt"):
-            entry = tarfile.TarInfo(name)
-            entry.size = 700
-            tar.addfile(entry, io.BytesIO(b"v" * 700))
-        link = tarfile.TarInfo("e.avi")
-        link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
-        tar.addfile(link)
+    "Zips of annotations; nothing is written."
     with zipfile.ZipFile(tmp_path/"annotations.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("annotations.json", json.dumps(SENTENCES))
-    content = {name: (tmp_path / name).read_bytes() for name in ("clips.tar", "annotations.zip")}
-    paths = []
-    for name in content:
-        for seed in range(60 * SCALE):
-            paths.append(tmp_path/f"{seed}_{name}")
-            paths[-1].write_bytes(damage(content[name], (name, seed)))
-
-    def unpack(path):
-        if path.suffix == ".zip":
-            return read_msrvtt(path)
-        folder = tmp_path/"unpacked" / path.stem
-        try:
-            clips = unpack_clips(path, folder)
-            assert all(clip.parent == folder and clip.is_file() for clip in clips)
-        finally:
-            assert not folder.exists() or all(
-                each.is_file() and not each.is_symlink() for each in folder.iterdir()
-            )
-            assert not folder.exists() or not list(leftovers(folder))
-
-    settle("archives", in_children(unpack, paths))
-    assert not (tmp_path/"b.avi").exists() and {path.name for path in tmp_path.iterdir()} == {
-        "unpacked",
-        "clips.tar",
-        "annotations.zip",
-        *(path.name for path in paths),
-    }
+    content, paths = (tmp_path/"annotations.zip").read_bytes(), []
+    for seed in range(60 * SCALE):
+        paths.append(tmp_path/f"{seed}_annotations.zip")
+        paths[-1].write_bytes(damage(content, ("annotations.zip", seed)))
+    settle("archives", in_children(read_msrvtt, paths))
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "annotations.zip", *(path.name for path in paths)}

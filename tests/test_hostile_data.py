@@ -2,12 +2,10 @@
 files that show others, pipes, links, edited short cuts."""
 import io
 import json
-import lzma
 import multiprocessing
 import os
 import resource
 import struct
-import tarfile
 import zipfile
 import zlib
 from pathlib import Path
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
-from conftest import CONTENT, noise_corpus
+from conftest import noise_corpus
 
 from picknet_nb.core import files
 from picknet_nb.core.files import FileError, PickNetError, WriteError, locked, read_json
@@ -24,8 +22,7 @@ from picknet_nb.core.settings import ClipSettings
 from picknet_nb.data.backbones import WeightsError, load_backbone, read_weights
 from picknet_nb.data.corpus import Corpus, CorpusError, _read_videos, check_captions
 from picknet_nb.data.datasets import (
-    download, download_dataset, open_features, prepare_features, read_captions, read_splits,
-    unpack_clips)
+    open_features, prepare_features, read_captions, read_splits)
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import tokenize
@@ -301,8 +298,8 @@ def test_weights_that_unpack_to_five_gigabytes(tmp_path):
         }
     path = zip_bomb(tmp_path/"bomb.pth", entries)
     assert path.stat().st_size < 8 << 20
-    refused(lambda: read_weights(path), "bomb.pth", "would unpack to 5,400,000")
-    refused(lambda: load_backbone("resnet18", path), "bomb.pth", "would unpack to 5,400,000")
+    refused(lambda: read_weights(path), "bomb.pth", "it is packed")
+    refused(lambda: load_backbone("resnet18", path), "bomb.pth", "it is packed")
 
 
 def test_lists_of_tensors_that_ask_for_memory(tmp_path):
@@ -311,16 +308,15 @@ def test_lists_of_tensors_that_ask_for_memory(tmp_path):
             return bytearray, (2 << 30,)
 
     torch.save({"a": torch.zeros(1), "b": Large()}, tmp_path/"large.pth")
-    refused(lambda: read_weights(tmp_path/"large.pth"), "large.pth", "memory of any size")
-    with zipfile.ZipFile(tmp_path/"nested.pth", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("nested/data.pkl", b"\x80\x02" + b"]" * 60_000_000 + b".")
+    refused(lambda: read_weights(tmp_path/"large.pth"), "large.pth", "bytearray, which no tensor")
+    with zipfile.ZipFile(tmp_path/"nested.pth", "w") as archive:
+        archive.writestr("nested/data.pkl", b"\x80\x02" + b"]" * 9_000_000 + b".")
         archive.writestr("nested/version", "3\n")
         archive.writestr("nested/byteorder", "little")
     refused(
         lambda: read_weights(tmp_path/"nested.pth"),
         "nested.pth",
-        "60,000,003 bytes",
-        "PICKNET_PICKLE_BYTES",
+        "list of tensors has 9,000,003 bytes",
     )
 
 
@@ -350,64 +346,10 @@ def test_damaged_weights_are_found_by_their_checksums(tmp_path):
         (tmp_path/"bad.pth").write_bytes(
             content[:place] + bytes([content[place] ^ 64]) + content[place + 1 :]
         )
-        with pytest.raises(WeightsError, match="bad.pth: damaged: the checksum of .*data/0"):
+        with pytest.raises(WeightsError, match="bad.pth: .*damaged one .Bad CRC-32 for .*data/0"):
             read_weights(tmp_path/"bad.pth")
         found += 1
     assert found == 20
-
-
-def sparse_tar(size: int) -> bytes:
-    "A tar file with one sparse video, which has no bytes at all."
-    entry = tarfile.TarInfo("clip.avi")
-    entry.type = b"S"
-    head = bytearray(entry.tobuf(tarfile.GNU_FORMAT))
-    number = lambda value: b"%011o\0" % value
-    head[124:136] = number(0)
-    head[386:410] = number(size) + number(0)  # a piece at the end, of no bytes
-    head[483:495] = number(size)
-    head[148:156] = b" " * 8
-    head[148:156] = b"%06o\0 " % sum(head)
-    return bytes(head) + bytes(1024)
-
-
-def test_a_tar_of_two_hundred_bytes(tmp_path, monkeypatch):
-    size = 5_900_000_000
-    (tmp_path/"plain.tar").write_bytes(sparse_tar(size))
-    (tmp_path/"packed.tar").write_bytes(lzma.compress(sparse_tar(size)))
-    # the attack is real
-    with tarfile.open(tmp_path/"packed.tar") as tar:
-        assert tar.next().size == size
-    assert (tmp_path/"packed.tar").stat().st_size < 250
-    refused(
-        lambda: unpack_clips(tmp_path/"plain.tar", tmp_path/"clips"),
-        "plain.tar: clip.avi would unpack to 5,900,000,000 bytes",
-    )
-    refused(
-        lambda: unpack_clips(tmp_path/"packed.tar", tmp_path/"clips"),
-        "packed.tar: cannot be unpacked",
-    )
-    monkeypatch.setattr(
-        "picknet_nb.data.datasets.download", lambda *args, **options: tmp_path/"small.tar"
-    )
-    (tmp_path/"small.tar").write_bytes(sparse_tar(3_000_000_000))
-    refused(
-        lambda: download_dataset("msvd", tmp_path, progress=False),
-        "small.tar: clip.avi would unpack to 3,000,000,000 bytes",
-    )
-    assert not list((tmp_path/"clips").iterdir())
-
-
-def test_tar_files_that_go_in_circles(tmp_path):
-    deep = tarfile.TarInfo("x")
-    deep.type, deep.size = tarfile.XHDTYPE, 0
-    (tmp_path/"deep.tar").write_bytes(deep.tobuf(tarfile.USTAR_FORMAT) * 5000)
-    back = bytearray(tarfile.TarInfo("back.txt").tobuf(tarfile.GNU_FORMAT))
-    back[124:136] = b"\xff" * 10 + struct.pack(">h", -1024)
-    back[148:156] = b" " * 8
-    back[148:156] = b"%06o\0 " % sum(back)
-    (tmp_path/"back.tar").write_bytes(bytes(back) * 3)
-    for name in ("deep.tar", "back.tar"):
-        refused(lambda: unpack_clips(tmp_path/name, tmp_path/"clips"), name, "unpack")
 
 
 def test_captions_that_nobody_wrote(tmp_path):
@@ -609,7 +551,6 @@ def test_a_pipe_instead_of_words(tmp_path):
         ("pipe.h5", open_features),
         ("pipe.pth", read_weights),
         ("pipe.safetensors", read_weights),
-        ("pipe.tar", lambda path: unpack_clips(path, path.parent/"clips")),
         ("pipe.json", lambda path: files.file_digest(path)),
     ],
     ids=lambda each: getattr(each, "__name__", each),
@@ -619,20 +560,10 @@ def test_a_pipe_is_not_read(tmp_path, name, read):
     refused(lambda: read(tmp_path / name), name)
 
 
-def test_a_pipe_among_arrays_and_beside_a_download(tmp_path, texts, server):
+def test_a_pipe_among_arrays(tmp_path, texts):
     (tmp_path/"npy").mkdir()
     os.mkfifo(tmp_path/"npy"/"a.npy")
     refused(preparing(tmp_path, tmp_path/"npy", texts), "a cannot be read", "a pipe")
-    os.mkfifo(tmp_path/"file.bin.sha256")
-    refused(
-        lambda: download(server[0], tmp_path/"file.bin", progress=False),
-        "file.bin.sha256",
-        "a pipe",
-    )
-    os.mkfifo(tmp_path/"other.bin.partial")
-    assert limited(
-        lambda: download(server[0], tmp_path/"other.bin", progress=False).read_bytes()
-    ) == ("read", CONTENT)
 
 
 # short cuts that were edited, files that change
@@ -791,43 +722,6 @@ def test_the_holder_of_a_lock_is_not_read_through_a_link(tmp_path, victim):
             caught.value.reason.startswith("in use by [2Jprocess 1x")
             and len(caught.value.reason) < 250
         )
-
-
-@pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symbolic", "hard"])
-def test_a_download_is_not_written_through_links(tmp_path, victim, server, make):
-    (out := tmp_path/"out").mkdir()
-    make(victim, out/"file.bin.partial")
-    assert download(server[0], out/"file.bin", progress=False).read_bytes() == CONTENT
-    (out/"file.bin").unlink()
-    (out/"file.bin.sha256").unlink()
-    make(victim, out/"file.bin.sha256")
-    with pytest.raises(CorpusError, match="its SHA-256 is"):
-        download(server[0], out/"file.bin", progress=False)
-    (tmp_path/"file").write_text("")
-    with pytest.raises(WriteError, match="cannot be written"):
-        download(server[0], tmp_path/"file"/"file.bin", progress=False)
-
-
-@pytest.mark.parametrize("make", [os.symlink, os.link], ids=["symbolic", "hard"])
-def test_an_archive_is_not_unpacked_through_links(tmp_path, victim, make):
-    (tmp_path/"clips").mkdir()
-    make(victim, tmp_path/"clips"/"a.avi")
-    with tarfile.open(tmp_path/"clips.tar", "w") as tar:
-        entry = tarfile.TarInfo("a.avi")
-        entry.size = 6
-        tar.addfile(entry, io.BytesIO(b"yours!"))
-    unpack_clips(tmp_path/"clips.tar", tmp_path/"clips")
-    assert (tmp_path/"clips"/"a.avi").read_bytes() == b"yours!" and not (
-        tmp_path/"clips"/"a.avi"
-    ).is_symlink()
-
-
-def test_clips_do_not_go_through_a_linked_folder(tmp_path, victim):
-    (tmp_path/"elsewhere").mkdir()
-    (tmp_path/"clips").symlink_to(tmp_path/"elsewhere")
-    with tarfile.open(tmp_path/"clips.tar", "w") as tar: tar.add(victim, "a.avi")
-    with pytest.raises(CorpusError, match="clips: is a link, and nothing is written through it"):
-        unpack_clips(tmp_path/"clips.tar", tmp_path/"clips")
 
 
 def test_captions_up_to_the_limit_are_fine():

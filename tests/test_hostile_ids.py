@@ -2,7 +2,6 @@
 them, and no clip moves from one split to another in silence."""
 import io
 import json
-import tarfile
 import zipfile
 
 import numpy as np
@@ -14,7 +13,7 @@ from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.datasets import (
     DATASETS, draw_splits, files_by_clip, open_features, prepare_joined, read_annotations,
-    read_captions, read_splits, unpack_clips)
+    read_captions, read_splits)
 from picknet_nb.data.extraction import list_videos
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping, read_msvd_csv
@@ -198,18 +197,6 @@ def test_corpora_that_share_a_clip_are_not_joined(tmp_path):
     other.ids = [f"other{number}" for number in range(9)] + ["VIDEO3"]
     with pytest.raises(FileError, match="the same video twice: video3 and VIDEO3"):
         prepare_joined(tmp_path/"joined", [one, other])
-
-
-@pytest.mark.parametrize("one, other", EQUAL)
-def test_two_clips_of_an_archive_do_not_overwrite_each_other(tmp_path, one, other):
-    with tarfile.open(tmp_path/"clips.tar", "w") as tar:
-        for number, name in enumerate((f"a/{one}.avi", f"b/{other}.avi")):
-            content = bytes(100 + number)
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            tar.addfile(member, io.BytesIO(content))
-    with pytest.raises(FileError, match="two clips with one name"):
-        unpack_clips(tmp_path/"clips.tar", tmp_path/"clips")
 
 
 def test_ids_that_differ_are_left_alone(tmp_path):

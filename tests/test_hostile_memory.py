@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from picknet_nb.core.files import LIMITS, PickNetError
+from picknet_nb.core.files import PickNetError
 from picknet_nb.interface import main
 from picknet_nb.method import stages
 from picknet_nb.method.stages import caption_videos
@@ -65,7 +65,7 @@ def test_a_checkpoint_that_says_more_than_its_file_holds_is_not_read(run, kind):
     torch.save(stored, run/"checkpoint.pt")
     assert (run/"checkpoint.pt").stat().st_size < 2 * size + 200_000
     with pytest.raises(
-        RunError, match="checkpoint.pt: .*(parts|more than twice its|of an odd kind).*move"
+        RunError, match="checkpoint.pt: .*(parts|more than twice its|no tensor needs).*move"
     ):
         read_checkpoint(run)
 
@@ -106,27 +106,14 @@ def test_captions_times_beam_times_words_have_a_limit(tmp_path):
     assert len(voice.words(memory, beam=1)[0]) == 1000
 
 
-def test_long_captions_times_beam_have_a_limit(tmp_path, monkeypatch):
+def test_long_captions_times_beam_have_a_limit(tmp_path):
     voice = load_captioner(model_of(tmp_path/"m", beam=100), device="cpu").voice
     features = torch.zeros(100, next(voice.captioner.parameters()).shape[1]).half()
     memory = voice.remember(features, torch.arange(100))
     long = replace(voice, max_words=1000)
-    with pytest.raises(PickNetError, match="10,000,000 steps.*PICKNET_CAPTIONING_STEPS"):
+    with pytest.raises(PickNetError, match="10,000,000 steps, and at most 2,000,000 are taken"):
         long.words(memory)
     assert len(long.words(memory, beam=1)[0]) == 100
-    monkeypatch.setenv("PICKNET_CAPTIONING_STEPS", "100")
-    with pytest.raises(PickNetError, match="at most 100 are taken"):
-        voice.words(memory, beam=1)
-
-
-def test_the_limit_on_captions_can_be_lowered_and_is_named(tmp_path, monkeypatch):
-    captioner = load_captioner(model_of(tmp_path/"m"), device="cpu")
-    example = find_model("shapes").parents[2]/"data"/"example.mp4"
-    captioner.caption(example)
-    monkeypatch.setenv("PICKNET_CAPTIONING_BYTES", "1000")
-    with pytest.raises(PickNetError, match="PICKNET_CAPTIONING_BYTES"):
-        captioner.caption(example)
-    assert LIMITS["PICKNET_CAPTIONING_BYTES"] == 512 << 20
 
 
 def test_a_split_is_captioned_in_batches_that_shrink_with_the_beam(monkeypatch):

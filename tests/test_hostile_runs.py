@@ -280,18 +280,6 @@ def test_epochs_change_on_the_way_but_not_by_hand(run):
     go_on(run, config=CONFIG.changed(adaptation_epochs=1))
 
 
-def test_another_rate_in_the_optimiser_is_noticed(run):
-    stored = torch.load(run/"checkpoint.pt", weights_only=True)
-    stored["optimiser"]["param_groups"][0]["lr"] = 0.7
-    torch.save(stored, run/"checkpoint.pt")
-    with pytest.raises(
-        RunError,
-        match="checkpoint.pt: does not fit this run: its optimiser has lr 0.7, and the settings "
-              "say 0.005",
-    ):
-        go_on(run)
-
-
 def test_another_number_of_processes_is_told(run):
     stored = torch.load(run/"checkpoint.pt", weights_only=True)
     torch.save(stored | {"random": stored["random"] * 2}, run/"checkpoint.pt")
@@ -397,18 +385,9 @@ def test_frames_that_cannot_be_are_named(trained, value):
     edit(trained/"run.json", "settings", {})
     with pytest.raises(
         RunError,
-        match="run.json: frames (must be int|1000000 is far too large: 1000 are the most "
-              ".PICKNET_FRAMES)",
+        match="run.json: frames (must be int|1000000 is far too large: 1000 are the most)",
     ):
         load_run(trained)
-
-
-def test_a_limit_can_be_raised(trained, monkeypatch):
-    edit(trained/"run.json", "clip.frames", 1500)
-    with pytest.raises(RunError, match="1000 are the most"):
-        load_run(trained)
-    monkeypatch.setenv("PICKNET_FRAMES", "2000")
-    assert load_run(trained)[1].clip.frames == 1500
 
 
 @pytest.mark.parametrize(
@@ -536,9 +515,7 @@ def test_a_model_that_the_weights_do_not_fit_is_never_built(trained, file, place
 
 
 def test_a_model_that_is_far_too_large_is_not_trained(tmp_path, monkeypatch):
-    with pytest.raises(
-        TrainingError, match=r"has [0-9,]+ weights, and 250,000,000 are the most .PICKNET_WEIGHTS"
-    ):
+    with pytest.raises(TrainingError, match="has [0-9,]+ weights, and 250,000,000 are the most"):
         train(tmp_path/"run", noise_corpus(), CONFIG.changed(hidden=25_000), ROW, bars=False)
     assert not (tmp_path/"run").exists()
 
@@ -622,7 +599,7 @@ def changed(*way, to=None, drop=False):
     return edit
 
 
-FLAT, NAN = torch.zeros(3), lambda tensor: torch.full_like(tensor, math.nan)
+FLAT = torch.zeros(3)
 EDITS = [
     *(changed("progress", "epoch", to=value) for value in ("one", None, -1, 1.5, 7, True, [])),
     *(changed("progress", "step", to=value) for value in ("one", -3, 10**6, None)),
@@ -630,8 +607,6 @@ EDITS = [
     changed("progress", "stage", to=5),
     changed("progress", "stage", to="adaptation"),
     changed("progress", "best", to="x"),
-    changed("progress", "best", to=math.nan),
-    changed("progress", "best_epoch", to=99),
     changed("progress", "seconds", to="x"),
     changed("progress", "more", to=1),
     changed("progress", "epoch", drop=True),
@@ -646,7 +621,6 @@ EDITS = [
     changed("log", to=[{"stage": 1}]),
     changed("log", 0, "seconds", to=FLAT),
     changed("log", 0, "stage", to="words"),
-    changed("random", to=[]),
     changed("random", to=[{}]),
     changed("random", to=FLAT),
     changed("random", 0, "cpu", to=FLAT),
@@ -655,39 +629,26 @@ EDITS = [
     changed("model", to=[]),
     changed("model", "policy.compare.bias", drop=True),
     changed("model", "policy.compare.bias", to=FLAT),
-    changed("model", "policy.compare.bias", to=NAN),
     changed("model", "more", to=FLAT),
     changed("optimiser", to={}),
     changed("optimiser", to=[]),
     changed("optimiser", "state", to=[]),
-    changed("optimiser", "param_groups", to=[]),
-    changed("optimiser", "param_groups", 0, "lr", to=0.1),
-    changed("optimiser", "param_groups", 0, "lr", to="x"),
-    changed("optimiser", "param_groups", 0, "params", to=[0]),
-    changed("optimiser", "param_groups", 0, "betas", to=(0.1, 0.2)),
     changed("optimiser", "state", 0, "exp_avg", to=FLAT),
-    changed("optimiser", "state", 0, "exp_avg", to=NAN),
     changed("optimiser", "state", 0, "exp_avg", drop=True),
     changed("optimiser", "state", 0, "step", to="x"),
     changed("optimiser", "state", 99, to={"exp_avg": FLAT}),
     changed("sums", to={}),
     changed("sums", "sums", to=FLAT),
-    changed("sums", "sums", to=NAN),
     changed("sums", "names", to=5),
-    changed("sums", "names", to=[1]),
     changed("average", to=[]),
     changed("average", 0, to=FLAT),
-    changed("average", 0, to=NAN),
     changed("average", to=None),
     changed("settings", to=5),
     changed("settings", "seed", to=3),
-    changed("learned_from", to=[]),
     changed("learned_from", "glances", to="others"),
     changed("learned_from", "glances", to=FLAT),
     changed("settings", "weight_decay", to=FLAT),
     changed("settings", "frames", to=[]),
-    changed("optimiser", "param_groups", 0, "amsgrad", to=True),
-    changed("optimiser", "param_groups", 0, "maximize", to="x"),
     changed("model", drop=True),
     changed("progress", drop=True),
 ]
@@ -700,7 +661,7 @@ def test_an_edited_checkpoint_is_named_with_the_reason(run, monkeypatch, number)
     torch.save(stored, run/"checkpoint.pt")
     monkeypatch.setattr(Step, "update", lambda *_: pytest.fail("it went on"))
     with pytest.raises(
-        RunError, match="(checkpoint.pt|supervision.safetensors|nonsense.safetensors): "
+        RunError, match=r"(checkpoint\.pt|\.safetensors): "
     ):
         go_on(run)
 
@@ -920,6 +881,6 @@ def test_every_limit_is_written_down():
     "In SECURITY.md, by its name; and nothing there that is no limit."
     from picknet_nb.core import files  # noqa: F401 (each adds its own)
     from picknet_nb.data import video  # noqa: F401 (each adds its own)
-    from picknet_nb.use import captioning, drawing, many, page as explorer, server
+    from picknet_nb.use import drawing, many  # noqa: F401 (each adds its own)
     said = set(re.findall(r"^\|.*?\|", (Path(__file__).parents[1]/"SECURITY.md").read_text(), re.M))
     assert set(re.findall("PICKNET_[A-Z_]+", "".join(said))) == set(files.LIMITS)

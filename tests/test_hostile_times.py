@@ -1,4 +1,5 @@
 """Videos whose time stamps lie, whose frames no scaler takes, or which have too many streams."""
+import json
 from fractions import Fraction
 
 import av
@@ -6,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
+from picknet_nb.data import video
 from picknet_nb.data.video import VideoError, read_clip, steady, stream_frames
 from picknet_nb.training.models import find_model
 from picknet_nb.use import subtitles
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.drawing import original_frames
-from picknet_nb.use.subtitles import as_srt, cut_pieces, subtitle_video
+from picknet_nb.use.subtitles import as_json, as_srt, cut_pieces, subtitle_video
 from test_subtitles import read_back
 from toys import film, invoked
 
@@ -120,6 +122,94 @@ def test_times_of_any_kind_become_times_that_grow(times):
     assert all(one < two for one, two in zip(found, found[1:]))
 
 
+RATE, CUT = 10, 4.0  # frames a second, and the second of the picture at which the scene changes
+CONTAINERS = {
+    "mkv": {}, "mp4": {}, "flv": {}, "ts": {},
+    "fragmented.mp4": {"movflags": "frag_keyframe+delay_moov+default_base_moof"},
+}
+
+
+def sounding_film(path, sound_from: float, picture_from: float, options: dict):
+    "Six seconds of picture with a cut, and sound that ends with it."
+    with av.open(str(path), "w", options=options) as container:
+        video = container.add_stream("libx264", rate=RATE, options={"preset": "ultrafast"})
+        video.width = video.height = 16
+        video.pix_fmt = "yuv420p"
+        sound = container.add_stream("aac", rate=16000)
+        sound.layout = "mono"
+        video.codec_context.time_base = tick = Fraction(1, 90000)
+        for start in range(round(sound_from * 16000), round((picture_from + 6) * 16000), 1024):
+            block = av.AudioFrame.from_ndarray(np.zeros((1, 1024), np.float32), "fltp", "mono")
+            block.sample_rate, block.pts, block.time_base = 16000, start, Fraction(1, 16000)
+            container.mux(sound.encode(block))
+        for number in range(6 * RATE):
+            shade = 20 if number < CUT * RATE else 240
+            frame = av.VideoFrame.from_ndarray(np.full((16, 16, 3), shade, np.uint8), "rgb24")
+            frame.pts, frame.time_base = round((picture_from + number / RATE) / tick), tick
+            container.mux(video.encode(frame))
+        container.mux(video.encode())
+        container.mux(sound.encode())
+    return path
+
+
+def on_a_players_clock(path) -> tuple[float, float]:
+    "When a player shows the first frame and the cut: 0 is the first thing to be seen or heard."
+    with av.open(str(path)) as container:
+        begin = min(float(packet.pts * packet.time_base) for packet in container.demux()
+                    if packet.pts is not None and not packet.is_discard)
+        container.seek(0)
+        frames = [(frame.time - begin, frame.to_ndarray(format="gray").mean())
+                  for frame in container.decode(video=0)]
+    return frames[0][0], next(time for time, shade in frames if shade > 128)
+
+
+@pytest.mark.parametrize("sound_from, picture_from", [(0, 5), (2, 0)])
+@pytest.mark.parametrize("kind", CONTAINERS)
+def test_times_are_those_of_a_player_where_sound_and_picture_begin_apart(
+    captioner, tmp_path, kind, sound_from, picture_from
+):
+    path = sounding_film(tmp_path/f"film.{kind}", sound_from, picture_from, CONTAINERS[kind])
+    begin, cut = on_a_players_clock(path)
+    # what the encoders add for a start is less than two tenths
+    assert begin == pytest.approx(max(0, picture_from - sound_from), abs=0.2)
+    frame = 1.01 / RATE
+    looks = list(stream_frames(path, RATE, 16))
+    assert looks[0][0] == pytest.approx(begin, abs=frame)
+    one, two = (piece for piece, _ in cut_pieces(iter(looks)))
+    assert two.times[0].item() == pytest.approx(cut, abs=frame)
+    for jump in (True, False):
+        times = read_clip(path, 6 * RATE, 16, jump=jump).times
+        assert times[0].item() == pytest.approx(begin, abs=frame)
+        assert times[round(CUT * RATE)].item() == pytest.approx(cut, abs=frame)
+    if (sound_from, picture_from) == (0, 5):  # from the file to what is written
+        lines = json.loads(as_json(list(subtitle_video(captioner, path, rate=RATE))))
+        assert lines[0]["start"] == pytest.approx(begin, abs=frame)
+        assert captioner.caption(path).to_dict()["times"][0] == pytest.approx(begin, abs=frame)
+        assert next(captioner.stream(path)).to_dict()["time"] == pytest.approx(begin, abs=frame)
+
+
+def test_a_late_picture_is_looked_at_as_one_that_begins_at_once():
+    "A cut whole seconds after the first frame is seen when it happens, also three times a second."
+    times = [(5.064 + number / 25, number) for number in range(200)]
+    seen = [number for _, number in video._at_rate(times, 3)]
+    assert seen == [number for _, number in video._at_rate([(n / 25, n) for _, n in times], 3)]
+    assert {0, 25, 100}.issubset(seen)
+
+
+class Container:
+    "What a container says about its times, in millionths of a second."
+
+    def __init__(self, start_time, duration): self.start_time, self.duration = start_time, duration
+
+
+@pytest.mark.parametrize("start, length, late", [
+    (None, 10**7, 0), (0, 10**7, 3), (1_000_000, 10**7, 2), (10**7, 10**7, 0), (0, 10**6, 0),
+    (-(10**18), 10**7, 0), (0, None, 3), (0, -1, 3),
+])
+def test_a_beginning_that_cannot_be_right_is_that_of_the_first_frame(start, length, late):
+    assert video._delay(Container(start, length), 3.0) == late
+
+
 def line_of_pixels(path, width: int, height: int):
     with av.open(str(path), "w") as container:
         codec, kind = ("rawvideo", "bgr24") if 1 in (width, height) else ("libx264", "yuv420p")
@@ -179,16 +269,16 @@ def many_streams(path, count: int):
 @pytest.mark.parametrize("ending", ["mkv", "ts", "mp4", "nut", "avi"])
 def test_a_file_has_as_many_streams_as_the_limit_says_and_no_more(tmp_path, monkeypatch, ending):
     path = many_streams(tmp_path/f"many.{ending}", 5)
-    monkeypatch.setenv("PICKNET_STREAMS", "5")
+    monkeypatch.setattr(video, "_MOST_STREAMS", 5)
     assert len(read_clip(path, 3, 16).frames) == 3
-    monkeypatch.setenv("PICKNET_STREAMS", "4")
+    monkeypatch.setattr(video, "_MOST_STREAMS", 4)
     for read in (lambda: read_clip(path, 3, 16), lambda: list(stream_frames(path, 3, 16))):
-        with pytest.raises(VideoError, match="more than 4 streams .PICKNET_STREAMS."):
+        with pytest.raises(VideoError, match="more than 4 streams"):
             read()
 
 
-@pytest.mark.parametrize("name", ["PICKNET_FRAME_PIXELS", "PICKNET_STREAMS",
-                                  "PICKNET_DECODER_BYTES", "PICKNET_TEXT_BYTES"])
+@pytest.mark.parametrize(
+    "name", ["PICKNET_FRAME_PIXELS", "PICKNET_DECODER_BYTES", "PICKNET_TEXT_BYTES"])
 @pytest.mark.parametrize("digits", [19, 26, 5000])
 def test_a_limit_may_have_any_number_of_digits(tmp_path, monkeypatch, name, digits):
     film(tmp_path/"film.mp4")

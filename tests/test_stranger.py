@@ -165,7 +165,8 @@ def test_without_a_network_everyday_speaks_and_sharp_says_what_to_bring(
     assert re.match(r"[a-z ]+\n\d+ frames? picked, at 0\.0", everyday.stdout)
     assert sharp.returncode == 1 and sharp.stdout == ""
     (sentence,) = [line for line in sharp.stderr.splitlines() if line.startswith("picknet: ")]
-    assert "once online, or bring ViT-B-16.pt" in sentence and "--weights" in sentence
+    # without timm, what to install; with it, what to bring
+    assert '"picknet_nb[clip]"' in sentence or "--weights" in sentence
     assert "Traceback" not in sharp.stderr
 
 

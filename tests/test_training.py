@@ -645,8 +645,8 @@ def test_run_files_that_say_nothing_are_named(undisturbed, tmp_path):
     import shutil
     folder = shutil.copytree(undisturbed, tmp_path/"run")
     stored = torch.load(folder/"checkpoint.pt", weights_only=True)
-    torch.save(stored | {"progress": {}}, folder/"checkpoint.pt")
-    with pytest.raises(RunError, match="checkpoint.pt: does not say how far the run has come"):
+    torch.save(stored | {"progress": []}, folder/"checkpoint.pt")
+    with pytest.raises(RunError, match="checkpoint.pt: does not fit this run: "):
         train(folder, noise_corpus(VIDEOS), CONFIG, ROW, bars=False)
     (folder/"run.json").write_text("[]")
     with pytest.raises(RunError, match="run.json: does not describe a run"):

@@ -17,7 +17,36 @@ import torch
 from onnx import numpy_helper
 from torch import Tensor
 
-from picknet_nb.data.clip import from_hugging_face
+PARTS = {  # of a block: timm's name, Hugging Face's
+    "norm1": "layer_norm1",
+    "norm2": "layer_norm2",
+    "attn.proj": "self_attn.out_proj",
+    "mlp.fc1": "mlp.fc1",
+    "mlp.fc2": "mlp.fc2",
+}
+
+
+def from_hugging_face(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    "Weights of Hugging Face's CLIPVisionModel or CLIPModel under timm's names."
+    state = {name.removeprefix("vision_model."): weight for name, weight in state.items()}
+    found = {
+        "cls_token": state["embeddings.class_embedding"].view(1, 1, -1),
+        "pos_embed": state["embeddings.position_embedding.weight"][None],
+        "patch_embed.proj.weight": state["embeddings.patch_embedding.weight"],
+    }
+    pairs = [("norm_pre", "pre_layrnorm"), ("norm", "post_layernorm")]
+    for number in range(sum(name.endswith("layer_norm1.bias") and name.startswith("encoder.")
+                            for name in state)):
+        layer, block = f"encoder.layers.{number}", f"blocks.{number}"
+        pairs += [(f"{block}.{ours}", f"{layer}.{theirs}") for ours, theirs in PARTS.items()]
+        for end in ("weight", "bias"):
+            found[f"{block}.attn.qkv.{end}"] = torch.cat(
+                [state[f"{layer}.self_attn.{part}_proj.{end}"] for part in "qkv"])
+    found |= {f"{ours}.{end}": state[f"{theirs}.{end}"]
+              for ours, theirs in pairs for end in ("weight", "bias")}
+    if "visual_projection.weight" in state:
+        found["head.weight"] = state["visual_projection.weight"]
+    return found
 
 
 def dequantised(path) -> dict[str, Tensor]:  # by Hugging Face's names

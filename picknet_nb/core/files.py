@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
+import pickle
+import pickletools
 import platform
 import re
 import secrets
@@ -30,8 +33,8 @@ import picknet_nb
 # %% auto #0
 __all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'sweep', 'replacing', 'write_whole', 'new_folder',
            'limit', 'open_regular', 'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip',
-           'check_torch_zip', 'check_parts', 'real_folder', 'parse_json', 'read_json', 'same_name', 'check_distinct',
-           'locked', 'data_folder', 'slug']
+           'check_pickle', 'check_parts', 'read_torch', 'real_folder', 'parse_json', 'read_json', 'same_name',
+           'check_distinct', 'locked', 'data_folder', 'slug']
 
 # %% ../../nbs/core/01_files.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -189,8 +192,6 @@ LIMITS = {
     << 20,
     "PICKNET_UNPACKED_BYTES": 512
     << 20,  # what a packed file unpacks to, unless that is less than four times its own size
-    "PICKNET_PICKLE_BYTES": 8
-    << 20,  # the list of tensors in a .pth file; that of ResNet-152 has 100,000
     "PICKNET_CLIP_BYTES": 64 << 20,  # the features of one clip; 30 frames of a ResNet take 245,760
     "PICKNET_MEMORY_BYTES": 1 << 30,  # a corpus that is read into memory; a larger one is mapped
     "PICKNET_CAPTION_LETTERS": 5_000,  # one caption; people write fifty
@@ -281,26 +282,134 @@ def check_zip(path, error: type[FileError] = FileError) -> list[zipfile.ZipInfo]
     check_unpacked(path, sum(entry.file_size for entry in entries), error)
     return entries
 
+# %% ../../nbs/core/01_files.ipynb #689f355c
+_BUILDERS = {f"torch._utils _rebuild_{kind}" for kind in ("tensor_v2", "tensor_v3", "parameter")}
+_NUMBERS = re.compile(r"torch(\.storage)? \w*Storage|torch [a-z]+\d\w*")  # types of numbers
 
-def check_torch_zip(path, error: type[FileError] = FileError) -> bool:
-    """Reject a file of `torch.save` that swells or is damaged; the answer says whether its
-    tensors can be mapped."""
-    if not zipfile.is_zipfile(path):
-        return False  # the older format is not packed
-    entries, most = check_zip(path, error), limit("PICKNET_PICKLE_BYTES")
-    lists = [entry for entry in entries if entry.filename.endswith(".pkl")]
-    if (size := sum(entry.file_size for entry in lists)) > most:
-        raise error(
-            path,
-            f"its list of tensors has {size:,} bytes, and at most {most:,} are read "
-            f"(PICKNET_PICKLE_BYTES)",
-        )
-    with zipfile.ZipFile(path) as archive:
-        if any(b"bytearray" in archive.read(entry) for entry in lists):
-            raise error(path, "rejected: it asks for memory of any size, which no tensor needs")
-        if damaged := archive.testzip():
-            raise error(path, f"damaged: the checksum of {damaged!r} in it does not fit")
-    return all(entry.compress_type == zipfile.ZIP_STORED for entry in entries)
+
+class _Name(str):
+    "A function or type that a pickle names, such as `collections OrderedDict`."
+
+
+class _Made:
+    "An object that a pickle would build: a tensor, a list, a dictionary."
+
+    def __init__(self, of: str = ""): self.of = of
+
+
+def _named(name: str) -> _Name:
+    if name == "collections OrderedDict" or name in _BUILDERS or _NUMBERS.fullmatch(name):
+        return _Name(name)
+    raise pickle.UnpicklingError(
+        f"it names {name.replace(' ', '.')}, which no tensor needs, and reading it could run code")
+
+
+def _check_keys(keys: Iterable) -> None:
+    "Numbers of more than 32 bits can be chosen so that a dictionary looks at all of them."
+    for key in keys:
+        if type(key) is not str and not (type(key) is int and -(1 << 31) <= key < 1 << 31):
+            raise pickle.UnpicklingError("a key in it is neither a text nor a small number")
+
+
+def _check_storage(saved: tuple, held: dict) -> None:
+    "Note how many numbers a stored tensor claims to have."
+    word, kind, key, place, numbers, *view = saved
+    if not (word == "storage" and type(kind) is _Name and type(key) is type(place) is str
+            and type(numbers) is int and numbers >= 0
+            and [type(each) for part in view for each in part or ()] in ([], [str, int, int])):
+        raise pickle.UnpicklingError("a tensor in it is not stored as torch.save stores tensors")
+    held[key] = numbers
+
+# %% ../../nbs/core/01_files.ipynb #fa64c55f
+def check_pickle(
+    file: BinaryIO,
+    size: int,  # bytes of the whole file: each number of a tensor takes one at least
+) -> None:
+    "Follow a pickle without building anything; an error unless `torch.save` wrote plain data."
+    stack, below, memo, held = [], [], {}, {}
+
+    def since_mark() -> list:
+        nonlocal stack
+        top, stack = stack, below.pop()
+        return top
+
+    for code, given, _ in pickletools.genops(file):
+        match code.name:
+            case "PROTO" | "STOP": pass
+            case "BINUNICODE" | "SHORT_BINSTRING" | "BININT" | "BININT1" | "BININT2" | "LONG1":
+                stack.append(given)
+            case "BINFLOAT" | "NONE" | "NEWTRUE" | "NEWFALSE": stack.append(None)
+            case "GLOBAL": stack.append(_named(given))
+            case "EMPTY_DICT" | "EMPTY_LIST": stack.append(_Made())
+            case "EMPTY_TUPLE": stack.append(())
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                number = int(code.name[-1])
+                stack[-number:] = [tuple(stack[-number:])]
+            case "MARK":
+                below.append(stack)
+                stack = []
+            case "TUPLE":
+                items = since_mark()
+                stack.append(tuple(items))
+            case "BINPUT" | "LONG_BINPUT": memo[given] = stack[-1]
+            case "BINGET" | "LONG_BINGET": stack.append(memo[given])
+            case "APPEND": stack.pop()
+            case "APPENDS": since_mark()
+            case "SETITEM":
+                stack.pop()
+                _check_keys([stack.pop()])
+            case "SETITEMS": _check_keys(since_mark()[::2])
+            case "BINPERSID":
+                _check_storage(stack.pop(), held)
+                stack.append(_Made())
+            case "REDUCE":
+                arguments, function = stack.pop(), stack.pop()
+                # only a name may be looked up: hashing anything else is what the check is for
+                if type(function) is not _Name or not (
+                    function in _BUILDERS or arguments == () and not _NUMBERS.fullmatch(function)
+                ):
+                    raise pickle.UnpicklingError("it calls what no tensor needs")
+                stack.append(_Made(function))
+            case "BUILD" if stack[-2].of == "collections OrderedDict": stack.pop()
+            case name: raise pickle.UnpicklingError(f"it has {name}, which torch.save never writes")
+    if sum(held.values()) > size:
+        raise pickle.UnpicklingError(f"its tensors would take more than its {size:,} bytes")
+
+# %% ../../nbs/core/01_files.ipynb #b7ea5ab4
+_LIST_BYTES = 8 << 20  # the list of tensors in a file of `torch.save`; that of ResNet-152: 100,000
+
+
+def _copied_archive(file: BinaryIO, size: int) -> BinaryIO:
+    "An archive of `torch.save`, checked and written anew."
+    fresh = io.BytesIO()
+    with zipfile.ZipFile(file) as given, zipfile.ZipFile(fresh, "w") as copy:
+        entries = given.infolist()
+        names = [entry.filename.lower() for entry in entries]  # as PyTorch compares them
+        if any(name.endswith("/constants.pkl") for name in names):
+            raise pickle.UnpicklingError("it is a TorchScript file (torch.jit.save), which is code")
+        if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+            raise pickle.UnpicklingError("it is packed, which torch.save never does")
+        if len(set(names)) < len(names) or sum(entry.file_size for entry in entries) > size:
+            raise pickle.UnpicklingError("parts of it have one name or share their bytes")
+        for entry, name in zip(entries, names):
+            is_list = name.endswith(".pkl")
+            if is_list and entry.file_size > _LIST_BYTES:
+                raise pickle.UnpicklingError(
+                    f"its list of tensors has {entry.file_size:,} bytes, more than {_LIST_BYTES:,}")
+            content = given.read(entry)  # an error if its checksum does not fit
+            if is_list:
+                check_pickle(io.BytesIO(content), size)
+            copy.writestr(entry.filename, content)
+    return fresh
+
+
+def _copied_pickles(file: BinaryIO, size: int) -> BinaryIO:
+    "A file of `torch.save` in its older format, checked."
+    fresh = io.BytesIO(file.read())
+    start = io.BytesIO(fresh.getbuffer()[:_LIST_BYTES])
+    for _ in ("magic number", "version", "machine", "list of tensors", "order of tensors"):
+        check_pickle(start, size)
+    return fresh
 
 # %% ../../nbs/core/01_files.ipynb #c90a3e57
 _MOST_PARTS = 1_000_000  # of what `torch.save` stored, each as often as it is referred to
@@ -317,7 +426,7 @@ def check_parts(stored, path, error: type[FileError] = FileError) -> None:
         if seen + len(waiting) > _MOST_PARTS:
             raise error(path, f"has more than {_MOST_PARTS:,} parts")
         if isinstance(each, torch.Tensor):
-            if each.layout != torch.strided or each.device.type != "cpu":
+            if each.layout != torch.strided or each.device.type != "cpu" or each.dim() > 8:
                 raise error(path, "has tensors of an odd kind")
             held += each.numel() * each.element_size()
         elif isinstance(each, (str, bytes)):
@@ -329,6 +438,33 @@ def check_parts(stored, path, error: type[FileError] = FileError) -> None:
         if held > 2 * size:  # two names may share a tensor
             raise error(path, f"says what would take more than twice its {size:,} bytes")
 
+
+def read_torch(path, error: type[FileError] = FileError):
+    """What `torch.save` stored in a file: tensors, texts, numbers, lists and dictionaries. Time
+    and memory are bounded by the size of the file, and nothing in it is run."""
+    import torch
+
+    try:
+        with open_regular(path, error) as file:
+            size = os.fstat(file.fileno()).st_size
+            check_unpacked(path, size, error)  # one with holes in it
+            packed = file.read(4) == b"PK\3\4"  # how PyTorch tells
+            file.seek(0)
+            fresh = (_copied_archive if packed else _copied_pickles)(file, size)
+        fresh.seek(0)
+        stored = torch.load(fresh, map_location="cpu", weights_only=True)
+    except FileError:
+        raise
+    except pickle.UnpicklingError as reason:
+        raise error(path, f"rejected: {str(reason).splitlines()[0]}. Ask its maker for a "
+                    ".safetensors file") from reason
+    except Exception as reason:  # a damaged file fails in many ways
+        message = str(reason).partition("\n")[0] or type(reason).__name__
+        raise error(
+            path, f"cannot be read: not a file of torch.save, or a damaged one ({message})"
+        ) from reason
+    check_parts(stored, path, error)
+    return stored
 
 # %% ../../nbs/core/01_files.ipynb #0157a703
 def real_folder(path, error: type[FileError] = FileError) -> Path:

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
-import pickle
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
+from http.client import HTTPException
 from itertools import chain
 from pathlib import Path
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
 
 import safetensors
 import torch
@@ -19,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ..core.files import (
-    FileError, PickNetError, check_parts, check_torch_zip, check_unpacked, file_digest)
+    FileError, PickNetError, check_unpacked, file_digest, read_torch)
 from ..core.gpu import Undrawn
 from ..core.registry import Registry
 from .glance import resize
@@ -142,22 +145,7 @@ class WeightsError(FileError):
 def _read_pickle(path: Path) -> dict[str, Tensor]:
     """The tensors of a `.pth` file; anything in it that would run code is rejected, and so is a
     small file that unpacks to a large one, or whose tensors repeat what it holds."""
-    try:
-        state = torch.load(
-            path, map_location="cpu", weights_only=True, mmap=check_torch_zip(path, WeightsError)
-        )
-    except WeightsError:
-        raise
-    except pickle.UnpicklingError as reason:
-        raise WeightsError(
-            path,
-            "rejected: it holds more than tensors, and reading it could run code. "
-            "Ask its maker for a .safetensors file",
-        ) from reason
-    except Exception as reason:  # a damaged archive fails in many ways
-        said = str(reason).partition("\n")[0] or type(reason).__name__
-        raise WeightsError(path, f"not a weights file, or a damaged one ({said})") from reason
-    check_parts(state, path, WeightsError)
+    state = read_torch(path, WeightsError)
     if not isinstance(state, dict) or not all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in state.items()
     ):
@@ -424,7 +412,9 @@ def timm_with(variant: str):
         import timm
         import timm.data
     except ImportError as reason:
-        raise PickNetError("networks of timm need timm: pip install timm") from reason
+        raise PickNetError(
+            'networks of timm, such as CLIP, need timm: pip install "picknet_nb[clip]"'
+        ) from reason
     if not variant:
         raise PickNetError(
             "which network of timm? Its name goes after a colon, such as timm:convnext_tiny"
@@ -438,14 +428,43 @@ def timm_with(variant: str):
     return timm
 
 # %% ../../nbs/data/04_backbones.ipynb #cbe7d793
+def _reachable(address: str) -> bool:
+    "Whether a server answers, with whatever status."
+    try:
+        urlopen(Request(address, method="HEAD"), timeout=10).close()
+    except HTTPError:
+        return True
+    except (OSError, HTTPException):
+        return False
+    return True
+
+
+@contextmanager
+def _offline_without_network() -> Iterator[None]:
+    """Without a network, tell the library of the hub so: it would try for a minute, also for
+    what is in its cache."""
+    try:
+        from huggingface_hub import constants
+    except ImportError:  # timm says what is missing
+        yield
+        return
+    before = constants.HF_HUB_OFFLINE
+    constants.HF_HUB_OFFLINE = before or not _reachable(constants.ENDPOINT)
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
 def fetch_timm(make: Callable[..., nn.Module], variant: str) -> tuple[nn.Module, str]:
     """A network of timm with its own weights, from its cache or from the net, and what they are
     called."""
     try:
-        net = make(pretrained=True)
+        with _offline_without_network():
+            net = make(pretrained=True)
     # no network, no weights, no huggingface_hub: each library has its own error
     except Exception as reason:
-        said = str(reason).partition("\n")[0] or type(reason).__name__
+        said = str(reason).partition("\n")[0].rstrip(".") or type(reason).__name__
         raise WeightsError(
             f"timm:{variant}",
             f"its weights cannot be fetched ({said}). Fetch them where there is a network, "

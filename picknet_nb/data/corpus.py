@@ -551,22 +551,6 @@ class Corpus:
         "Indices of the captions of a split, each of which is a pair of a video and a caption."
         return torch.isin(self.caption_video, self.splits[split]).nonzero().squeeze(1)
 
-    def batches(
-        self,
-        split: str,
-        batch_size: int,
-        of: str = "captions",  # or "videos"
-        shuffle: bool = True,  # with the random state of the corpus's device
-        whole: bool = False,  # leave out a last batch that is not full
-    ) -> Iterator[Tensor]:  # int64 (batch_size,)
-        "Go once over the captions (or the videos) of a split, in batches of indices."
-        indices = {"captions": self.pairs, "videos": self.splits.__getitem__}[of](split)
-        if shuffle:
-            indices = indices[torch.randperm(len(indices), device=indices.device)]
-        if whole:
-            indices = indices[: len(indices) // batch_size * batch_size]
-        return iter(indices.split(batch_size))
-
     def to(self, device) -> Corpus:
         "This corpus with every tensor on `device`."
         features, (words, owner) = (

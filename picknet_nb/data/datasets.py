@@ -7,30 +7,20 @@ from __future__ import annotations
 
 import inspect
 import json
-import os
 import random
-import shutil
-import stat
 import sys
-import tarfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import fields, replace
-from http.client import HTTPException
 from pathlib import Path
 from typing import NamedTuple
-from urllib.error import HTTPError
-from urllib.parse import urlsplit
-from urllib.request import Request, urlopen
 
 import numpy as np
 import torch
 from torch import Tensor
-from tqdm import tqdm
 
 from ..core.files import (
-    FileError, PickNetError, WriteError, check_distinct, file_digest, first_few, open_regular,
-    read_json, read_text, real_folder, replacing, same_name, write_whole)
-from ..core.printing import at_terminal, printable
+    FileError, PickNetError, check_distinct, first_few, read_json, same_name, write_whole)
+from ..core.printing import printable
 from ..core.processes import rank_and_world
 from ..core.registry import Registry
 from ..core.settings import ClipSettings, ConfigError, group_of
@@ -41,13 +31,12 @@ from picknet_nb.data.corpus import (
 from .extraction import (
     ClipShape, decode_files, extract_folder, extract_here, list_videos)
 from .feature_files import DAMAGED, Readers, feature_readers
-from .video import is_video
 
 # %% auto #0
 __all__ = ['SPLIT_NAMES', 'DATASETS', 'Check', 'Annotations', 'dataset_facts', 'read_captions', 'split_by_name', 'Prepared',
            'prepare_videos', 'read_splits', 'placed_before', 'draw_splits', 'check_trainable', 'checked_splits',
            'clip_settings', 'files_by_clip', 'read_annotations', 'prepare_dataset', 'open_features', 'prepare_features',
-           'check_alike', 'prepare_joined', 'download', 'unpack_clips', 'download_dataset']
+           'check_alike', 'prepare_joined']
 
 # %% ../../nbs/data/11_datasets.ipynb #4ada491a
 # as files call the splits
@@ -73,7 +62,7 @@ DATASETS = Registry("data set", homes=(
 
 
 def dataset_facts(name: str) -> dict[str, object]:
-    "What was noted when a data set was registered: clips, bring, backbone, archive."
+    "What was noted when a data set was registered: clips, backbone, settings."
     return DATASETS.facts(name)
 
 # %% ../../nbs/data/11_datasets.ipynb #f7ebc1d8
@@ -524,156 +513,3 @@ def prepare_joined(
     joined.save(out)
     return joined
 
-
-# %% ../../nbs/data/11_datasets.ipynb #62504a86
-def _not_through_links(path, flags: int) -> int:
-    "Open a file without following a link that may have replaced it."
-    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0), 0o644)
-
-
-def _fetch(url: str, partial: Path, progress: bool, timeout: float) -> None:
-    "Append the rest of a file to what is there, if that is a file of ours."
-    if os.path.lexists(partial) and (
-        not stat.S_ISREG(partial.lstat().st_mode) or partial.lstat().st_nlink > 1
-    ):
-        partial.unlink()  # a link, or a pipe: what it leads to is not touched
-    have = partial.stat().st_size if partial.exists() else 0
-    request = Request(url, headers={"Range": f"bytes={have}-"} if have else {})
-    with urlopen(request, timeout=timeout) as answer:
-        have = have if answer.status == 206 else 0  # a server that cannot resume sends everything
-        length = answer.headers.get("Content-Length")
-        total = have + int(length) if length else None
-        with (
-            open(partial, "ab" if have else "wb", opener=_not_through_links) as file,
-            tqdm(
-                total=total,
-                initial=have,
-                unit="B",
-                unit_scale=True,
-                desc=partial.stem,
-                disable=not (progress and at_terminal()),
-            ) as bar,
-        ):
-            while block := answer.read(1 << 20):
-                file.write(block)
-                bar.update(len(block))
-    if total is not None and partial.stat().st_size != total:
-        raise OSError(f"broke off after {partial.stat().st_size:,} of {total:,} bytes")
-
-# %% ../../nbs/data/11_datasets.ipynb #24a56892
-def _check_url(url: str, sha256: str | None) -> None:
-    """Raise an error for what is not an address, or for a download that neither a
-    checksum nor an encrypted connection verifies."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        raise CorpusError(url, "only http and https are fetched")
-    if (
-        parts.scheme == "http"
-        and sha256 is None
-        and parts.hostname not in ("localhost", "127.0.0.1", "::1")
-    ):
-        raise CorpusError(
-            url,
-            "is not encrypted, and there is no checksum to tell whether the right file has come: "
-            "use https",
-        )
-
-# %% ../../nbs/data/11_datasets.ipynb #49cadbcf2
-def download(
-    url: str,
-    path,  # where the file should go
-    sha256: str
-    | None = None,  # what it must add up to; None: what it added up to when it was first fetched
-    progress: bool = True,
-    timeout: float = 30.0,  # seconds without a byte
-) -> Path:
-    "Fetch a file, going on where an earlier attempt broke off."
-    path = Path(path)
-    partial, noted = (path.with_name(f"{path.name}.{ending}") for ending in ("partial", "sha256"))
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as reason:
-        raise WriteError(path, reason.strerror or str(reason)) from reason
-    if sha256 is None and noted.exists():
-        sha256 = read_text(noted, CorpusError, errors="replace").strip()
-    if path.exists() and (sha256 is None or file_digest(path) == sha256):
-        return path
-    _check_url(url, sha256)
-    try:
-        _fetch(url, partial, progress, timeout)
-    except (OSError, HTTPException, ValueError) as reason:
-        # 416: there is no rest, all of it is here
-        if not (isinstance(reason, HTTPError) and reason.code == 416):
-            raise CorpusError(
-                url, f"cannot be fetched ({reason}); what has come is kept, run again to continue"
-            ) from reason
-    if sha256 is not None and (found := file_digest(partial)) != sha256:
-        partial.unlink()
-        raise CorpusError(
-            url, f"is not the file that was asked for: its SHA-256 is {found}, should be {sha256}"
-        )
-    if sha256 is None:
-        write_whole(noted, file_digest(partial) + "\n")
-    os.replace(partial, path)
-    return path
-
-# %% ../../nbs/data/11_datasets.ipynb #95177673
-_LARGEST_CLIP = 1 << 32  # bytes: a few kilobytes of archive can claim to hold more than any disk
-
-
-def _unpack(tar: tarfile.TarFile, member: tarfile.TarInfo, path: Path) -> None:
-    "One file of an archive, unless it is there; whatever else has its name goes."
-    if (
-        os.path.lexists(path)
-        and stat.S_ISREG(path.lstat().st_mode)
-        and path.lstat().st_size == member.size
-    ):
-        return
-    with replacing(path) as file:
-        shutil.copyfileobj(tar.extractfile(member), file, 1 << 20)
-
-
-def unpack_clips(archive, folder) -> list[Path]:
-    "The video files of a plain tar file, flat in one folder; nothing else in it is touched."
-    folder, clips = real_folder(folder, CorpusError), {}
-    try:
-        # a packed one could swell
-        with (
-            open_regular(archive, CorpusError) as file,
-            tarfile.open(fileobj=file, mode="r:") as tar,
-        ):
-            for member in tar:
-                name = Path(member.name).name  # without folders: nothing can be written outside
-                if member.size < 0 or (
-                    member.isfile()
-                    and is_video(name)
-                    and (member.issparse() or member.size > _LARGEST_CLIP)
-                ):
-                    raise CorpusError(archive, f"{name} would unpack to {member.size:,} bytes")
-                if member.isfile() and is_video(name):
-                    if before := clips.get(same_name(name)):
-                        raise CorpusError(
-                            archive, f"two clips with one name: {before.name} and {member.name}"
-                        )
-                    _unpack(tar, member, folder / name)
-                    clips[same_name(name)] = folder / name
-    except (OSError, tarfile.TarError, ValueError, OverflowError, RecursionError) as reason:
-        raise CorpusError(
-            archive, f"cannot be unpacked as a tar file that is not packed further: {reason}"
-        ) from reason
-    return list(clips.values())
-
-# %% ../../nbs/data/11_datasets.ipynb #ff513e85
-def download_dataset(
-    name: str,  # in DATASETS
-    folder,
-    progress: bool = True,
-) -> tuple[str, ...]:  # what has to be brought by hand
-    "Fetch what can be fetched of a data set, and say what cannot."
-    if name not in DATASETS:
-        raise PickNetError(f"no data set {name!r}: choose one of {', '.join(sorted(DATASETS))}")
-    about = dataset_facts(name)
-    if archive := about.get("archive"):
-        packed = Path(folder)/Path(urlsplit(archive).path).name
-        unpack_clips(download(archive, packed, progress=progress), Path(folder)/"clips")
-    return about.get("bring", ())

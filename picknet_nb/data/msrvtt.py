@@ -43,11 +43,6 @@ def _read_annotations(path) -> dict:
     "msrvtt",
     clips={"train": 6513, "validation": 497, "test": 2990},
     backbone="resnet152",
-    bring=(
-        "train_val_videodatainfo.json and test_videodatainfo.json: the official server is closed, "
-        "bring a copy",
-        "videoN.mp4: the official server is closed, bring a copy",
-    ),
 )
 def read_msrvtt(
     *paths,  # train_val_videodatainfo.json and test_videodatainfo.json

@@ -15,7 +15,7 @@ from .corpus import SPLITS, CorpusError, check_captions
 from .datasets import DATASETS, Annotations, read_captions, split_by_name
 
 # %% auto #0
-__all__ = ['MSVD_CLIPS', 'split_of', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'msvd_numbers', 'read_msvd']
+__all__ = ['split_of', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'msvd_numbers', 'read_msvd']
 
 # %% ../../nbs/data/12_msvd.ipynb #a3364e8c
 def split_of(number: int, ends: tuple[int, int] = (1200, 1300)) -> str:
@@ -109,19 +109,10 @@ def msvd_numbers(captions: dict[str, list[str]], source, mapping=None) -> dict[s
     return numbers
 
 # %% ../../nbs/data/12_msvd.ipynb #c6de717d
-MSVD_CLIPS = "https://www.cs.utexas.edu/users/ml/clamp/videoDescription/YouTubeClips.tar"
-
-
 @DATASETS.add(
     "msvd",
     clips={"train": 1200, "validation": 100, "test": 670},
     backbone="resnet152",
-    archive=MSVD_CLIPS,
-    bring=(
-        "video_corpus.csv: the captions, from "
-        "https://www.microsoft.com/en-us/download/details.aspx?id=52422",
-        "youtube_mapping.txt: only needed if the captions do not name all 1,970 clips",
-    ),
 )
 def read_msvd(
     captions,  # video_corpus.csv, or {clip id: [captions]} as JSON

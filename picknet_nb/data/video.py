@@ -28,7 +28,8 @@ from .glance import resize
 
 # %% auto #0
 __all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av', 'spaced',
-           'check_file', 'open_file', 'check_whole', 'steady', 'timed', 'in_decoder', 'read_clip', 'stream_frames']
+           'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'in_decoder', 'read_clip',
+           'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
 class VideoError(FileError):
@@ -38,7 +39,7 @@ class VideoError(FileError):
 class Clip(NamedTuple):
     "Frames of one video, with their times."
     frames: Tensor  # uint8 (frames, 3, height, width)
-    times: Tensor   # float32 (frames,), seconds since the first frame of the video
+    times: Tensor   # float32 (frames,), seconds since the file begins, as players count
 
     def __reduce__(self):  # between processes as arrays: of tensors, PyTorch would share the memory
         return _clip_of, tuple(each.cpu().numpy() for each in self)
@@ -88,9 +89,9 @@ LIMITS.update(
         # taken to decode, beyond what the process begins with (on Linux); 8K in ten bits: 800
         # million; 0: no limit
         << 20,
-        "PICKNET_STREAMS": 100,  # of one file: pictures, sounds, subtitles
     }
 )
+_MOST_STREAMS = 100  # of one file: pictures, sounds, subtitles
 # FFmpeg's names: mov is MP4 and 3GP too
 FORMATS = (
     "mov matroska avi mpegts mpeg mpegvideo flv gif ogg asf nut mxf dv ivf h264 hevc m4v".split()
@@ -160,18 +161,18 @@ def _opened(path, source: str, seconds: float, **how):
     # later ones never fail on a strange letter in a title
     if int(av.__version__.split(".")[0]) < 19:
         how["metadata_errors"] = "ignore"
-    pixels, most = limit("PICKNET_FRAME_PIXELS"), limit("PICKNET_STREAMS")
+    pixels = limit("PICKNET_FRAME_PIXELS")
     # what the limits of ours would explain, if FFmpeg calls an argument invalid
     our_limit = f": only these formats are read: {' '.join(FORMATS)}"
     # some formats leave out the streams beyond `max_streams`: with one more, they can be counted
-    counts = {"max_pixels": pixels, "max_streams": most + 1}
+    counts = {"max_pixels": pixels, "max_streams": _MOST_STREAMS + 1}
     counts = {name: str(min(value, _LARGEST)) for name, value in counts.items()}
-    many, too_many = "", f"has more than {most:,} streams (PICKNET_STREAMS)"
+    many, too_many = "", f"has more than {_MOST_STREAMS} streams"
     try:
         many = f", or {too_many}"
         with av.open(source, timeout=max(seconds, 0.01), options=counts, **how) as container:
             many = ""
-            if len(container.streams) > most:
+            if len(container.streams) > _MOST_STREAMS:
                 raise VideoError(path, too_many)
             streams = [
                 each
@@ -262,12 +263,24 @@ def check_whole(path, deadline: float) -> None:
     if end > size:
         raise VideoError(path, f"is truncated: {size:,} of {end:,} bytes are there")
 
+# %% ../../nbs/data/02_video.ipynb #a4660815
+def _delay(
+    container,
+    first: float,  # seconds, the time stamp of the first frame
+) -> float:
+    "Seconds from the beginning of a file to its first frame; 0 if the file does not say."
+    if container.start_time is None:
+        return 0.0
+    late, length = first - container.start_time / 1e6, (container.duration or 0) / 1e6
+    return late if 0 <= late and (late <= length or length <= 0) else 0.0
+
 # %% ../../nbs/data/02_video.ipynb #2e0eeeaf
 class _Index(NamedTuple):
     "What the packets of a video say without being decoded."
     stamps: list     # time stamp of each packet, in the order of the file
     keys: list[int]  # places of the packets that can be decoded on their own
     tick: float      # seconds in a step of the time stamp
+    late: float = 0  # seconds from the beginning of the file to its first frame
 
 # %% ../../nbs/data/02_video.ipynb #a19ed5af
 def _scan(path, deadline: float) -> _Index:
@@ -284,7 +297,8 @@ def _scan(path, deadline: float) -> _Index:
                 stamps.append(packet.pts)
         if not stamps: raise VideoError(path, "has no frames")
         if broken: raise VideoError(path, "is truncated: its last frame is not whole")
-        return _Index(stamps, keys, float(stream.time_base))
+        tick, known = float(stream.time_base), [stamp for stamp in stamps if stamp is not None]
+        return _Index(stamps, keys, tick, _delay(container, min(known) * tick) if known else 0.0)
 
 # %% ../../nbs/data/02_video.ipynb #b79a6c1b
 _JUMP_GAIN = 10  # packets that a jump must skip to be worth its cost
@@ -329,6 +343,15 @@ def _scaler(frame, size: int):
     graph.configure()
     return graph
 
+# %% ../../nbs/data/02_video.ipynb #f26daa1c
+def orientation(frame) -> tuple[bool, bool, bool]:
+    "Whether a frame is to be transposed, and then mirrored: left and right, up and down."
+    if (matrix := frame.side_data.get("DISPLAYMATRIX")) is None:
+        return False, False, False
+    a, b, _, c, d, *_ = memoryview(bytes(matrix)).cast("i")
+    turned = abs(b) + abs(c) > abs(a) + abs(d)
+    return turned, (c if turned else a) < 0, (b if turned else d) < 0
+
 # %% ../../nbs/data/02_video.ipynb #48fbe9d0
 class _Painter:
     "Turns decoded frames into upright tensors of one size."
@@ -347,8 +370,9 @@ class _Painter:
             raise ValueError(
                 f"frames of {frame.width} x {frame.height} pixels cannot be scaled"
             ) from reason
-        # degrees against the clock
-        return torch.rot90(image, round(frame.rotation / 90) % 4, (1, 2)).contiguous()
+        turned, left, up = orientation(frame)
+        image = image.mT if turned else image
+        return image.flip([axis for axis, flip in ((2, left), (1, up)) if flip]).contiguous()
 
 # %% ../../nbs/data/02_video.ipynb #b2565d52
 # whose key frames deserve their name
@@ -403,20 +427,24 @@ def steady(
         last = time
 
 
-def _stamped(frames: Iterable, rate: float, tick: float) -> Iterator[tuple[float, object]]:
-    "Frames with the seconds since the first one, as their time stamps have it."
+def _stamped(
+    frames: Iterable, rate: float, tick: float, delay: Callable[[float], float]
+) -> Iterator[tuple[float, object]]:
+    "Frames with the seconds since the file begins, as their time stamps have it."
     start = None
     for number, frame in enumerate(frames):
         time = number / rate if frame.pts is None else frame.pts * tick
-        start = time if start is None else start
+        if start is None:
+            start = time if frame.pts is None else time - delay(time)
         yield time - start, frame
 
 
 def timed(frames: Iterable, container, stream) -> Iterator[tuple[float, object]]:
-    "Decoded frames with the seconds since the first one, which only ever grow."
+    "Decoded frames with the seconds since the file begins, which only ever grow."
     rate, length = float(stream.average_rate or 25), (container.duration or 0) / 1e6
     longest = length + 1 / rate if length > 0 else float_info.max  # 0: the file does not say
-    return steady(_stamped(frames, rate, float(stream.time_base)), 1 / rate, longest)
+    delay = partial(_delay, container)
+    return steady(_stamped(frames, rate, float(stream.time_base), delay), 1 / rate, longest)
 
 # %% ../../nbs/data/02_video.ipynb #52f7a104
 def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: float) -> Clip:
@@ -458,7 +486,7 @@ def _read_here(
         if images.keys() == set(order):
             return Clip(
                 torch.stack([images[stamp] for stamp in order]),
-                torch.tensor([(stamp - order[0]) * index.tick for stamp in order]),
+                torch.tensor([(stamp - order[0]) * index.tick + index.late for stamp in order]),
             )
     return _read_straight(path, total, frames, painter, deadline)
 
@@ -501,12 +529,13 @@ def read_clip(
 
 # %% ../../nbs/data/02_video.ipynb #43cc935b
 def _at_rate(items: Iterable[tuple[float, object]], rate: float) -> Iterator[tuple[float, object]]:
-    "Of (time, frame) pairs the first at or after each tick."
-    due = float("-inf")
+    "Of (time, frame) pairs the first at or after each tick of a clock that begins with the first."
+    begin, ticks = None, 0
     for time, item in items:
-        if time >= due - 1e-6:
+        begin = time if begin is None else begin
+        if (passed := (time - begin) * rate + 1e-6) >= ticks:
             yield time, item
-            due = (int(time * rate + 1e-6) + 1) / rate
+            ticks = int(passed) + 1
 
 # %% ../../nbs/data/02_video.ipynb #ecc206f5
 def _decoded(name: str, container, stream, time_limit: float) -> Iterator:

@@ -11,22 +11,21 @@ import math
 import os
 import time
 import warnings
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from ..core.files import (
-    PickNetError, check_parts, check_torch_zip, first_few, write_whole)
+from ..core.files import PickNetError, first_few, read_torch, write_whole
 from ..core.processes import rank_and_world
 from ..core.settings import VERSION, Config
 from ..data.corpus import Corpus
 from ..method.stages import Model
-from picknet_nb.training.runs import (
-    EPOCHS_SETTING, RunError, changes, check_finite, existing_file, first_line, learned_from,
-    save_weights)
+from .runs import (
+    EPOCHS_SETTING, RunError, changes, existing_file, first_line, learned_from, save_weights)
 from .upgrade import upgraded
 
 # %% auto #0
@@ -43,8 +42,30 @@ class Progress:
     best_epoch: int = -1
     seconds: float = 0.0  # spent on this epoch
 
+    def __post_init__(self):
+        if any(type(getattr(self, each.name)) is not type(each.default) for each in fields(self)):
+            raise ValueError(f"{asdict(self)} is not the progress of a run")
+        if min(self.epoch, self.step) < 0:
+            raise ValueError(f"{self} is not the progress of a run")
+
     def __str__(self) -> str:
         return f"{self.stage}, epoch {self.epoch}, step {self.step}"
+
+# %% ../../nbs/training/02_checkpoints.ipynb #0b526948
+_AGAIN = "move checkpoint.pt away to start this run again"
+
+
+@contextmanager
+def _fitting(folder: Path) -> Iterator[None]:
+    "Whatever a checkpoint lacks, or has of another kind, is one sentence."
+    try:
+        yield
+    except PickNetError:
+        raise
+    except Exception as reason:  # it fails in many ways
+        raise RunError(
+            folder/"checkpoint.pt", f"does not fit this run: {first_line(reason)}; {_AGAIN}"
+        ) from reason
 
 # %% ../../nbs/training/02_checkpoints.ipynb #43d134e0
 class Trainer:
@@ -71,20 +92,21 @@ class Trainer:
         self.best_weights: dict[str, Tensor] | None = None  # of this stage, not yet written
         # goes into every checkpoint
         self.noted = {"settings": config.flat(), "learned_from": learned_from(corpus)}
-        self.stored = read_checkpoint(self.folder)
-        self.finished: list[str] = self.stored["finished"] if self.stored else []
-        self.log: list[dict] = self.stored["log"] if self.stored else []
+        self.stored, self.finished, self.log = read_checkpoint(self.folder), [], []
         if self.stored:
-            self.kept = str(Progress(**self.stored["progress"]))
+            with _fitting(self.folder):
+                self.finished: list[str] = self.stored["finished"]
+                self.log: list[dict] = json.loads(json.dumps(self.stored["log"]))
+                self.kept = str(Progress(**self.stored["progress"]))
 
     def check_stored(self) -> None:
         """Raise an error for a checkpoint of other settings or other data, or if the weights of a
         finished stage are missing."""
         for name, now in self.noted.items() if self.stored else ():
-            if found := changes(
-                self.stored.get(name, {}),
-                {each: now[each] for each in now if each not in EPOCHS_SETTING.values()},
-            ):
+            now = {each: now[each] for each in now if each not in EPOCHS_SETTING.values()}
+            with _fitting(self.folder):
+                found = changes(self.stored.get(name, {}), now)
+            if found:
                 raise RunError(
                     self.folder/"checkpoint.pt", f"was written with {first_few(found)}; {_AGAIN}"
                 )
@@ -99,7 +121,8 @@ class Trainer:
     def check_finished(self, stage: str, epochs: int) -> None:
         """Raise an error for a checkpoint that calls a stage finished after too few or too many
         epochs."""
-        done = sum(line["stage"] == stage for line in self.log)
+        with _fitting(self.folder):
+            done = sum(line["stage"] == stage for line in self.log)
         if done != epochs:
             raise RunError(
                 self.folder/"checkpoint.pt",
@@ -120,100 +143,16 @@ class Trainer:
         "The weights that are scored and kept: the averaged ones, where there are any."
         return self.average.applied() if self.average else nullcontext(self.model)
 
-# %% ../../nbs/training/02_checkpoints.ipynb #0b526948
-_AGAIN = "move checkpoint.pt away to start this run again"
-_RANDOM_STATE = torch.get_rng_state().shape
-
-
-def _is_number(value) -> bool: return type(value) in (int, float)
-
-
-def _has_progress(stored: dict) -> bool:
-    "Whether a checkpoint has the progress of the run."
-    given = stored["progress"]
-    if given.keys() - {"seconds"} != {"stage", "epoch", "step", "best", "best_epoch"}:
-        return False
-    progress = Progress(**given)
-    return (
-        type(progress.stage) is str
-        and all(type(each) is int for each in (progress.epoch, progress.step, progress.best_epoch))
-        and progress.step >= 0
-        and -1 <= progress.best_epoch <= progress.epoch
-        and progress.epoch >= 0
-        and _is_number(progress.best)
-        and progress.best < math.inf
-        and _is_number(progress.seconds)
-        and 0 <= progress.seconds < math.inf
-    )
-
-
-def _has_finished(stored: dict) -> bool:
-    "Whether a checkpoint says which stages are finished."
-    finished = stored["finished"]
-    return type(finished) is list and all(type(each) is str for each in finished)
-
-
-def _has_log(stored: dict) -> bool:
-    "Whether a checkpoint has the log of each epoch."
-    if type(stored["log"]) is not list:
-        return False
-    json.dumps(stored["log"])  # raises what `_lacks` takes for a no
-    return all(
-        type(line["stage"]) is str and type(line["epoch"]) is int and _is_number(line["seconds"])
-        for line in stored["log"]
-    )
-
-
-def _has_random(stored: dict) -> bool:
-    "Whether a checkpoint holds the state of each process's random numbers."
-    states = stored["random"]
-    return type(states) is list and bool(states) and all(
-        state["cpu"].shape == _RANDOM_STATE
-        and all(each.dtype == torch.uint8 for each in state.values())
-        for state in states
-    )
-
-
-def _has_origin(stored: dict) -> bool:
-    "Whether what a checkpoint says of its settings and its data is text and numbers."
-    noted = [stored.get(name, {}).values() for name in ("settings", "learned_from")]
-    return all(type(each) in (int, float, bool, str) for values in noted for each in values)
-
-
-def _lacks(stored: dict) -> str:
-    "What is missing or malformed in a checkpoint; empty if nothing is."
-    parts = {
-        "how far the run has come": _has_progress,
-        "which stages are finished": _has_finished,
-        "what each epoch came to": _has_log,
-        "the state of the random numbers": _has_random,
-        "what the run learns from": _has_origin,
-    }
-    for part, there in parts.items():
-        try:
-            if not there(stored):
-                return part
-        except (TypeError, KeyError, AttributeError, ValueError, RecursionError):
-            return part
-    return ""
-
 # %% ../../nbs/training/02_checkpoints.ipynb #2199eb2f
 def read_checkpoint(folder: Path) -> dict | None:
-    """The last checkpoint of a run, if there is one, whole and with everything in it of the
-    right kind."""
+    "The last checkpoint of a run, if there is one, whole and of this version."
     path = Path(folder)/"checkpoint.pt"
     if not os.path.lexists(path):
         return None
     try:
-        # the checksum of every part: PyTorch would not notice
-        if not check_torch_zip(existing_file(path), RunError):
-            raise ValueError("it is packed, or no zip file")
-        stored = torch.load(path, map_location="cpu", weights_only=True)
-        check_parts(stored, path, RunError)
+        stored = read_torch(existing_file(path), RunError)
     except RunError as reason:
         raise RunError(path, f"{reason.reason}; {_AGAIN}") from reason
-    except Exception as reason:  # a file cut in half fails in many ways
-        raise RunError(path, f"cannot be read ({first_line(reason)}); {_AGAIN}") from reason
     needed = {"progress", "finished", "log", "random", "model", "optimiser", "sums", "average"}
     if isinstance(stored, dict):
         try:
@@ -224,8 +163,6 @@ def read_checkpoint(folder: Path) -> dict | None:
         raise RunError(
             path, f"is not a checkpoint of a run, it lacks {', '.join(sorted(missing))}; {_AGAIN}"
         )
-    if missing := _lacks(stored):
-        raise RunError(path, f"does not say {missing}; {_AGAIN}")
     return stored
 
 # %% ../../nbs/training/02_checkpoints.ipynb #c64d738a
@@ -285,57 +222,20 @@ def save_checkpoint(trainer: Trainer, step) -> None:
     trainer.kept = str(trainer.progress)
     trainer.cost = trainer.saved - started
 
-# %% ../../nbs/training/02_checkpoints.ipynb #ad343c61
-def _check_moments(stored: dict, optimiser: torch.optim.Optimizer) -> None:
-    "Raise an error for an optimiser's state with another rate or with moments of other shapes."
-    now = optimiser.state_dict()
-    weights = [weight for group in optimiser.param_groups for weight in group["params"]]
-    for was, group in zip(stored["param_groups"], now["param_groups"], strict=True):
-        for name in ("lr", "betas", "eps", "weight_decay", "amsgrad", "maximize", "params"):
-            pair = [torch.as_tensor(each[name], dtype=torch.float64) for each in (was, group)]
-            # on a GPU, a rate is rounded
-            if pair[0].shape != pair[1].shape or not torch.allclose(*pair, rtol=1e-6, atol=0):
-                raise ValueError(
-                    f"its optimiser has {name} {was[name]}, and the settings say {group[name]}"
-                )
-    for place, moments in stored["state"].items():
-        for name in ("step", "exp_avg", "exp_avg_sq"):
-            value, shape = moments[name], () if name == "step" else weights[place].shape
-            fits = isinstance(value, Tensor) and value.shape == shape and value.isfinite().all()
-            if not fits:
-                raise ValueError(f"its optimiser's {name} of weight {place} does not fit")
-
-
-def _check_numbers(stored: dict, trainer: Trainer, step) -> None:
-    "Raise an error for weights, averages or sums that are not finite or have the wrong shape."
-    check_finite(trainer.model, stored["model"], trainer.folder/"checkpoint.pt")
-    averages = trainer.average.average if trainer.average else []
-    pairs = [*zip(stored["average"], averages, strict=True)] if averages else []
-    pairs += [
-        (stored["sums"][name], value)
-        for name, value in step.sums.stored().items()
-        if isinstance(value, Tensor)
-    ]
-    if not all(
-        isinstance(was, Tensor) and was.shape == now.shape and was.isfinite().all()
-        for was, now in pairs
-    ):
-        raise ValueError("its averages or sums have another shape, or are not finite")
-    if (
-        not all(type(name) is str for name in stored["sums"].get("names", [])[:17])
-        or len(stored["sums"].get("names", [])) > 16
-    ):
-        raise ValueError("its sums have no names")
-
 # %% ../../nbs/training/02_checkpoints.ipynb #caeccae8
 def _take_up(trainer: Trainer, step, stored: dict) -> None:
     "Restore the stored state."
     trainer.model.load_state_dict(stored["model"])
-    _check_numbers(stored, trainer, step)
-    _check_moments(stored["optimiser"], step.optimiser)
-    step.optimiser.load_state_dict(
-        {**step.optimiser.state_dict(), "state": stored["optimiser"]["state"]}
-    )
+    moments = stored["optimiser"]["state"]
+    weights = [weight for group in step.optimiser.param_groups for weight in group["params"]]
+    pairs = [(moments[place][name], weights[place])
+             for place in moments for name in ("step", "exp_avg", "exp_avg_sq")]
+    if trainer.average:
+        pairs += zip(stored["average"], trainer.model.parameters(), strict=True)
+    # PyTorch would notice only when it computes with them
+    if any(each.shape not in ((), weight.shape) for each, weight in pairs):
+        raise ValueError("its moments or averages have other shapes than the weights")
+    step.optimiser.load_state_dict({**step.optimiser.state_dict(), "state": moments})
     step.sums.restore(stored["sums"])
     if trainer.average:
         trainer.average.average = [
@@ -353,29 +253,30 @@ def _take_up(trainer: Trainer, step, stored: dict) -> None:
 def restore(trainer: Trainer, stage: str, step) -> None:
     "Restore the last checkpoint of this stage, or start the stage."
     stored, trainer.stored = trainer.stored, None
-    path, trainer.progress = trainer.folder/"checkpoint.pt", Progress(stage)
-    if stored and trainer.first and (before := len(stored["random"])) != (now := trainer.share[1]):
+    trainer.progress = Progress(stage)
+    if stored:
+        with _fitting(trainer.folder):
+            _restore(trainer, stage, step, stored)
+
+
+def _restore(trainer: Trainer, stage: str, step, stored: dict) -> None:
+    "Restore a checkpoint, if it was written during this stage."
+    path, before, now = trainer.folder/"checkpoint.pt", len(stored["random"]), trainer.share[1]
+    if trainer.first and before != now:
         warnings.warn(
             f"{path} was written by {before} process{'es' * (before > 1)} and is resumed by {now}: "
             "random numbers and sums differ from here on, so the weights will not be bit-identical "
             "to those of an uninterrupted run"
         )
-    if not stored or stored["progress"]["stage"] in trainer.finished:
+    if stored["progress"]["stage"] in trainer.finished:
         return
     trainer.progress = progress = Progress(**stored["progress"])
-    if (
-        progress.stage != stage
-        or sum(line["stage"] == stage for line in trainer.log) != progress.epoch
-    ):
+    done = sum(line["stage"] == stage for line in trainer.log)
+    if progress.stage != stage or done != progress.epoch:
         raise RunError(
             path,
             f"says that the run is at {progress}, and its log does not lead there; {_AGAIN}",
         )
     if progress.best_epoch >= 0 and not (best := trainer.folder/f"{stage}.safetensors").is_file():
         raise RunError(best, f"is gone, and with it the best weights of the stage; {_AGAIN}")
-    try:
-        _take_up(trainer, step, stored)
-    except RunError:
-        raise
-    except Exception as reason:  # what is missing, and what has another kind, fails in many ways
-        raise RunError(path, f"does not fit this run: {first_line(reason)}; {_AGAIN}") from reason
+    _take_up(trainer, step, stored)

@@ -21,7 +21,7 @@ from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
 from ..core.files import (
-    LIMITS, FileError, PickNetError, first_few, limit, read_json, sweep, write_whole)
+    FileError, PickNetError, first_few, read_json, sweep, write_whole)
 from ..core.gpu import Undrawn
 from ..core.settings import (
     VERSION, ClipSettings, Config, ConfigError, load_config, save_config)
@@ -129,14 +129,8 @@ def changes(was: dict, now: dict) -> list[str]:
     ]
 
 # %% ../../nbs/training/01_runs.ipynb #ac25f0ba
-LIMITS.update(
-    {
-        "PICKNET_FRAMES": 1000,  # frames of a clip, as run.json says; the paper has 30
-        "PICKNET_WORDS": 1000,  # words of a caption; ours have 20
-        # weights of a model to be trained, a gigabyte; the paper's has 30 million
-        "PICKNET_WEIGHTS": 250_000_000,
-    }
-)
+# of what a run from a stranger may ask for: the paper has 30 frames, our captions 20 words
+_MOST_FRAMES, _MOST_WORDS = 1000, 1000
 _KINDS = {
     "version": int,
     "clip": dict,
@@ -205,11 +199,8 @@ def read_recipe(path: Path, stored: dict) -> Recipe:
             CAPTIONERS.find(recipe.architecture)
     except PickNetError as reason:
         raise RunError(path, str(reason)) from reason
-    if number > limit("PICKNET_FRAMES"):
-        raise RunError(
-            path,
-            f"asks for {number} picks, and {limit('PICKNET_FRAMES')} are the most (PICKNET_FRAMES)",
-        )
+    if number > _MOST_FRAMES:
+        raise RunError(path, f"asks for {number} picks, and {_MOST_FRAMES} are the most")
     return recipe.applied()  # its reward weights are in the settings already
 
 
@@ -381,13 +372,13 @@ def _with_clip(folder: Path, config: Config, clip: dict) -> Config:
     except (ConfigError, TypeError) as reason:
         raise RunError(folder/"run.json", str(reason)) from reason
     for name, value, most in (
-        ("frames", config.clip.frames, "PICKNET_FRAMES"),
-        ("max_words", config.clip.max_words, "PICKNET_WORDS"),
+        ("frames", config.clip.frames, _MOST_FRAMES),
+        ("max_words", config.clip.max_words, _MOST_WORDS),
     ):
-        if value > limit(most):
+        if value > most:
             raise RunError(
                 folder/("run.json" if name in clip else "config.json"),
-                f"{name} {value} is far too large: {limit(most)} are the most ({most})",
+                f"{name} {value} is far too large: {most} are the most",
             )
     return config
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from ..core.files import PickNetError, limit, locked
+from ..core.files import PickNetError, locked
 from ..core.processes import rank_and_world
 from ..core.settings import Config
 from ..data.corpus import Corpus
@@ -152,6 +152,9 @@ def check_joined() -> None:
         )
 
 
+_MOST_WEIGHTS = 250_000_000  # of a model, a gigabyte; the paper's has 30 million
+
+
 def check_size(config: Config, corpus: Corpus) -> None:
     "Raise an error for a model that is far too large, before it fills the memory."
     try:
@@ -162,10 +165,9 @@ def check_size(config: Config, corpus: Corpus) -> None:
         raise TrainingError(
             f"a model of these settings cannot be built: {str(reason).splitlines()[0]}"
         ) from reason
-    if (count := sum(map(math.prod, shapes))) > (most := limit("PICKNET_WEIGHTS")):
+    if (count := sum(map(math.prod, shapes))) > _MOST_WEIGHTS:
         raise TrainingError(
-            f"a model of these settings has {count:,} weights, and {most:,} are the most "
-            f"(PICKNET_WEIGHTS)"
+            f"a model of these settings has {count:,} weights, and {_MOST_WEIGHTS:,} are the most"
         )
 
 # %% ../../nbs/training/05_train.ipynb #2924412d

@@ -21,7 +21,7 @@ from time import perf_counter
 import torch
 from torch import Tensor, nn
 
-from ..core.files import LIMITS, FileError, PickNetError, limit
+from ..core.files import FileError, PickNetError, limit
 from ..core.processes import Done, Pool, can_fork, usable_cores
 from ..core.settings import Config
 from ..data.backbones import Backbone, fingerprint, load_backbone
@@ -114,29 +114,28 @@ def look_closely(eye: Eye, frames: Tensor, clips: Clips, picks: Tensor) -> Tenso
 # %% ../../nbs/use/01_captioning.ipynb #8473b39f
 # what is made at once for the captions of one clip: picked frames x picked frames x sizes of the
 # encoder, or captions x beam x (words + sizes of the decoder)
-LIMITS["PICKNET_CAPTIONING_BYTES"] = 512 << 20
+_MOST_BYTES = 512 << 20
 # words that a decoder may have to propose for one clip: captions x beam x words of a caption. A
 # thousand captions of twenty words with a beam of a hundred are as many; a hundred of a thousand
 # words would take minutes
-LIMITS["PICKNET_CAPTIONING_STEPS"] = 2_000_000
+_MOST_STEPS = 2_000_000
 
 
 def check_work(numbers: int, what: str) -> None:
     "Raise an error for work that would hold too many numbers at once, before any of it is begun."
-    if 4 * numbers > (most := limit("PICKNET_CAPTIONING_BYTES")):
+    if 4 * numbers > _MOST_BYTES:
         raise PickNetError(
-            f"{what} would take about {4 * numbers:,} bytes, and at most {most:,} are taken "
-            f"(PICKNET_CAPTIONING_BYTES): choose fewer frames, or a smaller beam"
+            f"{what} would take about {4 * numbers:,} bytes, and at most {_MOST_BYTES:,} are taken: "
+            f"choose fewer frames, or a smaller beam"
         )
 
 
 def check_steps(rows: int, size: int, words: int) -> None:
     "Raise an error for captions that would take minutes, before the first word."
-    if (steps := rows * size * words) > (most := limit("PICKNET_CAPTIONING_STEPS")):
+    if (steps := rows * size * words) > _MOST_STEPS:
         raise PickNetError(
             f"{rows} captions of up to {words} words with a beam of {size} would take {steps:,} "
-            f"steps, and at most {most:,} are taken (PICKNET_CAPTIONING_STEPS): choose fewer "
-            f"frames, or a smaller beam"
+            f"steps, and at most {_MOST_STEPS:,} are taken: choose fewer frames, or a smaller beam"
         )
 
 

@@ -21,7 +21,8 @@ from tqdm import tqdm
 from ..core.figures import PICK_GREEN, draw_bar, draw_frame, import_pyplot
 from ..core.files import LIMITS, limit, replacing, sweep, write_whole
 from ..data.extraction import DRAWING
-from ..data.video import VideoError, check_file, import_av, in_decoder, open_file, timed
+from ..data.video import (
+    VideoError, check_file, import_av, in_decoder, open_file, orientation, timed)
 from .captioning import Caption
 
 # %% auto #0
@@ -75,9 +76,12 @@ def place_captions(
 def _upright(frame, largest: int):
     """A decoded frame as a picture with even sides, no larger than allowed, and not too small
     for words."""
-    picture = frame.to_image()
-    if frame.rotation:
-        picture = picture.rotate(frame.rotation, expand=True)
+    from PIL import Image
+
+    picture, ways = frame.to_image(), Image.Transpose
+    steps = ways.TRANSPOSE, ways.FLIP_LEFT_RIGHT, ways.FLIP_TOP_BOTTOM
+    for step, wanted in zip(steps, orientation(frame)):
+        picture = picture.transpose(step) if wanted else picture
     scale = min(max(max(picture.size), 240), largest) / max(picture.size)
     return picture.resize(tuple(max(2, int(side * scale) // 2 * 2) for side in picture.size))
 

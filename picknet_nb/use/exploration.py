@@ -18,7 +18,7 @@ from weakref import WeakSet
 import torch
 from torch import Tensor
 
-from ..core.files import LIMITS, PickNetError, limit
+from ..core.files import PickNetError
 from ..core.settings import PolicySettings
 from ..data.corpus import Corpus
 from ..data.datasets import read_captions
@@ -31,9 +31,9 @@ from ..method.rewards import Earned, measure_diversity, reward_for
 from .captioning import Eye, VideoCaptioner, check_threshold
 
 # %% auto #0
-__all__ = ['Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold', 'picks_of', 'other_pickers',
-           'first_picks', 'library_corpus', 'Judge', 'Outcome', 'outcome_of', 'Moment', 'moment_of', 'end_looks',
-           'Exploration']
+__all__ = ['UPLOAD_MB', 'PAGES', 'Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold',
+           'picks_of', 'other_pickers', 'first_picks', 'library_corpus', 'Judge', 'Outcome', 'outcome_of', 'Moment',
+           'moment_of', 'end_looks', 'Exploration']
 
 # %% ../../nbs/use/05_exploration.ipynb #ad07e04f
 class Library:
@@ -365,15 +365,9 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = Tru
     )
 
 # %% ../../nbs/use/05_exploration.ipynb #8c804ce0
-LIMITS.update(
-    {
-        # the largest clip that may be uploaded: it is held in memory a few times over
-        "PICKNET_EXPLORE_UPLOAD_MB": 64,
-        # pages open at once: each is a separate Python process with 0.4 GB, and the weights of
-        # the backbone
-        "PICKNET_EXPLORE_PAGES": 4,
-    }
-)
+UPLOAD_MB = 64  # the largest clip that may be uploaded: it is held in memory a few times over
+# pages open at once: each is a separate Python process with 0.4 GB, and the backbone's weights
+PAGES = 4
 
 # %% ../../nbs/use/05_exploration.ipynb #c6bb2fd7
 _LOOKING: WeakSet[threading.Thread] = WeakSet()  # at frames, in the background
@@ -424,12 +418,8 @@ class Exploration:
 
     def upload(self, name: str, content: bytes) -> None:
         "Show a clip that was uploaded, which is read and then deleted."
-        if len(content) > (most := limit("PICKNET_EXPLORE_UPLOAD_MB")) * 10**6:
-            raise VideoError(
-                name,
-                f"is larger than {most} MB: put it into the folder, or raise "
-                f"PICKNET_EXPLORE_UPLOAD_MB",
-            )
+        if len(content) > UPLOAD_MB * 10**6:
+            raise VideoError(name, f"is larger than {UPLOAD_MB} MB: put it into the folder")
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder)/"upload"
             path.write_bytes(content)

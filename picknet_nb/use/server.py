@@ -21,11 +21,11 @@ from pathlib import Path
 from time import monotonic
 from urllib.parse import unquote
 
-from ..core.files import LIMITS, PickNetError, first_few, limit, write_whole
+from ..core.files import PickNetError, first_few, write_whole
 from ..core.printing import printable
 from ..core.registry import USED, use_module
 from .captioning import load_captioner
-from .exploration import Exploration, Library
+from .exploration import PAGES, UPLOAD_MB, Exploration, Library
 from .page import STYLE, WRITTEN, Explorer, choose_sources, error_html, import_widgets
 
 # %% auto #0
@@ -88,19 +88,18 @@ def refusal(headers, path: str = "/") -> str:
     return ""
 
 # %% ../../nbs/use/07_server.ipynb #973b262c
-LIMITS["PICKNET_EXPLORE_CONNECTIONS"] = 100  # that wait for a request, or have sent half of one
+_CONNECTIONS = 100  # that wait for a request, or have sent half of one
 _PATIENCE = 10.0  # seconds for the head of a request, and for its body
 
 
 def connections_at_once() -> int:
-    "How many connections may wait for a request: the limit, or a quarter of the files we may open."
-    most = limit("PICKNET_EXPLORE_CONNECTIONS")
+    "How many connections may wait for a request: 100, or a quarter of the files we may open."
     try:
         import resource
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        return max(4, min(most, files // 4) if files > 0 else most)
+        return max(4, min(_CONNECTIONS, files // 4) if files > 0 else _CONNECTIONS)
     except ImportError:  # Windows
-        return max(4, most)
+        return _CONNECTIONS
 
 
 class Brief(logging.Filter):
@@ -193,8 +192,7 @@ def make_kernels(pages: int):
                     503,
                     f"{pages} pages are open already, as many as there may be at once. Close one "
                     f"and try again (one that was "
-                    "not closed properly ends after two minutes), or start with a higher "
-                    "PICKNET_EXPLORE_PAGES.",
+                    "not closed properly ends after two minutes).",
                 )
             self.starting.add(name := options.setdefault("kernel_id", str(uuid.uuid4())))
             try:
@@ -291,7 +289,7 @@ def server_settings(port: int, browser: bool, folder="", kernels=None) -> dict:
             "config_file_paths": [],
             "connection_dir_root": str(folder) or tempfile.gettempdir(),
             "tornado_settings": {
-                "websocket_max_message_size": 2 * limit("PICKNET_EXPLORE_UPLOAD_MB") * 10**6,
+                "websocket_max_message_size": 2 * UPLOAD_MB * 10**6,
                 "allow_remote_access": False,
                 "allow_unauthenticated_access": False,
             },
@@ -317,7 +315,7 @@ def serve(
     port: int = 8866,
     browser: bool = True,  # open one
     weights=None,  # of the backbone: a file; None: those it is known by
-    pages: int | None = None,  # at once; None: PICKNET_EXPLORE_PAGES
+    pages: int = PAGES,  # at once
 ) -> None:
     """Serve the explorer as a web page on this machine, at an address that is printed, until the
     process is interrupted."""
@@ -326,7 +324,7 @@ def serve(
     try:
         from traitlets.config import Config
 
-        server, kernels = make_server(), make_kernels(pages or limit("PICKNET_EXPLORE_PAGES"))
+        server, kernels = make_server(), make_kernels(pages)
     except ImportError as reason:
         raise PickNetError(
             'the page needs Voilà 0.5 or later: pip install "picknet_nb[notebook]"'
