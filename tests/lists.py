@@ -5,7 +5,8 @@ import pytest
 
 from picknet_nb.training.models import find_model
 from picknet_nb.use.captioning import load_captioner
-from picknet_nb.use.many import Parts, Speaker, rows_of
+from picknet_nb.use.many import Speaker, rows_of
+from picknet_nb.use.tables import Parts
 from picknet_nb.world.shapes import make_story
 from picknet_nb.world.world import write_clip
 

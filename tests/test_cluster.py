@@ -12,7 +12,8 @@ import picknet_nb as pn
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import extract_folder, read_part
 from picknet_nb.measure.experiments import Job, Workers, run_jobs
-from picknet_nb.use.many import caption_list, estimate, extract_on_ray
+from picknet_nb.use.cluster import extract_on_ray
+from picknet_nb.use.tables import caption_list, estimate
 
 
 @pytest.fixture(scope="module")

@@ -33,7 +33,8 @@ from ..training.train import (
     check_changes, check_rows, noted, open_data, same_as_noted, train as train_run, usual_scale)
 from ..use.captioning import Caption, VideoCaptioner, load as load_speaker, load_captioner
 from ..use.drawing import shown_in_notebooks
-from ..use.many import Speaker, extract_on_ray, rows_here, rows_on_ray
+from ..use.cluster import extract_on_ray, rows_on_ray
+from ..use.many import Speaker, rows_here
 from ..measure.experiments import measure_row
 from ..measure.metrics import Scores
 from ..measure.reproduction import check_scorers, reproduce as reproduce_rows

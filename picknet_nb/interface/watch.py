@@ -346,7 +346,8 @@ def caption_list(
 ) -> None:
     "Caption a list into a file of rows, or say what that would take."
     from picknet_nb.core.processes import connected
-    from picknet_nb.use.many import Speaker, caption_list as caption_all, estimate, estimate_text
+    from picknet_nb.use.many import Speaker
+    from picknet_nb.use.tables import caption_list as caption_all, estimate, estimate_text
 
     speaker = Speaker(modules=tuple(USED), **how)
     if ray:
