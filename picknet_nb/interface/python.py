@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -34,7 +33,8 @@ from ..training.train import (
 from ..use.captioning import Caption, VideoCaptioner, load as load_speaker, load_captioner
 from ..use.drawing import shown_in_notebooks
 from ..use.cluster import extract_on_ray, rows_on_ray
-from ..use.many import Speaker, rows_here
+from ..use.many import Specification, rows_here
+from ..use.sources import full_source
 from ..measure.experiments import measure_row
 from ..measure.metrics import Scores
 from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
@@ -105,14 +105,15 @@ def caption_many(
     workers: int | None = None,  # on a cluster; None: one for each GPU or core
     **options,  # beam, threshold
 ) -> Iterator[dict]:
-    """A row for each video, with its caption or the reason why it has none: from the cores of
-    this machine one after the other, from Ray as a Ray Dataset."""
+    """A row for each different video, with its caption or the reason why it has none: from the
+    cores of this machine one after the other, from Ray as a Ray Dataset. `source` is the absolute
+    path of a file, or its address."""
     model = None if model is None else str(model)
-    speaker = Speaker(model, picker, modules=tuple(USED), **options)
-    sources = list(map(str, paths))
+    specification = Specification(model, picker, modules=tuple(USED), **options)
+    sources = list(dict.fromkeys(map(full_source, paths)))
     if ray:
-        return rows_on_ray(connected(ray), sources, speaker, workers)
-    return chain.from_iterable(rows_here(sources, speaker.load(), **speaker.options))
+        return rows_on_ray(connected(ray), sources, specification, workers)
+    return rows_here(sources, specification.load())
 
 
 shown_in_notebooks()
