@@ -48,8 +48,8 @@ def _clip_of(*arrays) -> Clip: return Clip(*map(torch.from_numpy, arrays))
 
 # %% ../../nbs/data/02_video.ipynb #4279069f
 VIDEO_SUFFIXES = frozenset(
-    ".mp4 .m4v .mov .qt .mkv .webm .avi .divx .mpg .mpeg .vob .wmv .asf .flv .f4v .gif .ogv .ogg "
-    ".ts .mts .m2ts .3gp .3g2 .mxf .nut .dv .ivf".split()
+    ".mp4 .m4v .mov .qt .mkv .webm .avi .divx .mpg .mpeg .vob .wmv .asf .flv .f4v .gif .ogv .ts "
+    ".mts .m2ts .3gp .3g2 .mxf .nut .ivf".split()
 )
 PICTURE_SUFFIXES = frozenset(".jpg .jpeg .png .webp .bmp".split())
 
