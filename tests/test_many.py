@@ -23,7 +23,7 @@ from picknet_nb.core.files import FileError, PickNetError, WriteError, scratch_f
 from picknet_nb.core.processes import connected
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import DRAWING, find_videos
-from picknet_nb.data.video import VIDEO_SUFFIXES
+from picknet_nb.data.video import VIDEO_SUFFIXES, VideoError
 from picknet_nb.interface.watch import DRAWN, MOVING, ROWS, WRITTEN, listed_sources
 from picknet_nb.training.models import find_model
 from picknet_nb.use import cluster, many, sources, tables
@@ -278,6 +278,15 @@ def test_a_bad_address_costs_its_own_row_and_leaves_no_copy(
     assert found[2]["error"] == said and not list(tmp_path.iterdir())
 
 
+def test_a_copy_that_fails_leaves_no_file(tmp_path, videos, monkeypatch):
+    with served(ending) as base, pytest.raises(VideoError, match="ended after"):
+        sources.copy_source(f"{base}/a.mp4", tmp_path/"copy.mp4")
+    monkeypatch.setenv("PICKNET_SOURCE_BYTES", "100")
+    with pytest.raises(VideoError, match="has more than"):
+        sources.copy_source(f"local://{videos[0]}", tmp_path/"copy.mp4")
+    assert not list(tmp_path.iterdir())
+
+
 def test_ctrl_c_ends_a_list_that_waits_for_a_silent_server(
     tmp_path, videos, rows, monkeypatch, let_go
 ):
@@ -340,14 +349,16 @@ def test_copies_of_killed_processes_are_swept(tmp_path, monkeypatch):
             (folder/"half").touch()
             signal.pause()
 
-    started = [Forked(busy), Forked(busy)]
-    wait_for(lambda: len(list(tmp_path.glob(".*/half"))) == 2)
-    started[0].kill()
-    started[0].wait()
-    with scratch_folder("copies"):
-        assert len(list(tmp_path.glob(".*/half"))) == 1, "the other one is in use"
-    started[1].kill()
-    started[1].wait()
+    first, second = started = Forked(busy), Forked(busy)
+    try:
+        wait_for(lambda: len(list(tmp_path.glob(".*/half"))) == 2)
+        first.kill()
+        first.wait()
+        with scratch_folder("copies"):
+            assert len(list(tmp_path.glob(".*/half"))) == 1, "the other one is in use"
+    finally:
+        for process in started: process.kill()
+    second.wait()
     with scratch_folder("copies"): pass
     assert not list(tmp_path.iterdir())
 
@@ -502,23 +513,29 @@ def test_a_replaced_video_is_captioned_again_and_one_that_is_gone_keeps_its_row(
     assert quietly([video], out, SHAPES).failed == 1 and read(out)[0]["caption"] is None
 
 
-def test_what_is_at_an_address_may_be_replaced_too(tmp_path, good):
-    content, asked = {"/a.mp4": good[0], "/b.mp4": good[1]}, []
+def test_what_is_at_an_address_may_be_replaced_too(tmp_path, good, monkeypatch):
+    content = {"/a.mp4": good[0], "/b.mp4": good[1]}
 
     def answer(handler):
-        asked.append(handler.path)
-        send(handler, Path(content[handler.path]).read_bytes())
+        video = content.get(handler.path)
+        send(handler, Path(video).read_bytes()) if video else handler.send_error(404)
 
+    monkeypatch.setattr(sources, "_ASKING", 1)  # one after the other
     out = tmp_path/"rows.jsonl"
     with served(answer) as base:
         listed = [f"{base}/a.mp4", f"{base}/b.mp4"]
         quietly(listed, out, SHAPES)
         assert quietly(listed, out, SHAPES).done == 0
-        content["/a.mp4"] = good[2]
-        assert quietly(listed, out, SHAPES).done == 1
+        del content["/a.mp4"]
+        content["/b.mp4"] = good[2]
+        assert quietly(listed, out, SHAPES).done == 1, "what is gone keeps its row"
     before = read(out)
-    assert quietly(listed, out, SHAPES).done == 0, "a server that is down is believed"
-    assert read(out) == before and before[0]["size"] == os.path.getsize(good[2])
+    assert [row["size"] for row in before] == [os.path.getsize(good[n]) for n in (0, 2)]
+    asked, real = [], sources._known_by
+    monkeypatch.setattr(sources, "can_fork", lambda: False)
+    monkeypatch.setattr(sources, "_known_by", lambda job: asked.append(job) or real(job))
+    assert quietly(listed, out, SHAPES).done == 0 and read(out) == before
+    assert len(asked) == 1, "a server that is down is asked once"
 
 
 def test_a_passing_failure_is_tried_again_and_the_status_says_so(tmp_path, good):
@@ -534,6 +551,17 @@ def test_a_passing_failure_is_tried_again_and_the_status_says_so(tmp_path, good)
     done = invoked(*words)
     assert done.exit_code == 0 and "rows: 3; made now: 1" in done.stdout
     assert all(row["caption"] for row in read(tmp_path/"rows.jsonl"))
+
+
+def test_a_row_without_a_caption_is_tried_again_though_its_file_is_the_same(
+    tmp_path, good, rows, monkeypatch
+):
+    out = tmp_path/"rows.jsonl"
+    monkeypatch.setenv("PICKNET_FRAME_PIXELS", "10")
+    assert quietly(good[:1], out, SHAPES).failed == 1
+    monkeypatch.delenv("PICKNET_FRAME_PIXELS")
+    again = quietly(good[:1], out, SHAPES)
+    assert (again.done, again.failed) == (1, 0) and read(out) == rows[:1]
 
 
 def test_again_begins_anew_and_keeps_the_former_table_until_it_is_done(
@@ -585,6 +613,7 @@ def test_the_command_writes_rows_and_says_what_ray_needs(tmp_path, videos, rows,
     for option in (("--ray", "local"), ("--again",)):
         said = str(invoked(*words, *option).exception)
         assert said == f"{option[0]} needs an --out that ends in .parquet or .jsonl"
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # taken back after the test
     monkeypatch.setitem(sys.modules, "ray", None)
     said = str(invoked(*words, "--out", tmp_path/"b.jsonl", "--ray", "local").exception)
     assert said == 'a cluster needs Ray: pip install "picknet_nb[ray]"'

@@ -108,6 +108,9 @@ def caption_many(
     """A row for each different video, with its caption or the reason why it has none: from the
     cores of this machine one after the other, from Ray as a Ray Dataset. `source` is the absolute
     path of a file, or its address."""
+    if not isinstance(picker, (str, type(None))):
+        raise PickNetError("caption_many takes a picker by its name; a function of yours: "
+                           "load(picker=…).caption_many(paths)")
     model = None if model is None else str(model)
     specification = Specification(model, picker, modules=tuple(USED), **options)
     sources = list(dict.fromkeys(map(full_source, paths)))

@@ -179,7 +179,7 @@ def _write_blocks(address: str, read: Callable[[int], bytes], file) -> int:
             since, then = monotonic(), size
     return size
 
-# %% ../../nbs/use/09_sources.ipynb #285dd473
+# %% ../../nbs/use/09_sources.ipynb #ed76014e
 _AHEAD = 4  # copies that are made, or wait to be captioned
 
 
@@ -188,6 +188,14 @@ def _copy_one(job: tuple[str, Path]) -> Identity | VideoError:
         return copy_source(*job)
     except VideoError as error:
         return error
+
+
+def _worked_on(do: Callable, jobs: deque, workers: int, seconds: float) -> Iterator[Done]:
+    "Do jobs, also those that are appended meanwhile, in processes that have a limit of time."
+    if can_fork():
+        yield from Pool(do, workers, time_limit=seconds).run(jobs)
+    while jobs:  # here, where there is no other process
+        yield Done(job := jobs.popleft(), do(job))
 
 
 def _ending(address: str) -> str:
@@ -215,10 +223,7 @@ def fetched(
                     for number, address in enumerate(addresses)])
     seconds = limit("PICKNET_SOURCE_SECONDS")
     jobs = deque(islice(waiting, _AHEAD))
-    copies = (
-        Pool(_copy_one, _AHEAD, time_limit=seconds).run(jobs) if can_fork() else
-        (Done(job, _copy_one(job)) for job in [*jobs, *waiting]))
-    with closing(copies):
+    with closing(_worked_on(_copy_one, jobs, _AHEAD, seconds)) as copies:
         for (address, place), answer, reason in copies:
             if reason:  # its process was ended, or died
                 place.unlink(missing_ok=True)
@@ -230,12 +235,19 @@ def fetched(
                 yield address, place, answer
             jobs.extend(islice(waiting, 1))
 
-# %% ../../nbs/use/09_sources.ipynb #68d43134
+# %% ../../nbs/use/09_sources.ipynb #c3f69893
 _ASKING = 16  # processes that ask servers
 
 
-def _known_by(job: tuple[str, str]) -> Identity | None:
-    return identity_of(job[1])
+def _known_by(job: tuple[str, str]) -> tuple[Identity | None, bool]:
+    "What is at an address now, if that can be found out, and whether its server has answered."
+    try:
+        with _opened(job[1]) as (_, identity):
+            return identity, True
+    except (HTTPError, FileNotFoundError, PermissionError):
+        return None, True
+    except Exception:  # each file system has errors of its own
+        return None, False
 
 
 def identities(addresses: Iterable[str]) -> Iterator[tuple[str, Identity]]:
@@ -244,13 +256,12 @@ def identities(addresses: Iterable[str]) -> Iterator[tuple[str, Identity]]:
                     for address in addresses])
     silent, jobs = set(), deque(islice(waiting, _ASKING))
     # a server may be silent while it is connected to, and again before it answers
-    pool = Pool(_known_by, _ASKING, time_limit=3 * limit("PICKNET_SILENT_SECONDS"))
-    answers = pool.run(jobs) if can_fork() else (
-        Done(job, _known_by(job)) for job in [*jobs, *waiting])
-    with closing(answers):
-        for (host, address), identity, _ in answers:
-            if identity is None:
+    seconds = 3 * limit("PICKNET_SILENT_SECONDS")
+    with closing(_worked_on(_known_by, jobs, _ASKING, seconds)) as answers:
+        for (host, address), answer, _ in answers:
+            identity, answered = answer or (None, False)  # none: its process was ended
+            if not answered:
                 silent.add(host)
-            else:
+            if identity:
                 yield address, identity
             jobs.extend(islice((job for job in waiting if job[0] not in silent), 1))

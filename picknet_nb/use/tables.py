@@ -102,7 +102,7 @@ def check_rows(path: Path, rows: Iterable, made_with: str, once: bool = True) ->
         seen.add(row["source"])
         yield row
 
-# %% ../../nbs/use/12_tables.ipynb #9dcebe17
+# %% ../../nbs/use/12_tables.ipynb #0dcdc82c
 _PART_ROWS, _PART_SECONDS = 1000, 30.0
 
 
@@ -132,13 +132,14 @@ class Table:
     def open(self, made_with: str, again: bool = False) -> Iterator[Table]:
         "Keep other processes out; rows that were added are written, however the block ends."
         self.made_with = made_with
-        if not again:  # an error leaves everything as it was
-            self._known()
+        # before the folder of parts is made: an error leaves everything as it was
+        state, self.known = self._state(), {} if again else self._known()
         with locked(self.folder):
             sweep(self.out)
             if again:
                 self._set_aside()
-            self.known = self._known()
+            elif state != self._state():  # another process was still at work
+                self.known = self._known()
             try:
                 yield self
             finally:
@@ -149,6 +150,10 @@ class Table:
             part.unlink()
         if self.out.exists():
             os.replace(self.out, self.former)
+
+    def _state(self) -> list[tuple]:
+        files = [self.out, *self._parts()]
+        return [(path.name, path.stat().st_mtime_ns) for path in files if path.exists()]
 
     def _parts(self) -> list[Path]:
         return sorted(self.folder.glob("part-*.jsonl"))
