@@ -1,4 +1,4 @@
-"""What `use/many` promises, on a real Ray cluster of two nodes on this machine, and how it scales.
+"""What `use/tables` promises, on a real Ray cluster of two nodes on this machine; how it scales.
 
 python benchmarks/many.py rows        # 2,000 videos on two nodes: the same rows as one process
 python benchmarks/many.py node        # one of the two nodes is killed in the middle
@@ -59,9 +59,10 @@ import torch
 from common import ROOT, origin, write_result
 
 from picknet_nb.core.processes import usable_cores
-from picknet_nb.use import many
+from picknet_nb.use import cluster as on_cluster
 from picknet_nb.use.captioning import Failure
-from picknet_nb.use.many import Parts, Speaker, caption_list
+from picknet_nb.use.many import Specification
+from picknet_nb.use.tables import FORMATS, Outcome, Table, caption_list
 from picknet_nb.world.shapes import BEATS, draw, make_story
 
 RESULT = Path(ASKED.out or ROOT/"data"/"results"/"many.json")
@@ -162,8 +163,24 @@ def start(folder: Path, paths: list[str], out: Path, address: str = "") -> subpr
 
 def rows_in(out: Path) -> list[dict]:
     "Rows of a file, or of the parts of one that is not finished."
-    parts = Parts(out, {})
-    return [row for path in parts._files() for row in parts.read(path)]
+    parts = [out] if out.exists() else sorted(Path(f"{out}.parts").glob("part-*"))
+    return [row for path in parts for row in FORMATS[path.suffix][1](path)]
+
+
+def timed_list(paths: list[str], out: Path, *how) -> tuple[Outcome, float]:
+    "A list from the beginning, and its videos a second, counted from the first rows on."
+    seen, real = [], Table.add
+
+    def add(self, rows: list[dict]) -> None:
+        seen.append((time.monotonic(), len(rows)))
+        real(self, rows)
+
+    Table.add = add
+    try:
+        found = caption_list(paths, out, *how, again=True, progress=False)
+    finally:
+        Table.add = real
+    return found, sum(number for _, number in seen[1:]) / (seen[-1][0] - seen[0][0])
 
 
 def wait_for(condition, process: subprocess.Popen) -> None:
@@ -177,7 +194,7 @@ def wait_for(condition, process: subprocess.Popen) -> None:
 def expected(folder: Path, paths: list[str]) -> list[dict]:
     "The rows that one process makes without Ray; made once."
     out = folder/f"expected-{ASKED.model}-{len(paths)}.jsonl"
-    caption_list(paths, out, Speaker(ASKED.model), progress=False)
+    caption_list(paths, out, Specification(ASKED.model), progress=False)
     by_source = {row["source"]: row for row in rows_in(out)}
     return [by_source[path] for path in paths]
 
@@ -198,32 +215,29 @@ def measure_rows(folder: Path) -> dict:
     "A list on two nodes, compared with one process."
     paths = make_videos(folder/"videos", ASKED.videos or 2000)
     wanted, out = expected(folder, paths), folder/"rows.jsonl"
-    out.unlink(missing_ok=True)
     with cluster([1, 1]) as (made, _):
-        found = caption_list(paths, out, Speaker(ASKED.model), made.address)
-    return compared(rows_in(out), wanted) | {"nodes": 2, "rate": round(found.rate, 2)}
+        _, rate = timed_list(paths, out, Specification(ASKED.model), made.address)
+    return compared(rows_in(out), wanted) | {"nodes": 2, "rate": round(rate, 2)}
 
 
 def measure_node(folder: Path) -> dict:
     "One of two nodes is killed after a quarter of the rows."
     paths = make_videos(folder/"videos", ASKED.videos or 2000)
     wanted, out = expected(folder, paths), folder/"node.jsonl"
-    out.unlink(missing_ok=True)
     killed, seen = None, 0
     with cluster([1, 1]) as (made, nodes):
         from picknet_nb.core.processes import connected
-        from picknet_nb.use.many import rows_on_ray
 
-        speaker = Speaker(ASKED.model)
-        with Parts(out, {}).open() as parts:
-            found = rows_on_ray(connected(made.address), paths, speaker)
-            for block in found.iter_batches(**many._AS_THEY_COME):
-                parts.add(rows := block.to_pylist())
+        ray, specification = connected(made.address), Specification(ASKED.model)
+        with Table(out).open(specification.load().made_with, again=True) as table:
+            found = on_cluster.rows_on_ray(ray, paths, specification)
+            for rows in on_cluster.as_they_come(ray, found):
+                table.add(rows)
                 seen += len(rows)
                 if killed is None and seen >= len(paths) // 4:
                     killed = seen
                     made.remove_node(nodes[1], allow_graceful=False)
-            parts.join(paths)
+            table.join(paths)
     return compared(rows_in(out), wanted) | {"nodes": 2, "rows_when_one_was_killed": killed}
 
 
@@ -286,7 +300,7 @@ def measure_hostile(folder: Path) -> dict:
     out = folder/"hostile.jsonl"
     out.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as journal, cluster([1, 1]) as (made, _):
-        caption_list(mixed, out, WatchedSpeaker(ASKED.model, journal=journal), made.address)
+        caption_list(mixed, out, Watched(ASKED.model, journal=journal), made.address)
         actors = journals(Path(journal))
     rows = {row["source"]: row for row in rows_in(out)}
     reasons = [rows[str(path)]["error"] for path in broken]
@@ -311,7 +325,7 @@ DRIVER = "driver.notes"  # in a journal: of the process that began the list
 
 
 @dataclass(frozen=True)
-class WatchedSpeaker(Speaker):
+class Watched(Specification):
     "Loads the model in a process that notes when it works, and with how much memory."
     journal: str = ""  # a folder with a file for each process
     pinned: bool = False  # bind it to a core that no other worker has
@@ -319,12 +333,13 @@ class WatchedSpeaker(Speaker):
 
     def load(self, readers: int | None = None, limits: dict[str, str] | None = None):
         if not readers:  # the process that begins a list tries whether there is such a model
-            captioner = super().load(readers, limits)
+            loaded = super().load(readers, limits)
             write_down(Path(self.journal)/DRIVER, time.monotonic(), 0)
-            return captioner
+            return loaded
         if self.pinned:
             take_a_core(Path(self.journal))
-        captioner = super().load(readers, limits)
+        loaded = super().load(readers, limits)
+        captioner = loaded.captioner
         real, note = captioner.caption_many, Path(self.journal)/f"{os.getpid()}.jsonl"
 
         def watched(paths, **options):
@@ -337,7 +352,7 @@ class WatchedSpeaker(Speaker):
 
         write_down(note, time.monotonic(), 0)
         captioner.caption_many = watched
-        return captioner
+        return loaded
 
     def waited(self, paths) -> list[Failure]:
         "What there is to say about videos that are not looked at, after a while."
@@ -421,33 +436,32 @@ def measure_feed(folder: Path) -> dict:
 @contextmanager
 def equal_blocks(number: int):
     "Inside, a list is cut into so many equal blocks for each worker; 0: as the package does it."
-    real = many.block_sizes
+    real = on_cluster.block_sizes
 
     def equal(videos: int, workers: int) -> list[int]:
-        size = max(1, min(many._LARGEST, videos // (number * workers)))
+        size = max(1, min(on_cluster._LARGEST, videos // (number * workers)))
         return [min(size, videos - start) for start in range(0, videos, size)]
 
-    many.block_sizes = equal if number else real
+    on_cluster.block_sizes = equal if number else real
     try:
         yield
     finally:
-        many.block_sizes = real
+        on_cluster.block_sizes = real
 
 
 def ms_to_write_a_row(folder: Path, count: int = 50_000) -> float:
     "Processor time that the driver needs to take a row, write it to a part and join the parts."
     out = folder/"written.jsonl"
-    out.unlink(missing_ok=True)
     row = expected(folder, make_videos(folder/"videos", 200))[0]
     blocks = [
         [{**row, "source": f"{start + number}.mp4"} for number in range(100)]
         for start in range(0, count, 100)
     ]
     started = time.process_time()
-    with Parts(out, {}).open() as parts:
+    with Table(out).open(row["made_with"], again=True) as table:
         for block in blocks:
-            parts.add(block)
-        parts.join([row["source"] for block in blocks for row in block])
+            table.add(block)
+        table.join([row["source"] for block in blocks for row in block])
     return round(1000 * (time.process_time() - started) / count, 4)
 
 
@@ -456,16 +470,15 @@ def scaled(
 ) -> dict:
     "One list on a node with so many cores."
     out = folder/f"scale-{number}.jsonl"
-    out.unlink(missing_ok=True)
     with (
         tempfile.TemporaryDirectory() as journal,
         cluster([number]) as (made, _),
         equal_blocks(blocks),
     ):
-        speaker = WatchedSpeaker(
+        specification = Watched(
             ASKED.model, journal=journal, pinned=seconds is None, seconds=seconds)
         began, before = time.monotonic(), ray_seconds()
-        found = caption_list(paths, out, speaker, made.address, progress=False)
+        found, rate = timed_list(paths, out, specification, made.address)
         ended, after = time.monotonic(), ray_seconds()
         write_down(Path(journal)/DRIVER, began, len(paths))
         first, last = (json.loads(line) for line in (Path(journal)/DRIVER).open())
@@ -477,7 +490,7 @@ def scaled(
         "videos": len(paths),
         "failed": found.failed,
         "blocks": sum(len(actor) - 1 for actor in actors),
-        "rate": round(found.rate, 3),
+        "rate": round(rate, 3),
         "seconds_with_start": round(ended - began, 1),
         "driver_processor_ms_for_each_video": for_each(
             last["processor_seconds"] - first["processor_seconds"]),
@@ -534,7 +547,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     if ASKED.what == "list":  # begun by `start`
         paths = (folder/"videos.txt").read_text().splitlines()
-        caption_list(paths, ASKED.out, Speaker(ASKED.model), ASKED.address or False)
+        caption_list(paths, ASKED.out, Specification(ASKED.model), ASKED.address or False)
         return
     found = globals()[f"measure_{ASKED.what}"](folder)
     print(json.dumps(found, indent=1))

@@ -1,22 +1,24 @@
-"A list of short clips and broken files, and the rows that one process makes of it."
+"A list of short clips and broken files, the rows that one process makes of it, odd servers."
+import http.server
+import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from picknet_nb.training.models import find_model
-from picknet_nb.use.captioning import load_captioner
-from picknet_nb.use.many import Parts, Speaker, rows_of
+from picknet_nb.use.many import Specification
+from picknet_nb.use.tables import FORMATS
 from picknet_nb.world.shapes import make_story
 from picknet_nb.world.world import write_clip
 
-SHAPES = Speaker("shapes")
+SHAPES = Specification("shapes")
 
 
 @pytest.fixture(scope="module")
 def videos(tmp_path_factory) -> list[str]:
-    "Six good clips, and four files that are none, among them one that claims 2**31 frames."
+    "Four good clips, and four files that are none, among them one that claims 2**31 frames."
     folder = tmp_path_factory.mktemp("videos")
-    for number in range(6):
+    for number in range(4):
         write_clip(make_story((5, number)), folder/f"{number:02}.mp4")
     content = (folder/"00.mp4").read_bytes()
     sizes = content.index(b"stsz")
@@ -28,11 +30,47 @@ def videos(tmp_path_factory) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def rows(videos) -> list[dict]:
+def good(videos) -> list[str]:
+    "Those that are videos."
+    return [video for video in videos if Path(video).stem.isdecimal()]
+
+
+@pytest.fixture(scope="module")
+def captioner():
+    "The model of the toy world, loaded once."
+    return SHAPES.load()
+
+
+@pytest.fixture(scope="module")
+def rows(videos, captioner) -> list[dict]:
     "What one process says about them."
-    return rows_of(load_captioner(find_model("shapes")), videos, **SHAPES.options)
+    return list(captioner.rows(videos))
 
 
 def read(path: Path) -> list[dict]:
-    "The rows of a finished list."
-    return Parts(path, {}).read(path)
+    "The rows of a finished table."
+    return list(FORMATS[path.suffix][1](path))
+
+
+@contextmanager
+def served(answer):
+    "The address of a server on this machine that answers each GET with `answer(handler)`."
+    handler = type("Handler", (http.server.SimpleHTTPRequestHandler,), {
+        "do_GET": lambda self: answer(self), "log_message": lambda *_: None})
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+
+
+def send(handler, content: bytes, **headers) -> None:
+    "Answer with these bytes."
+    handler.send_response(200)
+    for name, value in {"Content-Length": len(content), **headers}.items():
+        handler.send_header(name, str(value))
+    handler.end_headers()
+    handler.wfile.write(content)

@@ -1,18 +1,27 @@
 "A real Ray cluster of two nodes: lists of videos, features, experiments, and a node that dies."
 import functools
 import os
+import shutil
+import sys
 from collections import Counter
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
-from lists import SHAPES, read, rows, videos  # noqa: F401, fixtures
+from lists import SHAPES, captioner, read, rows, videos  # noqa: F401, fixtures
+from reliability import processor_time
 
 import picknet_nb as pn
+from picknet_nb.core.files import PickNetError
+from picknet_nb.core.processes import connected
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import extract_folder, read_part
 from picknet_nb.measure.experiments import Job, Workers, run_jobs
-from picknet_nb.use.many import caption_list, estimate, extract_on_ray
+from picknet_nb.training.models import find_model
+from picknet_nb.use.cluster import as_they_come, extract_on_ray, rows_on_ray
+from picknet_nb.use.many import Specification
+from picknet_nb.use.tables import caption_list
 
 
 @pytest.fixture(scope="module")
@@ -25,31 +34,41 @@ def nodes(tmp_path_factory):
     (quick/"rfc3987_syntax.py").write_text('raise ImportError("left out")\n')
     tests = Path(__file__).parent
     before = dict(os.environ)
-    os.environ["PYTHONPATH"] = os.pathsep.join(
-        [str(quick), str(tests.parent), str(tests), before.get("PYTHONPATH", "")])
+    paths = str(quick), str(tests.parent), str(tests), before.get("PYTHONPATH", "")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    os.environ["PYTHONSAFEPATH"] = "1"  # as the command sets it
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     # workers of Ray give way to every other process, and other tests would keep them from starting
     os.environ["RAY_worker_niceness"] = "0"
     import ray
     from ray.cluster_utils import Cluster
 
+    # what lies in the current folder is nobody's business; an import of it is noted
+    here = tmp_path_factory.mktemp("here")
+    (here/"colorsys.py").write_text(f"open({str(here/'imported')!r}, 'a').write('once')\n")
+    came_from = os.getcwd()
+    os.chdir(here)
     made = Cluster()
     how = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
 
-    def node(attempts: int = 8):
-        "Ray gives the helpers of a node 15 seconds to start, which a busy machine may not have."
-        try:
-            return made.add_node(**how)
-        except Exception as reason:
-            if attempts == 1 or "timed out" not in str(reason): raise
-            return node(attempts - 1)
+    def node():
+        """Ray gives a node half a minute to start, which a busy machine may not have: it is tried
+        again as long as there is progress, which is that the machine computes for us."""
+        while True:
+            before = processor_time()
+            try:
+                return made.add_node(**how)
+            except Exception as reason:
+                if "timed out" not in str(reason) or processor_time() == before: raise
 
     try:
         node()
         yield made, node()
+        assert not (here/"imported").exists(), "a process of Ray ran a module of this folder"
     finally:
         ray.shutdown()
         made.shutdown()
+        os.chdir(came_from)
         os.environ.clear()
         os.environ.update(before)
 
@@ -61,13 +80,38 @@ def by_source(found: list[dict]) -> list[dict]:
     return sorted(plain, key=lambda row: row["source"])
 
 
-def test_two_nodes_give_the_rows_of_one_process(nodes, tmp_path, videos, rows):
-    address = nodes[0].address
+def test_two_nodes_give_the_rows_of_one_process(nodes, tmp_path, videos, rows, monkeypatch):
     out = tmp_path/"captions.parquet"
-    caption_list(videos, out, SHAPES, address, progress=False)
-    assert by_source(read(out)) == by_source(rows)
-    found = estimate(videos, None, SHAPES, address)
-    assert (found["missing"], found["workers"]) == (len(videos), 2)
+    monkeypatch.setenv("PICKNET_SOURCE_BYTES", "100")  # which workers learn from us
+    shutil.copytree(find_model("shapes"), tmp_path/"mine")
+    monkeypatch.chdir(tmp_path)
+    address = f"local://{videos[0]}"
+    asked = [Path(videos[-1]), address, *videos]
+    caption_list(asked, out, Specification("./mine"), nodes[0].address, progress=False)
+    found = read(out)
+    assert [row["source"] for row in found] == [videos[-1], address, *videos[:-1]]
+    large = found.pop(1)
+    assert large["error"] == "has more than 100 bytes (PICKNET_SOURCE_BYTES)"
+    assert by_source(found) == by_source(rows)
+
+
+def search_path() -> list[str]:
+    import colorsys  # noqa: F401, the one of Python
+    return sys.path
+
+
+def test_workers_import_nothing_from_the_current_folder(nodes):
+    ray = connected(nodes[0].address)
+    path = ray.get(ray.remote(search_path).remote())
+    assert os.getcwd() not in path and "" not in path
+
+
+def test_a_node_without_the_model_is_one_sentence(nodes, videos, tmp_path):
+    wrong = lambda _: Specification(str(tmp_path/"nowhere"))
+    with patch.object(Specification, "absolute", wrong):
+        dataset = rows_on_ray(connected(nodes[0].address), videos[:1], SHAPES)
+        with pytest.raises(PickNetError, match="the workers of the cluster failed: .*nowhere"):
+            list(as_they_come(connected(nodes[0].address), dataset))
 
 
 def test_two_nodes_extract_the_features_of_one_process(nodes, tmp_path, videos):
@@ -104,7 +148,7 @@ def test_jobs_of_an_experiment_are_tasks_of_the_cluster(nodes, tmp_path):
 # after the others: it leaves one node
 def test_a_node_that_dies_costs_no_row_and_doubles_none(nodes, videos, rows):
     made, second = nodes
-    sources = [f"file://{video}" for video in videos] + videos
+    sources = [f"local://{video}" for video in videos] + videos
     found, killed = [], False
     dataset = pn.caption_many(sources, "shapes", ray=made.address)
     for block in dataset.iter_batches(batch_size=None, batch_format="pyarrow"):
@@ -113,5 +157,7 @@ def test_a_node_that_dies_costs_no_row_and_doubles_none(nodes, videos, rows):
             made.remove_node(second, allow_graceful=False)
             killed = True
     assert Counter(row["source"] for row in found) == Counter(sources)
-    plain = [{**row, "source": row["source"].removeprefix("file://")} for row in found]
+    version = {row["source"]: row["version"] for row in rows}  # fsspec has others
+    plain = [{**row, "source": name, "version": version[name]} for row in found
+             for name in [row["source"].removeprefix("local://")]]
     assert by_source(plain) == by_source(rows + rows)

@@ -340,6 +340,8 @@ CODECS = {
     ".mpg": "mpeg1video",
     ".mpeg": "mpeg2video",
     ".3gp": "mpeg4",
+    ".ivf": "libvpx",
+    ".mxf": "mpeg2video",
 }
 
 
@@ -347,7 +349,8 @@ CODECS = {
 def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
     "Every ending that a folder is searched for, and its format."
     path = tmp_path/f"clip{ending}"
-    kind = {".ogv": "ogg", ".wmv": "asf", ".m4v": "mp4"}.get(ending)
+    kind = {".ogv": "ogg", ".wmv": "asf", ".m4v": "mp4", ".divx": "avi", ".f4v": "mp4",
+            ".qt": "mov"}.get(ending)
     with av.open(str(path), "w", format=kind) as output:
         stream = output.add_stream(CODECS.get(ending, "mpeg4"), rate=25)
         stream.width = 64

@@ -1,147 +1,187 @@
-"A list of videos as rows on this machine; on a cluster: test_cluster.py."
-import functools
-import http.server
+"Lists of videos as rows, and as tables on disk, on this machine; on a cluster: test_cluster.py."
+import errno
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 from conftest import Forked
-from lists import SHAPES, read, rows, videos  # noqa: F401, fixtures
+from lists import (  # noqa: F401, fixtures
+    SHAPES, captioner, good, read, rows, send, served, videos)
 from reliability import wait_for
 from toys import invoked
 
-from picknet_nb.core.files import FileError, PickNetError, WriteError
+import picknet_nb as pn
+from picknet_nb.core import processes
+from picknet_nb.core.files import FileError, PickNetError, WriteError, scratch_folder
 from picknet_nb.core.processes import connected
+from picknet_nb.data.backbones import load_backbone
+from picknet_nb.data.extraction import DRAWING, find_videos
+from picknet_nb.data.video import VIDEO_SUFFIXES, VideoError
+from picknet_nb.interface.watch import DRAWN, MOVING, ROWS, WRITTEN, listed_sources
 from picknet_nb.training.models import find_model
-from picknet_nb.use import many
-from picknet_nb.use.captioning import load_captioner
-from picknet_nb.use.many import (
-    Parts, Progress, Share, Speaker, block_sizes, caption_list, check_sources, estimate,
-    estimate_text, rows_of, share_of)
+from picknet_nb.use import cluster, many, sources, tables
+from picknet_nb.use.captioning import VideoCaptioner
+from picknet_nb.use.cluster import Share, block_sizes, share_of, specification_of
+from picknet_nb.use.many import COLUMNS, Specification
+from picknet_nb.use.sources import check_sources, full_source, path_of
+from picknet_nb.use.tables import Table, caption_list
 
 
-def test_every_video_has_one_row_and_a_broken_one_says_why(videos, rows):
+@pytest.fixture(autouse=True)
+def loaded_once(captioner, monkeypatch):  # noqa: F811
+    "The model of the toy world is loaded once, for all tests."
+    real = Specification.load
+
+    def load(self, readers=None, limits=None):
+        return captioner if (self, readers, limits) == (SHAPES, None, None) else real(
+            self, readers, limits)
+
+    monkeypatch.setattr(Specification, "load", load)
+
+
+def quietly(*arguments, **options):
+    return caption_list(*arguments, progress=False, **options)
+
+
+# --- rows
+
+def test_every_video_has_one_row_and_a_broken_one_says_why(videos, rows, captioner):
     assert [row["source"] for row in rows] == videos
     for row in rows:
         good = Path(row["source"]).stem.isdecimal()
         assert bool(row["caption"]) == bool(row["picked"]) == (row["error"] is None) == good
+        about = os.stat(row["source"])
+        assert row["size"] == about.st_size
+        assert row["version"].replace(".", "") == str(about.st_mtime_ns)
+        assert row["made_with"] == captioner.made_with and tuple(row) == COLUMNS
     assert len({row["error"] for row in rows if row["error"]}) == 4
 
 
-@pytest.mark.parametrize("ending", (".jsonl", ".parquet"))
-def test_a_list_becomes_a_file_and_is_continued(tmp_path, videos, rows, ending):
-    out = tmp_path/f"captions{ending}"
-    first = caption_list(videos[:5], out, SHAPES, progress=False)
-    again = caption_list([*videos, videos[0]], out, SHAPES, progress=False)
-    assert (first.done, again.done, again.videos) == (5, len(videos) - 5, len(videos))
-    assert read(out) == rows and not list(tmp_path.glob("*.parts/part-*"))
-    with pytest.raises(FileError, match="was begun with .*shapes.*choose another file"):
-        caption_list(videos, out, Speaker("everyday"), progress=False)
-    assert caption_list(videos, out, SHAPES, progress=False).done == 0
-
-
-def slowly(videos: list[str], out: Path) -> None:
-    "A list whose parts have two rows, from a captioner that waits before the last ones."
-    many._PART_ROWS, many._CHUNK = 2, 2
-    in_chunks = many.rows_here
-
-    def waiting(*arguments, **options):
-        for number, some in enumerate(in_chunks(*arguments, **options)):
-            if number == 2: signal.pause()
-            yield some
-
-    many.rows_here = waiting
-    caption_list(videos, out, SHAPES, progress=False)
-
-
-def test_a_killed_list_keeps_its_parts_and_goes_on(tmp_path, videos, rows, monkeypatch):
-    out = tmp_path/"captions.jsonl"
-    process = Forked(slowly, videos, out)
-    parts = lambda: list((tmp_path/"captions.jsonl.parts").glob("part-*"))
-    wait_for(lambda: len(parts()) >= 2 or process.poll() is not None)
-    process.kill()
-    process.wait()
-    kept = [row for path in sorted(parts()) for row in Parts(out, {}).read(path)]
-    assert not out.exists() and kept and kept == rows[: len(kept)]
-    asked = []
-    real = many.rows_here
-    monkeypatch.setattr(
-        many, "rows_here", lambda sources, *how, **more: asked.extend(sources) or real(
-            sources, *how, **more))
-    caption_list(videos, out, SHAPES, progress=False)
-    assert asked == videos[len(kept) :] and read(out) == rows
-
-
-def test_a_full_disk_is_said_and_the_same_command_continues(tmp_path, videos, rows, monkeypatch):
-    real, out = many.write_whole, tmp_path/"captions.jsonl"
-
-    def full(path, content):
-        if Path(path).name == "part-000001.jsonl":
-            raise WriteError(path, "No space left on device")
-        return real(path, content)
-
-    monkeypatch.setattr(many, "_PART_ROWS", 4)
-    monkeypatch.setattr(many, "_CHUNK", 4)
-    monkeypatch.setattr(many, "usable_cores", lambda: 1)
-    monkeypatch.setattr(many, "write_whole", full)
-    with pytest.raises(WriteError, match="No space left on device; what was written is kept"):
-        caption_list(videos, out, SHAPES, progress=False)
-    assert len(list((tmp_path/"captions.jsonl.parts").glob("part-*"))) == 1
-    monkeypatch.setattr(many, "write_whole", real)
-    assert caption_list(videos, out, SHAPES, progress=False).done == len(videos) - 4
-    assert read(out) == rows
-
-
-def test_what_nobody_foresaw_costs_one_row(videos, rows, monkeypatch):
-    captioner = load_captioner(find_model("shapes"))
-    real = captioner.caption_many
+def test_what_nobody_foresaw_costs_one_row(videos, rows, captioner, monkeypatch):
+    real = captioner.captioner.caption_many
 
     def fails(paths, **options):
         for path, found in zip(paths := list(paths), real(paths, **options)):
             if path == Path(videos[3]): raise RuntimeError("out of luck")
             yield found
 
-    monkeypatch.setattr(captioner, "caption_many", fails)
-    found = rows_of(captioner, videos, **SHAPES.options)
-    assert found[3]["error"] == "RuntimeError: out of luck"
-    assert found[:3] + found[4:] == rows[:3] + rows[4:]
+    monkeypatch.setattr(captioner.captioner, "caption_many", fails)
+    found = {row["source"]: row for row in captioner.rows(videos)}
+    assert found.pop(videos[3])["error"] == "RuntimeError: out of luck"
+    assert found == {row["source"]: row for row in rows if row["source"] != videos[3]}
 
 
-def test_an_address_is_copied_and_captioned_like_its_file(videos, rows, monkeypatch):
+@pytest.mark.parametrize("other", (
+    {"beam": 3}, {"threshold": 0.4}, {"picker": "uniform-2"}, {"model": "everyday"}))
+def test_rows_say_what_they_were_made_with(captioner, other):
+    made = Specification(**{"model": "shapes", **other}).load()
+    assert made.made_with != captioner.made_with
+    for name, value in made.options.items():
+        assert value == other.get(name)
+
+
+@pytest.mark.parametrize("changed", ("weights.safetensors", "vocabulary.json", "run.json"))
+def test_a_model_is_known_by_its_content_and_not_by_its_folder(tmp_path, changed):
+    shutil.copytree(find_model("shapes"), model := tmp_path/"model")
+    before = many.model_digest(find_model("shapes"), "file 12ab")
+    assert many.model_digest(model, "file 12ab") == before != many.model_digest(model, "x 12ac")
+    content = (model/changed).read_bytes()
+    (model/changed).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    assert many.model_digest(model, "file 12ab") != before
+
+
+# --- names
+
+ODD = (b"bad\xff.mp4", b" blank .mp4 ", "\u2028.mp4".encode(), b"100%41.mp4", b"line\nbreak.mp4")
+
+
+@pytest.mark.parametrize("ending", tables.FORMATS)
+def test_odd_names_are_kept_whole(tmp_path, videos, ending):
+    paths = [os.fsdecode(os.fsencode(tmp_path) + b"/" + name) for name in ODD]
+    for path in paths:
+        shutil.copy(videos[0], path)
+    out = tmp_path/f"rows{ending}"
+    assert quietly(paths, out, SHAPES).failed == 0
+    found = [row["source"] for row in read(out)]
+    assert [str(path_of(source)) for source in found] == paths
+    assert all(source.encode() for source in found)
+    # what a table calls a video is also what a list may call it
+    assert quietly(found, out, SHAPES).done == 0
+
+
+def test_an_error_with_an_odd_name_in_it_can_be_stored(tmp_path, videos, captioner, monkeypatch):
+    pytest.importorskip("pyarrow")
+    wrong = lambda *_, **__: (_ for _ in ()).throw(RuntimeError(os.fsdecode(b"no \xff")))
+    monkeypatch.setattr(captioner.captioner, "caption_many", wrong)
+    quietly(videos[:1], tmp_path/"rows.parquet", SHAPES)
+    assert read(tmp_path/"rows.parquet")[0]["error"] == "RuntimeError: no \\udcff"
+
+
+@pytest.mark.parametrize("content, names", (
+    (b"\xef\xbb\xbfa.mp4\r\nb.mp4\r\n", ["a.mp4", "b.mp4"]),
+    ("a\u2028b.mp4\n\x0c\n".encode(), ["a\u2028b.mp4"]),
+    (b"  a.mp4 \n s3://b/c.mp4 \n\n", ["a.mp4", "s3://b/c.mp4"]),
+    (b" blank.mp4 \n", [" blank.mp4 "]),
+    (b"bad\xff.mp4", [os.fsdecode(b"bad\xff.mp4")]),
+))
+def test_a_list_is_read_line_by_line(tmp_path, monkeypatch, content, names):
+    monkeypatch.chdir(tmp_path)
+    Path(" blank.mp4 ").touch()
+    Path("list.txt").write_bytes(content)
+    assert listed_sources([], Path("list.txt")) == names
+
+
+def test_outputs_are_never_taken_for_videos(tmp_path):
+    endings = {*DRAWN, *MOVING, *WRITTEN, *ROWS}
+    assert endings & VIDEO_SUFFIXES == set(MOVING)
+    for ending in endings:
+        (tmp_path/f"a{ending}").write_bytes(b"what was " + DRAWING)
+        (tmp_path/f"b{ending.upper()}").write_bytes(b"what was " + DRAWING)
+    (tmp_path/"rows.jsonl.parts").mkdir()
+    (tmp_path/"rows.jsonl.parts"/"part-000000.jsonl").touch()
+    (tmp_path/"film.mp4").touch()
+    with pytest.warns(UserWarning, match="has drawn it"):
+        assert find_videos([tmp_path]) == [tmp_path/"film.mp4"]
+
+
+# --- addresses
+
+def test_an_address_is_copied_and_captioned_like_its_file(videos, rows, captioner, monkeypatch):
     folder = Path(videos[0]).parent
-    quiet = type("Quiet", (http.server.SimpleHTTPRequestHandler,),
-                 {"log_message": lambda *_: None})
-    server = http.server.ThreadingHTTPServer(
-        ("127.0.0.1", 0), functools.partial(quiet, directory=folder))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        base = f"http://127.0.0.1:{server.server_port}"
-        sources = [f"{base}/00.mp4", f"{base}/none.mp4", f"file://{videos[1]}", "nowhere://x.mp4"]
-        captioner = load_captioner(find_model("shapes"))
-        found = rows_of(captioner, sources)
-        good = next(row for row in rows if row["source"].endswith("/00.mp4"))
-        assert found[0] == {**good, "source": sources[0]}
-        assert found[1]["error"] == "no such file" and "nowhere" in found[3]["error"]
-        assert found[2] == {**rows[1], "source": sources[2]}
+
+    def answer(handler):
+        file = folder/handler.path.lstrip("/")
+        send(handler, file.read_bytes(), ETag='"1"') if file.exists() else handler.send_error(404)
+
+    with served(answer) as base:
+        asked = [f"{base}/00.mp4", f"{base}/none.mp4", videos[1], "nowhere://x.mp4"]
+        found = {row["source"]: row for row in captioner.rows(asked)}
+        assert found[asked[0]] == {**rows[0], "source": asked[0], "version": '"1"'}
+        assert found[asked[1]]["error"] == "no such file" and found[videos[1]] == rows[1]
+        assert "nowhere" in found["nowhere://x.mp4"]["error"]
         monkeypatch.setenv("PICKNET_SOURCE_BYTES", "100")
-        (large,) = rows_of(captioner, sources[:1])
+        (large,) = captioner.rows(asked[:1])
         assert large["error"] == "has more than 100 bytes (PICKNET_SOURCE_BYTES)"
-    finally:
-        server.shutdown()
 
 
 def test_an_object_of_a_file_system_is_captioned_like_its_file(videos, rows, tmp_path):
     fsspec = pytest.importorskip("fsspec")
-    sources = ["memory://archive/00.mp4", "memory://archive/none.mp4"]
+    asked = ["memory://archive/00.mp4", "memory://archive/none.mp4"]
     fsspec.filesystem("memory").pipe("/archive/00.mp4", Path(videos[0]).read_bytes())
-    caption_list(sources, tmp_path/"rows.jsonl", SHAPES, progress=False)
+    quietly(asked, tmp_path/"rows.jsonl", SHAPES)
     found, missing = read(tmp_path/"rows.jsonl")
-    assert found == {**rows[0], "source": sources[0]} and missing["error"] == "no such file"
+    assert found == {**rows[0], "source": asked[0], "version": found["version"]}
+    assert missing["error"] == "no such file"
+    assert quietly(asked[:1], tmp_path/"rows.jsonl", SHAPES).done == 0
+    fsspec.filesystem("memory").pipe("/archive/00.mp4", Path(videos[1]).read_bytes())
+    assert quietly(asked[:1], tmp_path/"rows.jsonl", SHAPES).done == 1
 
 
 def test_an_object_of_s3_is_captioned_like_its_file(videos, rows, tmp_path, monkeypatch):
@@ -160,12 +200,10 @@ def test_an_object_of_s3_is_captioned_like_its_file(videos, rows, tmp_path, monk
         store = fsspec.filesystem("s3")
         store.mkdir("archive")
         store.pipe("archive/00.mp4", Path(videos[0]).read_bytes())
-        sources = ["s3://archive/00.mp4", "s3://archive/none.mp4", "s3://nowhere/00.mp4"]
-        said = estimate(sources[:1], None, SHAPES)
-        assert said["bytes_to_read"] == os.path.getsize(videos[0])
-        caption_list(sources, tmp_path/"rows.jsonl", SHAPES, progress=False)
+        asked = ["s3://archive/00.mp4", "s3://archive/none.mp4", "s3://nowhere/00.mp4"]
+        quietly(asked, tmp_path/"rows.jsonl", SHAPES)
         found, *missing = read(tmp_path/"rows.jsonl")
-        assert found == {**rows[0], "source": sources[0]}
+        assert found == {**rows[0], "source": asked[0], "version": found["version"]}
         assert [row["error"] for row in missing] == ["no such file"] * 2
     finally:
         server.stop()
@@ -174,10 +212,8 @@ def test_an_object_of_s3_is_captioned_like_its_file(videos, rows, tmp_path, monk
 @pytest.mark.parametrize("module, address, said", (
     ("s3fs", "s3://archive/a.mp4", "s3:// needs: pip install s3fs"),
     ("gcsfs", "gs://archive/a.mp4", "gs:// needs: pip install gcsfs"),
-    ("fsspec.implementations.http", "https://nowhere/a.mp4",
-     'https:// needs: pip install "fsspec[http]"'),
     ("fsspec.registry", "s3://archive/a.mp4",
-     'addresses need fsspec: pip install "picknet_nb[ray]"'),
+     's3:// needs fsspec: pip install "picknet_nb[ray]"'),
 ))
 def test_a_missing_package_is_named_before_a_list_begins(
     tmp_path, videos, monkeypatch, module, address, said
@@ -187,43 +223,434 @@ def test_a_missing_package_is_named_before_a_list_begins(
     monkeypatch.setitem(sys.modules, module, None)
     out = tmp_path/"rows.jsonl"
     with pytest.raises(PickNetError) as error:
-        caption_list([videos[0], address], out, SHAPES, progress=False)
-    assert str(error.value) == said and not out.exists()
-    check_sources([videos[0], f"file://{videos[0]}"])  # these need none
+        quietly([videos[0], address], out, SHAPES)
+    assert str(error.value) == said and not list(tmp_path.iterdir())
+    check_sources([videos[0], f"file://{videos[0]}", "https://nowhere/a.mp4"])  # these need none
 
+
+def silent(handler): released.wait()
+
+
+def dripping(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000000")
+    handler.end_headers()
+    while not released.wait(0.05):
+        handler.wfile.write(b"a")
+
+
+def ending(handler):
+    handler.send_response(200)
+    handler.send_header("Content-Length", "1000")
+    handler.end_headers()
+    handler.wfile.write(b"a")
+
+
+released = threading.Event()
+
+
+@pytest.fixture
+def let_go():
+    "Servers that wait give up when the test is over."
+    released.clear()
+    yield
+    released.set()
+
+
+@pytest.mark.parametrize("answer, limits, said", (
+    (silent, {"SILENT": 1}, "next to nothing came for 1 seconds (PICKNET_SILENT_SECONDS)"),
+    (dripping, {"SILENT": 1}, "next to nothing came for 1 seconds (PICKNET_SILENT_SECONDS)"),
+    (dripping, {"SOURCE": 1}, "took longer than 1 seconds (PICKNET_SOURCE_SECONDS)"),
+    (ending, {}, "ended after 1 of 1,000 bytes"),
+    (lambda handler: handler.send_error(503), {},
+     "cannot be read: HTTP Error 503: Service Unavailable"),
+))
+def test_a_bad_address_costs_its_own_row_and_leaves_no_copy(
+    videos, rows, captioner, tmp_path, monkeypatch, let_go, answer, limits, said
+):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    for name, seconds in limits.items():
+        monkeypatch.setenv(f"PICKNET_{name}_SECONDS", str(seconds))
+    with served(answer) as base:
+        found = list(captioner.rows([f"{base}/a.mp4", *videos[:2]]))
+        released.set()
+    assert found[:2] == rows[:2], "files do not wait for addresses"
+    assert found[2]["error"] == said and not list(tmp_path.iterdir())
+
+
+def test_a_copy_that_fails_leaves_no_file(tmp_path, videos, monkeypatch):
+    with served(ending) as base, pytest.raises(VideoError, match="ended after"):
+        sources.copy_source(f"{base}/a.mp4", tmp_path/"copy.mp4")
+    monkeypatch.setenv("PICKNET_SOURCE_BYTES", "100")
+    with pytest.raises(VideoError, match="has more than"):
+        sources.copy_source(f"local://{videos[0]}", tmp_path/"copy.mp4")
+    assert not list(tmp_path.iterdir())
+
+
+def test_ctrl_c_ends_a_list_that_waits_for_a_silent_server(
+    tmp_path, videos, rows, monkeypatch, let_go
+):
+    asked = []
+
+    def answer(handler):
+        asked.append(handler)
+        released.wait()
+
+    with served(answer) as base:
+        out = tmp_path/"rows.jsonl"
+        process = Forked(quietly, [f"{base}/a.mp4", *videos[:2]], out, SHAPES)
+        wait_for(lambda: asked or process.poll() is not None)
+        process.send_signal(signal.SIGINT)
+        # nothing is computed meanwhile, and the limit of a silent server is 30 seconds
+        assert process.wait(still=15) == 1 and "KeyboardInterrupt" in process.output()
+        released.set()
+    kept = [row for part in (tmp_path/"rows.jsonl.parts").glob("part-*") for row in read(part)]
+    assert kept == rows[:2], "what was finished is kept"
+
+
+def test_a_copy_that_does_not_fit_takes_no_other_along(
+    videos, good, rows, captioner, tmp_path, monkeypatch
+):
+    "Room for one copy, but not for the large one; what does not fit beside others is tried alone."
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path/"copies"))
+    (tmp_path/"copies").mkdir()
+    (tmp_path/"large.mp4").write_bytes(Path(good[0]).read_bytes() + bytes(500_000))
+    real = sources._write_blocks
+
+    def on_a_small_disk(address, read, file):
+        content = read(-1)
+        file.write(content[: len(content) // 2])
+        others = sum(path.stat().st_size for path in Path(file.name).parent.iterdir())
+        if others + len(content) > 400_000 or len(os.listdir(Path(file.name).parent)) > 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return len(content[: len(content) // 2]) + file.write(content[len(content) // 2 :])
+
+    monkeypatch.setattr(sources, "_write_blocks", on_a_small_disk)
+    asked = [f"local://{path}" for path in (tmp_path/"large.mp4", *good)]
+    found = {row["source"]: row for row in captioner.rows(asked)}
+    large = found.pop(asked[0])["error"]
+    assert large == f"its copy does not fit into {tmp_path/'copies'} (No space left on device)"
+    wanted = {row["source"]: row["caption"] for row in rows}
+    assert [found[source]["caption"] for source in asked[1:]] == [wanted[path] for path in good]
+    assert not list((tmp_path/"copies").iterdir())
+    # a video whose size is known is not even begun
+    monkeypatch.setattr(sources, "_write_blocks", real)
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type(
+        "Usage", (), {"free": 10}))
+    (row,) = captioner.rows(asked[1:2])
+    assert "does not fit" in row["error"] and not list((tmp_path/"copies").iterdir())
+
+
+def test_copies_of_killed_processes_are_swept(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+
+    def busy():
+        with scratch_folder("copies") as folder:
+            (folder/"half").touch()
+            signal.pause()
+
+    first, second = started = Forked(busy), Forked(busy)
+    try:
+        wait_for(lambda: len(list(tmp_path.glob(".*/half"))) == 2)
+        first.kill()
+        first.wait()
+        with scratch_folder("copies"):
+            assert len(list(tmp_path.glob(".*/half"))) == 1, "the other one is in use"
+    finally:
+        for process in started: process.kill()
+    second.wait()
+    with scratch_folder("copies"): pass
+    assert not list(tmp_path.iterdir())
+
+
+# --- tables
+
+@pytest.mark.parametrize("ending", tables.FORMATS)
+def test_a_list_becomes_a_table_and_is_continued(tmp_path, videos, good, rows, ending):
+    out = tmp_path/f"captions{ending}"
+    first = quietly(videos[5:], out, SHAPES)
+    again = quietly([*videos, videos[0]], out, SHAPES)
+    failed = len(videos) - len(good)
+    assert (first.done, again.done, again.videos) == (3, len(videos), len(videos))
+    assert read(out) == rows, "in the order of the list"
+    assert sorted(os.listdir(f"{out}.parts")) == [".lock", ".locked_by"]
+    once_more = quietly(good[:1], out, SHAPES)
+    assert (once_more.done, once_more.rows, once_more.failed) == (0, len(videos), failed)
+    assert sorted(map(str, read(out))) == sorted(map(str, rows)), "rows of other lists are kept"
+
+
+def slowly(videos: list[str], out: Path) -> None:
+    "A list whose parts have two rows, from a captioner that waits before the last ones."
+    tables._PART_ROWS = 2
+    one_by_one = tables.rows_here
+
+    def waiting(*arguments):
+        for number, row in enumerate(one_by_one(*arguments)):
+            if number == 5: signal.pause()
+            yield row
+
+    tables.rows_here = waiting
+    quietly(videos, out, SHAPES)
+
+
+@pytest.mark.parametrize("ending", tables.FORMATS)
+def test_a_killed_list_keeps_its_parts_and_goes_on(tmp_path, videos, rows, monkeypatch, ending):
+    out = tmp_path/f"captions{ending}"
+    process = Forked(slowly, videos, out)
+    parts = lambda: sorted(Path(f"{out}.parts").glob("part-*"))
+    wait_for(lambda: len(parts()) >= 2 or process.poll() is not None)
+    process.kill()
+    process.wait()
+    kept = [row for path in parts() for row in read(path)]
+    assert not out.exists() and kept == rows[:4]
+    asked = []
+    real = tables.rows_here
+    monkeypatch.setattr(
+        tables, "rows_here", lambda sources, *how: asked.extend(sources) or real(sources, *how))
+    quietly(videos, out, SHAPES)
+    captioned = {row["source"] for row in kept if row["caption"]}
+    assert asked == [video for video in videos if video not in captioned] and read(out) == rows
+
+
+def test_a_full_disk_is_said_and_the_same_command_continues(tmp_path, good, rows, monkeypatch):
+    real, out = tables.write_whole, tmp_path/"captions.jsonl"
+
+    def full(path, content):
+        if Path(path).name == "part-000001.jsonl":
+            raise WriteError(path, "No space left on device")
+        return real(path, content)
+
+    monkeypatch.setattr(tables, "_PART_ROWS", 2)
+    monkeypatch.setattr(tables, "write_whole", full)
+    with pytest.raises(WriteError, match="No space left on device; what was written is kept"):
+        quietly(good, out, SHAPES)
+    assert len(list((tmp_path/"captions.jsonl.parts").glob("part-*"))) == 1
+    monkeypatch.setattr(tables, "write_whole", real)
+    assert quietly(good, out, SHAPES).done == len(good) - 2
+    assert read(out) == [row for row in rows if row["caption"]]
+
+
+def stored(path: Path, rows: list[dict]) -> None:
+    "Write rows as somebody else would."
+    if path.suffix == ".jsonl":
+        path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    else:
+        pa = pytest.importorskip("pyarrow")
+        import pyarrow.parquet as parquet
+        parquet.write_table(pa.Table.from_pylist(rows), path)
+
+
+FOREIGN = {
+    "columns that are not ours, such as mine": lambda row: [{**row, "mine": 1}],
+    "columns that are not ours, such as n:": lambda row: [{"n": 1}],
+    "is not a table of captions": lambda row: [{"source": "q"}],
+    "two rows of q": lambda row: [{**row, "source": "q"}, {**row, "source": "q"}],
+    "made with another model or other options": lambda row: [{**row, "made_with": "x"}],
+}
+
+
+@pytest.mark.parametrize("ending", tables.FORMATS)
+@pytest.mark.parametrize("said", FOREIGN)
+def test_a_table_that_is_not_ours_is_one_sentence_and_not_touched(
+    tmp_path, good, rows, ending, said
+):
+    out = tmp_path/f"mine{ending}"
+    row = next(row for row in rows if row["caption"])
+    stored(out, FOREIGN[said](row))
+    before = out.read_bytes()
+    with pytest.raises(FileError, match=said) as error:
+        quietly(good[:1], out, SHAPES)
+    assert "--again" in str(error.value) and "\n" not in str(error.value)
+    assert out.read_bytes() == before and os.listdir(tmp_path) == [out.name]
+    assert quietly(good[:1], out, SHAPES, again=True).done == 1
+    assert read(out) == [rows[0]] and not list(tmp_path.rglob("former*"))
+
+
+@pytest.mark.parametrize("ending", tables.FORMATS)
+def test_a_file_that_is_no_table_is_one_sentence(tmp_path, good, ending):
+    (tmp_path/f"a{ending}").write_bytes(b"\xff\x00 no table\n")
+    with pytest.raises(FileError, match="not valid JSON|not a Parquet file"):
+        quietly(good, tmp_path/f"a{ending}", SHAPES)
+    (tmp_path/f"folder{ending}").mkdir()
+    with pytest.raises(WriteError, match="is a folder"):
+        quietly(good, tmp_path/f"folder{ending}", SHAPES)
+    assert sorted(os.listdir(tmp_path)) == [f"a{ending}", f"folder{ending}"]
+
+
+def test_parts_of_another_model_are_not_joined(tmp_path, good):
+    out = tmp_path/"a.jsonl"
+    with Table(out).open("one model") as table:
+        table.add([dict.fromkeys(COLUMNS) | {"source": "q", "made_with": "one model"}])
+        with pytest.raises(PickNetError, match="a worker has another model"):
+            table.add([dict.fromkeys(COLUMNS) | {"source": "r", "made_with": "another"}])
+    with pytest.raises(FileError, match="made with another model or other options"):
+        quietly(good, out, SHAPES)
+
+
+def test_one_name_in_two_folders_is_two_videos(tmp_path, good, monkeypatch):
+    for folder, video in zip("AB", good):
+        (tmp_path/folder).mkdir()
+        shutil.copy(video, tmp_path/folder/"x.mp4")
+        monkeypatch.chdir(tmp_path/folder)
+        quietly(["x.mp4"], "../rows.jsonl", SHAPES)
+    assert [row["source"] for row in read(tmp_path/"rows.jsonl")] == [
+        str(tmp_path/folder/"x.mp4") for folder in "BA"]
+
+
+def test_a_replaced_video_is_captioned_again_and_one_that_is_gone_keeps_its_row(
+    tmp_path, good, rows
+):
+    video, out = tmp_path/"v.mp4", tmp_path/"rows.jsonl"
+    shutil.copy(good[0], video)
+    quietly([video], out, SHAPES)
+    shutil.copy(good[1], video)
+    assert quietly([video], out, SHAPES).done == 1
+    (row,) = read(out)
+    assert row["caption"] == next(row for row in rows if row["source"] == good[1])["caption"]
+    video.unlink()
+    assert quietly([video], out, SHAPES).done == 0 and read(out) == [row]
+    video.write_bytes(b"no video any more")
+    assert quietly([video], out, SHAPES).failed == 1 and read(out)[0]["caption"] is None
+
+
+def test_what_is_at_an_address_may_be_replaced_too(tmp_path, good, monkeypatch):
+    content = {"/a.mp4": good[0], "/b.mp4": good[1]}
+
+    def answer(handler):
+        video = content.get(handler.path)
+        send(handler, Path(video).read_bytes()) if video else handler.send_error(404)
+
+    monkeypatch.setattr(sources, "_ASKING", 1)  # one after the other
+    out = tmp_path/"rows.jsonl"
+    with served(answer) as base:
+        listed = [f"{base}/a.mp4", f"{base}/b.mp4"]
+        quietly(listed, out, SHAPES)
+        assert quietly(listed, out, SHAPES).done == 0
+        del content["/a.mp4"]
+        content["/b.mp4"] = good[2]
+        assert quietly(listed, out, SHAPES).done == 1, "what is gone keeps its row"
+    before = read(out)
+    assert [row["size"] for row in before] == [os.path.getsize(good[n]) for n in (0, 2)]
+    asked, real = [], sources._known_by
+    monkeypatch.setattr(sources, "can_fork", lambda: False)
+    monkeypatch.setattr(sources, "_known_by", lambda job: asked.append(job) or real(job))
+    assert quietly(listed, out, SHAPES).done == 0 and read(out) == before
+    assert len(asked) == 1, "a server that is down is asked once"
+
+
+def test_a_passing_failure_is_tried_again_and_the_status_says_so(tmp_path, good):
+    listed, late = tmp_path/"list.txt", tmp_path/"late.mp4"
+    listed.write_text(f"{late}\n{good[0]}\n")
+    words = "caption", "--list", listed, "--model", "shapes", "--out", tmp_path/"rows.jsonl"
+    for _ in range(2):
+        done = invoked(*words)
+        assert done.exit_code == 3 and "without a caption: 1" in done.stdout
+    other = invoked(*words[:1], good[1], *words[3:])
+    assert other.exit_code == 3, "as long as the table has a row without a caption"
+    shutil.copy(good[1], late)
+    done = invoked(*words)
+    assert done.exit_code == 0 and "rows: 3; made now: 1" in done.stdout
+    assert all(row["caption"] for row in read(tmp_path/"rows.jsonl"))
+
+
+def test_a_row_without_a_caption_is_tried_again_though_its_file_is_the_same(
+    tmp_path, good, rows, monkeypatch
+):
+    out = tmp_path/"rows.jsonl"
+    monkeypatch.setenv("PICKNET_FRAME_PIXELS", "10")
+    assert quietly(good[:1], out, SHAPES).failed == 1
+    monkeypatch.delenv("PICKNET_FRAME_PIXELS")
+    again = quietly(good[:1], out, SHAPES)
+    assert (again.done, again.failed) == (1, 0) and read(out) == rows[:1]
+
+
+def test_again_begins_anew_and_keeps_the_former_table_until_it_is_done(
+    tmp_path, good, rows, monkeypatch
+):
+    out = tmp_path/"rows.jsonl"
+    stored(out, [{"mine": 1}])
+    before, real = out.read_bytes(), tables.rows_here
+
+    def interrupted(sources, captioner):
+        yield next(real(sources, captioner))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tables, "rows_here", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        quietly(good, out, SHAPES, again=True)
+    assert (tmp_path/"rows.jsonl.parts"/"former.jsonl").read_bytes() == before
+    monkeypatch.setattr(tables, "rows_here", real)
+    assert quietly(good, out, SHAPES).done == len(good) - 1, "without `again`, it is continued"
+    assert not (tmp_path/"rows.jsonl.parts"/"former.jsonl").exists()
+    assert quietly(good[:2], out, SHAPES, again=True).done == 2
+    assert read(out) == [row for row in rows if row["source"] in good[:2]]
+
+
+# --- the command
+
+def test_options_of_the_command_act_on_a_table(tmp_path, good, monkeypatch):
+    given, real = [], VideoCaptioner.caption_many
+    monkeypatch.setattr(VideoCaptioner, "caption_many", lambda self, paths, **options: (
+        given.append((self.eye.picker.label, options)) or real(self, paths, **options)))
+    words = "caption", good[0], "--model", "shapes", "--out"
+    for option, value, key in (("--beam", 3, "beam"), ("--threshold", 0.4, "threshold")):
+        assert invoked(*words, tmp_path/f"{key}.jsonl", option, value).exit_code == 0
+        assert given.pop()[1][key] == value
+        assert f"{key}={value}" in read(tmp_path/f"{key}.jsonl")[0]["made_with"]
+    assert invoked(*words, tmp_path/"p.jsonl", "--picker", "uniform-2").exit_code == 0
+    assert given.pop()[0] == "uniform-2" and len(read(tmp_path/"p.jsonl")[0]["picked"]) == 2
+
+
+def test_the_command_writes_rows_and_says_what_ray_needs(tmp_path, videos, rows, monkeypatch):
+    listed, out = tmp_path/"videos.txt", tmp_path/"captions.jsonl"
+    listed.write_text("\n".join(videos))
+    words = "caption", "--list", listed, "--model", "shapes"
+    done = invoked(*words, "--out", out, "--json")
+    assert done.exit_code == 3 and json.loads(done.stdout) == {
+        "out": str(out), "videos": 8, "done": 8, "rows": 8, "failed": 4}
+    assert read(out) == rows
+    assert invoked(*words, "--out", out, "--again", "--json").exit_code == 3
+    for option in (("--ray", "local"), ("--again",)):
+        said = str(invoked(*words, *option).exception)
+        assert said == f"{option[0]} needs an --out that ends in .parquet or .jsonl"
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # taken back after the test
+    monkeypatch.setitem(sys.modules, "ray", None)
+    said = str(invoked(*words, "--out", tmp_path/"b.jsonl", "--ray", "local").exception)
+    assert said == 'a cluster needs Ray: pip install "picknet_nb[ray]"'
+    assert "name a video" in str(invoked("caption").exception)
+
+
+def test_python_has_the_rows_of_the_command(videos, rows, monkeypatch):
+    monkeypatch.chdir(Path(videos[0]).parent)
+    asked = [Path(videos[0]).name, Path(videos[0]), videos[1]]
+    assert list(pn.caption_many(asked, "shapes")) == rows[:2]
+
+
+def test_without_ray_nothing_imports_it(tmp_path, videos):
+    listed = tmp_path/"videos.txt"
+    listed.write_text("\n".join(videos[:2]))
+    code = f"""
+import sys
+for name in ("ray", "pyarrow", "pandas", "aiohttp", "fsspec"): sys.modules[name] = None
+sys.argv = ["picknet", "caption", "--list", {str(listed)!r}, "--model", "shapes", "--out",
+            {str(tmp_path/"captions.jsonl")!r}]
+from picknet_nb.interface.main import main
+main()
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+    assert len(read(tmp_path/"captions.jsonl")) == 2
+
+
+# --- Ray, without starting it
 
 def test_blocks_are_few_and_the_first_and_the_last_ones_are_small():
-    for videos, workers in ((1, 1), (10, 2), (1_600, 16), (10_000, 3), (100_000, 1_000)):
-        sizes = block_sizes(videos, workers)
-        assert sum(sizes) == videos and max(sizes) <= 256 and min(sizes) > 0
+    for count, workers in ((1, 1), (10, 2), (1_600, 16), (10_000, 3), (100_000, 1_000)):
+        sizes = block_sizes(count, workers)
+        assert sum(sizes) == count and max(sizes) <= 256 and min(sizes) > 0
         assert sizes[workers:] == sorted(sizes[workers:], reverse=True)
         # the first and the last ones are a small part of what a worker does, or one video
-        assert max(sizes[0], sizes[-1]) <= max(1, videos / workers / 30)
+        assert max(sizes[0], sizes[-1]) <= max(1, count / workers / 30)
     assert len(block_sizes(1_600, 16)) < 16 * 16 / 1.5 and not block_sizes(0, 2)
-
-
-def test_the_line_counts_from_the_first_rows_on():
-    now = [0.0]
-    line = Progress(100, lambda: now[0])
-    now[0] = 60.0
-    line.add([{"error": None}] * 10)
-    assert str(line) == "10 of 100 videos, 0 without a caption"
-    now[0] = 70.0
-    line.add([{"error": "is empty"}] * 20)
-    assert str(line) == (
-        "30 of 100 videos, 20 without a caption, 2.0 a second, about 35 seconds left")
-    line.add([{"error": None}] * 70)
-    assert str(line) == "100 of 100 videos, 20 without a caption, 9.0 a second"
-
-
-def test_a_dry_run_says_what_is_missing_and_writes_no_row(tmp_path, videos):
-    out = tmp_path/"captions.jsonl"
-    found = estimate(videos, out, SHAPES)
-    assert (found["videos"], found["missing"]) == (len(videos), len(videos)) and not out.exists()
-    assert found["bytes_to_read"] == sum(os.path.getsize(video) for video in videos)
-    assert found["seconds"] > 0 and f"{len(videos)} videos" in estimate_text(found)
-    caption_list(videos, out, SHAPES, progress=False)
-    assert "nothing is left to do" in estimate_text(estimate(videos, out, SHAPES))
 
 
 def test_workers_for_each_gpu_or_for_each_core():
@@ -233,44 +660,77 @@ def test_workers_for_each_gpu_or_for_each_core():
     assert share_of([node(CPU=8.0)], workers=3).workers == 3
 
 
-def test_the_command_writes_rows_and_says_what_ray_needs(tmp_path, videos, rows, monkeypatch):
-    listed, out = tmp_path/"videos.txt", tmp_path/"captions.jsonl"
-    listed.write_text("\n".join(videos))
-    words = "caption", "--list", listed, "--model", "shapes"
-    dry = invoked(*words, "--out", out, "--dry-run", "--json")
-    assert json.loads(dry.stdout)["missing"] == len(videos) and not out.exists()
-    done = invoked(*words, "--out", out)
-    assert done.exit_code == 3 and "4 of these without a caption" in done.stdout
-    assert read(out) == rows
-    assert "ends in .parquet or .jsonl" in str(invoked(*words, "--ray", "local").exception)
-    monkeypatch.setitem(sys.modules, "ray", None)
-    said = str(invoked(*words, "--out", tmp_path/"b.jsonl", "--ray", "local").exception)
-    assert said == 'a cluster needs Ray: pip install "picknet_nb[ray]"'
-    assert "name a video" in str(invoked("caption").exception)
+def test_what_a_worker_gets(tmp_path, videos, monkeypatch):
+    "Limits, whole paths, and the names of backbones; used as a worker would."
+    monkeypatch.setattr(cluster, "on_ray", lambda ray, actor, given, columns, workers=None: (
+        actor, given(Share(1, 1, 0)), columns))
+    monkeypatch.setattr(cluster, "connected", lambda ray: "ray")
+    monkeypatch.setattr(cluster, "as_they_come", lambda ray, found: iter([found]))
+    monkeypatch.setenv("PICKNET_SOURCE_BYTES", "100")
+    shutil.copytree(find_model("shapes"), tmp_path/"mine")
+    monkeypatch.chdir(tmp_path)
+    actor, given, _ = cluster.rows_on_ray("ray", ["local:///a.mp4"], Specification("./mine"))
+    monkeypatch.delenv("PICKNET_SOURCE_BYTES")
+    monkeypatch.chdir("/")
+    pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
+    worker = actor(*given)
+    (row,) = worker(pa.table({"source": [f"local://{videos[0]}"]})).to_pylist()
+    assert row["error"] == "has more than 100 bytes (PICKNET_SOURCE_BYTES)"
+    assert given[0].model == str(tmp_path/"mine")
+    assert Specification("shapes", weights="w").absolute() == Specification("shapes", weights="/w")
 
 
-def test_a_cluster_that_does_not_answer_is_one_sentence(monkeypatch):
-    class Slow:
-        is_initialized = staticmethod(lambda: False)
+def test_a_backbone_is_loaded_by_workers_and_not_sent(tmp_path):
+    cnn = load_backbone("tiny")
+    sent = specification_of(cnn)
+    assert (sent.name, sent.weights) == ("tiny", None) and sent.load().weights == cnn.weights
+    with pytest.raises(PickNetError, match="a worker has other weights of tiny"):
+        sent._replace(fingerprint="other").load()
+    assert specification_of(load_backbone("resnet18", "random")).loaded_from is None
 
-        @staticmethod
-        def init(*arguments, **options): raise Exception("the node timed out\nsome advice")
 
+def test_workers_import_from_the_current_folder_only_if_we_do(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", ["/somewhere"])
+    folders = processes._Importable()
+    folders.extend(["/somewhere", str(tmp_path)])
+    assert folders == ["/somewhere"]
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])  # as --use does
+    folders.extend([str(tmp_path)])
+    assert folders == ["/somewhere", str(tmp_path)]
+
+
+class Slow:
+    "A Ray that does not start."
+    attempts, is_initialized, shutdown = 0, staticmethod(lambda: False), staticmethod(lambda: 0)
+
+    @classmethod
+    def init(cls, *arguments, job_config, **options):
+        job_config._py_driver_sys_path.extend([os.getcwd()])
+        assert not job_config._py_driver_sys_path
+        cls.attempts += 1
+        raise Exception("the node timed out.\nsome advice")
+
+
+@pytest.mark.parametrize("address, attempts, said", (
+    ("local", 3, "Ray did not start on this machine: the node timed out; close other programs "
+     "and try again, or leave out --ray: one machine needs no Ray"),
+    ("10.0.0.1:6379", 1, "no Ray cluster could be reached at 10.0.0.1:6379: the node timed out; "
+     "`ray status` on one of its machines says whether it runs, and this machine needs the same "
+     "versions of Ray and Python"),
+))
+def test_a_cluster_that_does_not_answer_is_one_sentence(
+    tmp_path, monkeypatch, address, attempts, said
+):
+    class Config:
+        _py_driver_sys_path = []
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+    monkeypatch.setattr(Slow, "attempts", 0)
     monkeypatch.setitem(sys.modules, "ray", Slow)
-    with pytest.raises(PickNetError) as error: connected("local")
-    assert str(error.value) == "no Ray cluster could be reached at local: the node timed out"
-
-
-def test_without_ray_nothing_imports_it(tmp_path, videos):
-    listed = tmp_path/"videos.txt"
-    listed.write_text("\n".join(videos[:2]))
-    code = f"""
-import sys
-for name in ("ray", "pyarrow", "pandas", "aiohttp"): sys.modules[name] = None
-sys.argv = ["picknet", "caption", "--list", {str(listed)!r}, "--model", "shapes", "--out",
-            {str(tmp_path/"captions.jsonl")!r}]
-from picknet_nb.interface.main import main
-main()
-"""
-    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
-    assert len(read(tmp_path/"captions.jsonl")) == 2
+    monkeypatch.setitem(sys.modules, "ray.job_config", type("Module", (), {"JobConfig": Config}))
+    with pytest.raises(PickNetError) as error: connected(address)
+    assert str(error.value) == said and Slow.attempts == attempts

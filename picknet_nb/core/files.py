@@ -32,9 +32,9 @@ import picknet_nb
 
 # %% auto #0
 __all__ = ['LIMITS', 'PickNetError', 'FileError', 'WriteError', 'first_few', 'sweep', 'replacing', 'write_whole', 'new_folder',
-           'limit', 'open_regular', 'read_text', 'file_digest', 'size_on_disk', 'check_unpacked', 'check_zip',
-           'check_pickle', 'check_parts', 'read_torch', 'real_folder', 'parse_json', 'read_json', 'same_name',
-           'check_distinct', 'locked', 'data_folder', 'slug']
+           'scratch_folder', 'limit', 'open_regular', 'read_text', 'file_digest', 'size_on_disk', 'check_unpacked',
+           'check_zip', 'check_pickle', 'check_parts', 'read_torch', 'real_folder', 'parse_json', 'read_json',
+           'same_name', 'check_distinct', 'locked', 'data_folder', 'slug']
 
 # %% ../../nbs/core/01_files.ipynb #dbb60bfe
 class PickNetError(Exception):
@@ -183,6 +183,29 @@ def new_folder(path) -> Iterator[Path]:
             raise WriteError(path, reason.strerror or str(reason)) from reason
         raise
 
+
+# %% ../../nbs/core/01_files.ipynb #f2adedb8
+@contextmanager
+def scratch_folder(name: str) -> Iterator[Path]:
+    """A folder for temporary files that is removed when the `with` block ends; what killed
+    processes have left of that name goes first."""
+    path = Path(tempfile.gettempdir())/name
+    sweep(path)
+    while True:
+        made = path.with_name(f".{_mark(path)}.{secrets.token_hex(4)}.partial")
+        try:
+            made.mkdir(mode=0o700)
+        except OSError as reason:
+            raise WriteError(path.parent, reason.strerror or str(reason)) from reason
+        with _kept_folder(made):
+            # another process may have taken it for a leftover before we had reserved it
+            if not made.is_dir():
+                continue
+            try:
+                yield made
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
+            return
 
 # %% ../../nbs/core/01_files.ipynb #62fc70bb
 LIMITS = {

@@ -462,28 +462,58 @@ def agreed(scores: dict[str, float]) -> dict[str, float]:
     return shared[0]
 
 # %% ../../nbs/core/04_processes.ipynb #9d6ea305
+class _Importable(list):
+    "Folders that Ray adds to the path of its workers: those that this process imports from."
+
+    def extend(self, folders: Iterable[str]) -> None:
+        # Ray would add the current folder, in which anybody may have put a `colorsys.py`
+        ours = {os.path.abspath(folder) for folder in sys.path}
+        super().extend(folder for folder in folders if os.path.abspath(folder) in ours)
+
+
+_ATTEMPTS = 3  # to start Ray here: it gives itself 30 seconds, and a busy machine needs more
+
+
 def connected(
     # of a cluster; "local": one on this machine; True: the one that this process has joined, or
     # that RAY_ADDRESS names
     address: str | bool = True,
 ):
     "The module `ray`, connected to a cluster; an error where it is missing, or nothing answers."
+    local = address == "local"
+    if local:  # Ray's own switch, read when it is imported: 0 keeps it on the loopback interface
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
     try:
         import ray
+        from ray.job_config import JobConfig
     except ImportError as reason:
         raise PickNetError('a cluster needs Ray: pip install "picknet_nb[ray]"') from reason
     if ray.is_initialized():
         return ray
-    how = {"include_dashboard": False} if address == "local" else {}
-    try:
-        ray.init(
-            None if address is True else address,
-            log_to_driver=False,  # what matters comes back as rows and errors
-            logging_level="ERROR",
-            **how,
-        )
-    except Exception as reason:  # a node that starts too slowly is a plain one
-        raise PickNetError(
-            f"no Ray cluster could be reached at {address}: {str(reason).splitlines()[0]}"
-        ) from reason
-    return ray
+    for attempt in range(_ATTEMPTS if local else 1):
+        job = JobConfig()
+        if not hasattr(job, "_py_driver_sys_path"):
+            raise PickNetError("this version of Ray runs modules of the current folder: "
+                               'pip install "picknet_nb[ray]" installs one that does not')
+        job._py_driver_sys_path = _Importable()
+        try:
+            ray.init(
+                None if address is True else address,
+                log_to_driver=False,  # what matters comes back as rows and errors
+                logging_level="ERROR",
+                job_config=job,
+                **({"include_dashboard": False} if local else {}),
+            )
+            return ray
+        except Exception as error:  # a node that starts too slowly is a plain one
+            reason = error
+            ray.shutdown()
+            if "timed out" not in str(error): break
+    first = (str(reason) or type(reason).__name__).splitlines()[0].rstrip(".")
+    raise PickNetError(
+        f"Ray did not start on this machine: {first}; close other programs and try again, or "
+        "leave out --ray: one machine needs no Ray"
+        if local else
+        f"no Ray cluster could be reached at {address}: {first}; `ray status` on one of its "
+        "machines says whether it runs, and this machine needs the same versions of Ray and Python"
+    ) from reason

@@ -60,6 +60,7 @@ class Backbone(nn.Module):
         self.batch_on_cuda, self.body = batch_on_cuda or batch, body
         self.faster, self.fast_on = faster, tuple(fast_on)
         self.registered = registered or name.partition(":")[0]
+        self.loaded_from = None  # name and weights, by which another process can load it
         # for a body without any numbers of its own
         self.register_buffer("anchor", torch.empty(0), persistent=False)
         self.eval().requires_grad_(False)
@@ -130,6 +131,7 @@ def load_backbone(
             f"no backbone {name!r}: {family} has no variants, so leave out :{variant}"
         )
     cnn = make(weights, variant=variant) if variant else make(weights)
+    cnn.loaded_from = None if weights == "random" else (name, weights)
     check_registered(cnn, family)
     if cnn.faster and (device.type in cnn.fast_on if fast is None else fast):
         cnn.body = cnn.faster(cnn.body, device)

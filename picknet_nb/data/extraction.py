@@ -33,7 +33,8 @@ from ..core.printing import at_terminal, printable
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import Backbone
 from .glance import glance
-from .video import VideoError, import_av, read_clip
+from .video import (
+    VIDEO_SUFFIXES, VideoError, import_av, is_video, read_clip)
 
 # %% auto #0
 __all__ = ['DRAWING', 'ClipShape', 'known_by', 'Decoded', 'decode_files', 'is_drawing', 'find_videos', 'list_videos', 'part_path',
@@ -136,12 +137,7 @@ def decode_files(
             yield Decoded(*done.job, *(done.answer or (None, done.reason)))
 
 # %% ../../nbs/data/08_extraction.ipynb #9be3859c
-_NOT_VIDEO = frozenset(
-    ".txt .csv .tsv .json .jsonl .md .npy .npz .h5 .hdf5 .srt .vtt .jpg .jpeg .png .zip .gz .py "
-    ".ipynb".split()
-)
-
-
+_ENDINGS = ", ".join(sorted(VIDEO_SUFFIXES))
 DRAWING = b"drawn by picknet_nb"  # near the beginning or the end of a clip that we have drawn
 
 
@@ -158,7 +154,7 @@ def is_drawing(path) -> bool:
 
 def find_videos(paths: Iterable) -> list[Path]:
     """The files among these paths, and the videos of the folders among them, in order; in a
-    folder, clips that this package has drawn are left out."""
+    folder, a video is a file that is called like one, unless this package has drawn it."""
     found: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
@@ -167,17 +163,18 @@ def find_videos(paths: Iterable) -> list[Path]:
         inside = [
             each
             for each in sorted(path.rglob("*"))
-            if not each.is_dir()
-            and each.suffix.lower() not in _NOT_VIDEO
+            if is_video(each)
+            and not each.is_dir()
             and not any(part.startswith(".") for part in each.relative_to(path).parts)
         ]
-        drawn = [each for each in inside if each.suffix in (".gif", ".mp4") and is_drawing(each)]
+        drawn = [each for each in inside if is_drawing(each)]
         if drawn:
             names = first_few([each.relative_to(path) for each in drawn])
             warnings.warn(f"left out, because `caption --out` has drawn it: {names}", stacklevel=2)
         inside = [each for each in inside if each not in set(drawn)]
         if not inside:
-            raise VideoError(path, "no video in this folder")
+            raise VideoError(
+                path, f"no video in this folder: none of its files ends in {_ENDINGS}")
         found += inside
     return found
 

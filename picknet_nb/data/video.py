@@ -49,7 +49,8 @@ def _clip_of(*arrays) -> Clip: return Clip(*map(torch.from_numpy, arrays))
 
 # %% ../../nbs/data/02_video.ipynb #4279069f
 VIDEO_SUFFIXES = frozenset(
-    ".mp4 .m4v .mov .mkv .webm .avi .mpg .mpeg .wmv .flv .gif .ogv .ts .3gp".split()
+    ".mp4 .m4v .mov .qt .mkv .webm .avi .divx .mpg .mpeg .vob .wmv .asf .flv .f4v .gif .ogv .ts "
+    ".mts .m2ts .3gp .3g2 .mxf .nut .ivf".split()
 )
 PICTURE_SUFFIXES = frozenset(".jpg .jpeg .png .webp .bmp".split())
 

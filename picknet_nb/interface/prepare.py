@@ -224,7 +224,7 @@ def extractor(ray: Optional[str]):
     from functools import partial
     from picknet_nb.core.processes import connected
     from picknet_nb.data.extraction import extract_here
-    from picknet_nb.use.many import extract_on_ray
+    from picknet_nb.use.cluster import extract_on_ray
 
     return partial(extract_on_ray, ray=connected(ray) and ray) if ray else extract_here
 

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import chain
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -39,7 +38,9 @@ from ..training.train import (
 from ..use.captioning import (
     Caption, VideoCaptioner, check_threshold, load as load_speaker, load_captioner)
 from ..use.drawing import shown_in_notebooks
-from ..use.many import Speaker, extract_on_ray, rows_here, rows_on_ray
+from ..use.cluster import extract_on_ray, rows_on_ray
+from ..use.many import Specification, rows_here
+from ..use.sources import full_source
 from ..measure.experiments import measure_row
 from ..measure.metrics import Scores
 from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
@@ -127,26 +128,22 @@ def caption_many(
     ray: str | bool = False,  # True: the Ray cluster that this process has joined; or its address
     workers: int | None = None,  # on a cluster; None: one for each GPU or core
 ) -> Iterator[dict[str, Any]]:
-    """A row for each video, with its caption or the reason why it has none: from the cores of
-    this machine one after the other, from Ray as a Ray Dataset."""
-    sources = list(map(str, paths))
+    """A row for each different video, with its caption or the reason why it has none: from the
+    cores of this machine one after the other, from Ray as a Ray Dataset. `source` is the absolute
+    path of a file, or its address."""
+    specification = Specification(
+        None if model is None else str(model), None if picker is None else PICKERS.name_of(picker),
+        None if weights is None else str(weights), beam, threshold, tuple(USED))
+    sources = list(dict.fromkeys(map(full_source, paths)))
     if ray:
         if device is not None:
             raise PickNetError("the workers of a cluster take the device that they have: "
                                "leave out `device`")
-        label = None if picker is None else importable(PICKERS.name_of(picker))
-        speaker = Speaker(
-            None if model is None else str(model), label,
-            None if weights is None else str(Path(weights).absolute()), beam, threshold,
-            tuple(USED))
-        return rows_on_ray(connected(ray), sources, speaker, workers)
+        if specification.picker: importable(specification.picker)
+        return rows_on_ray(connected(ray), sources, specification, workers)
     if workers is not None:
         raise PickNetError("`workers` are those of a cluster: give its address by `ray`")
-    captioner = load(model, device, picker, weights)
-    if check_threshold(threshold) is not None and captioner.eye.picker.policy is None:
-        raise PickNetError(
-            f"{captioner.eye.picker.label} picks without a policy: there is no threshold")
-    return chain.from_iterable(rows_here(sources, captioner, beam=beam, threshold=threshold))
+    return rows_here(sources, specification.load(device=device))
 
 
 shown_in_notebooks()

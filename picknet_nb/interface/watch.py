@@ -317,7 +317,7 @@ OUTPUT = Annotated[
             "clip with its running caption (.gif, .mp4), a sentence for each scene (.srt, .vtt, "
             ".txt, .json). For several videos, {} stands for the name of each: out/{}.srt. May "
             "be repeated. For a long list: a table with one row per video (.parquet, .jsonl), "
-            "which is continued if it exists."
+            "which is continued if the same model and options have begun it."
         ),
     ),
 ]
@@ -330,35 +330,39 @@ def listed_sources(paths: list[Path], listed: Optional[Path]) -> list[str]:
     from picknet_nb.core.files import read_text
     from picknet_nb.data.extraction import find_videos
 
-    lines = read_text(listed).splitlines() if listed else []
-    if listed and not any(line.strip() for line in lines):
+    # names are any bytes but line breaks, and some editors put a mark before the first line
+    text = read_text(listed, errors="surrogateescape").removeprefix("\ufeff") if listed else ""
+    lines = [line.removesuffix("\r") for line in text.split("\n") if line.strip()]
+    if listed and not lines:
         raise FileError(listed, "lists no videos")
-    return [*map(str, find_videos(paths)), *(line.strip() for line in lines if line.strip())]
+    return [*map(str, find_videos(paths)), *map(_without_blanks, lines)]
+
+
+def _without_blanks(line: str) -> str:
+    "A line of a list without blanks at its ends, unless they belong to the name of a file."
+    return line if "://" not in line and os.path.lexists(line) else line.strip()
 
 
 def caption_list(
     sources: list[str],
-    out: Optional[Path],  # .parquet or .jsonl; None: nothing is written before, nor now
+    out: Path,  # .parquet or .jsonl
     ray: Optional[str],
-    dry_run: bool,
+    again: bool,
     as_json: bool,
-    **how,  # of `use.many.Speaker`
+    **how,  # of `use.many.Specification`
 ) -> None:
-    "Caption a list into a file of rows, or say what that would take."
-    from picknet_nb.core.processes import connected
-    from picknet_nb.use.many import Speaker, caption_list as caption_all, estimate, estimate_text
+    "Caption a list into a table."
+    from picknet_nb.use.many import Specification
+    from picknet_nb.use.tables import caption_list as caption_all
 
-    speaker = Speaker(modules=tuple(USED), **how)
-    if ray:
-        connected(ray)  # where that cannot be, it is said before anything is written
-    if dry_run:
-        found = estimate(sources, out, speaker, ray or False)
-        return say(found, as_json, estimate_text(found))
-    found = caption_all(sources, out, speaker, ray or False)
-    there = f"{found.out}: {found.videos:,} videos, {found.done:,} of them captioned now"
-    said = f"{there}, {found.failed:,} of these without a caption (column `error`)"
-    say({**found._asdict(), "out": str(found.out)}, as_json, said)
-    left_out(found.failed, found.videos - found.failed)
+    specification = Specification(modules=tuple(USED), **how)
+    found = caption_all(sources, out, specification, ray or False, again=again)
+    text = f"{found.out}: rows: {found.rows:,}; made now: {found.done:,}"
+    if found.failed:
+        text += (f"; without a caption: {found.failed:,} (the column `error` says why, and the "
+                 "same command tries again)")
+    say({**found._asdict(), "out": str(found.out)}, as_json, text)
+    left_out(found.failed, found.rows - found.failed)
 
 
 def caption(
@@ -399,10 +403,10 @@ def caption(
                  "here. --out must be a table.",
         ),
     ] = None,
-    dry_run: Annotated[
+    again: Annotated[
         bool,
-        typer.Option("--dry-run", help="Print how many videos and bytes there are and how long "
-                                       "it would take, from a few captions; write nothing."),
+        typer.Option("--again", help="Begin the table of --out anew, instead of doing what it "
+                                     "lacks; the former one is replaced at the end."),
     ] = False,
     as_json: JSON = False,
     run: RUN = None,
@@ -425,15 +429,15 @@ def caption(
         check_there(paths)
     paths = paths or []
     rows = [path for path in out or () if path.suffix.lower() in ROWS]
-    if rows or dry_run:
+    if rows:
         if len(out or ()) > 1 or best > 1:
             raise PickNetError("a table has one sentence per video: give one --out and no --best")
         chosen = chosen_model(model, run) and (model or run)
         return caption_list(
             listed_sources(paths, listed),
-            rows[0] if rows else None,
+            rows[0],
             ray,
-            dry_run,
+            again,
             as_json,
             model=chosen,
             picker=picker,
@@ -441,8 +445,9 @@ def caption(
             beam=beam,
             threshold=threshold,
         )
-    if ray:
-        raise PickNetError("--ray needs an --out that ends in .parquet or .jsonl")
+    if ray or again:
+        option = "--ray" if ray else "--again"
+        raise PickNetError(f"{option} needs an --out that ends in .parquet or .jsonl")
     chosen = chosen_model(model, run)
     outputs = [*(out or ()), *earlier_outputs(strip=strip, gif=gif, mp4=mp4, subtitles=subtitles)]
     written = [path for path in outputs if path.suffix.lower() in WRITTEN]
