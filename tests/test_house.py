@@ -252,6 +252,19 @@ def test_every_listed_fault_still_applies_and_names_its_test():
         assert fault.broken() and f"def {name}" in text and case in text, fault.what
 
 
+def test_no_listed_fault_is_caught_by_a_long_test_alone():
+    "`make mutants` and `make test` run the same tests: those that are not marked long."
+    mutants = load_script(ROOT/"tools"/"mutants.py")
+    wanted = {tuple(fault.test.partition("[")[0].split("::")) for fault in mutants.FAULTS}
+    for file, *names in wanted:
+        tree = ast.parse((ROOT/"tests"/file).read_text())
+        marks = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)
+                 and "pytestmark" in ast.unparse(node.targets[0])]
+        marks += [ast.unparse(mark) for node in tree.body if isinstance(node, ast.FunctionDef)
+                  if node.name in names for mark in node.decorator_list]
+        assert not any("long" in mark for mark in marks), (file, names)
+
+
 def test_no_line_is_longer_than_a_hundred_characters():
     "In everything that somebody wrote: nbdev wraps the lists of names that it exports at 120."
     folders = ("picknet_nb", "tests", "tools", "benchmarks")
