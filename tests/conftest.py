@@ -52,6 +52,13 @@ def pytest_collection_modifyitems(config, items) -> None:
                 item.add_marker(pytest.mark.skip(reason="long: `make test-all` runs it"))
 
 
+def long_but(values, *daily) -> list:
+    "Values for `parametrize` of which only the named ones run daily; the others are long."
+    assert set(daily) <= set(values), daily
+    return [value if value in daily else pytest.param(value, marks=pytest.mark.long)
+            for value in values]
+
+
 def load_script(path: Path):
     "The module in a file that belongs to no package: of tools/, benchmarks/ or examples/."
     about = importlib.util.spec_from_file_location(f"{path.stem}_script", path)
