@@ -27,7 +27,7 @@ check: $(READY) ## in two minutes, for every day: sync, and the notebooks and te
 test: $(READY) ## notebooks and package in sync, every notebook and test file in a process of its own, wheel and source distribution in a clean environment
 	$(BIN)/python tools/check.py $(STEPS)
 
-test-all: $(READY) ## make test with all slow cells and long tests, before a release: hours
+test-all: $(READY) ## make test with all slow cells, long tests and inputs: an hour, before a release
 	$(BIN)/python tools/check.py sync everything wheel
 
 mutants: $(READY) ## apply each listed fault to a copy, say which test catches it

@@ -132,9 +132,9 @@ def test_a_notebook_or_test_that_fails_is_named_and_the_others_run(runner, tmp_p
     assert (tmp_path/"seen").read_text() == "it ran"
     printed = capfd.readouterr().out
     assert "AssertionError: this one" in printed and "assert 1 == 2" in printed
-    assert runner.summary(tmp_path)[
+    assert runner.counts(tmp_path)[
         0
-    ] == "1 tests passed, 2 skipped" and "1 skipped: not today" in runner.summary(tmp_path)
+    ] == "1 tests passed, 2 skipped" and "1 skipped: not today" in runner.counts(tmp_path)
     with pytest.raises(SystemExit, match="no notebook and no test file is called test_hous"):
         runner.chosen(["test_hous"])
 

@@ -101,23 +101,32 @@ def test_the_end_has_a_table_of_the_slowest_files_and_counts(tmp_path):
         "2 tests passed, 4 skipped", "3 skipped: no GPU", "1 skipped: long"]
 
 
-def test_what_slow_cells_write_stays_out_of_the_checkout(tmp_path, monkeypatch):
+LESSON = """#| slow
+from pathlib import Path
+stored = Path("../../data/results/one.json")
+assert stored.read_text() == "before" == Path("../../data/film.mp4").read_text()
+stored.write_text("after")
+Path({seen!r}).write_text("it ran")
+"""
+
+
+def test_slow_cells_run_where_asked_for_and_write_nothing_into_the_checkout(tmp_path, monkeypatch):
     pool = load_script(ROOT/"tools"/"pool.py")
-    (checkout := tmp_path/"checkout").mkdir()
-    for name in ("nbs/method/01_lesson.ipynb", "data/results/one.json", "data/film.mp4", "a.ini"):
+    checkout, seen = tmp_path/"checkout", tmp_path/"seen"
+    for name in ("nbs/method/a", "data/results/one.json", "data/film.mp4"):
         (checkout/name).parent.mkdir(parents=True, exist_ok=True)
         (checkout/name).write_text("before")
-    slow = notebook_with(checkout/"nbs"/"method"/"01_lesson.ipynb", ("#| slow\n1", ""))
+    (checkout/"settings.ini").write_bytes((ROOT/"settings.ini").read_bytes())
+    slow = notebook_with(checkout/"nbs"/"method"/"01_lesson.ipynb",
+                         (LESSON.format(seen=str(seen)), ""))
     quick = notebook_with(checkout/"nbs"/"method"/"02_other.ipynb", ("'#| slow'", ""))
     assert pool.slow_cells(slow) and not pool.slow_cells(quick)
     monkeypatch.setattr(pool, "ROOT", checkout)
-    (folder := tmp_path/"copy").mkdir()
-    path = pool.copied(slow, folder)
-    stored = path.parent/".."/".."/"data"/"results"/"one.json"  # as a cell names it
-    assert stored.read_text() == "before" == (folder/"data"/"film.mp4").read_text()
-    stored.write_text("after")
+    for long in (False, True):
+        (reports := tmp_path/f"reports{long}").mkdir()
+        assert pool.run_all([slow, quick], 1, reports, long=long)[1] == []
+        assert seen.exists() == long
     assert (checkout/"data"/"results"/"one.json").read_text() == "before"
-    assert (folder/"a.ini").read_text() == "before"
 
 
 def test_long_tests_run_only_where_they_are_asked_for():

@@ -324,12 +324,12 @@ def announcement(title: str) -> str:
     if title == "make check":
         return (f"{title}: first whether notebooks, package and README agree (ten seconds), then "
                 f"the notebooks and tests that your change touches ({BUDGET} seconds at most)")
-    seconds, workers = remembered(), (os.cpu_count() or 1) + 1  # as many as tools/pool.py starts
-    before = f"the daily run took {sum(seconds.values()) / workers / 60:.0f} minutes last time"
-    some = before if len(seconds) > 100 else "a quarter of an hour on two quiet cores"
     what = f"{title}: every notebook, every test file and the wheel"
-    if title == "make test": return f"{what}; {some}"
-    return f"{what}, with all slow cells and long tests: hours on two cores ({some})"
+    if title == "make test-all":
+        return f"{what}, with slow cells, long tests and all inputs; an hour on two quiet cores"
+    seconds, workers = remembered(), (os.cpu_count() or 1) + 1  # as many as tools/pool.py starts
+    last = f"{sum(seconds.values()) / workers / 60:.0f} minutes, as it took last time"
+    return f"{what}; {last if len(seconds) > 100 else 'a quarter of an hour on two quiet cores'}"
 
 
 def in_order(names: list[str], title: str) -> list[str]:

@@ -398,6 +398,8 @@ def cores() -> int:
 def main(words: list[str]) -> None:
     long, names = "--long" in words, [word for word in words if word != "--long"]
     paths = chosen(names)
+    if long:  # nothing takes longer than the trainings in slow cells
+        paths.sort(key=lambda path: path.suffix != ".ipynb" or not slow_cells(path))
     os.environ["PICKNET_POOL"] = str(os.getpid())  # by which tests know that they run side by side
     prepare()
     with temporary_files() as place, one_meteor() as meteor:
