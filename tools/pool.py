@@ -35,24 +35,25 @@ os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT/".venv"/"seconds.json"
-LONG = (
-    "test_fuzzing_commands",
-    "test_stranger",
-    "method/00_one_page",
-    "test_systems",
+FIRST = (
+    "test_cluster",
     "test_cli",
-    "test_hostile_videos",
-    "test_faults",
-    "test_explorer",
-    "interface/08_your_own",
-    "test_fuzzing",
-    "test_workers",
-    "test_reproduction",
     "test_examples",
+    "test_reproduction",
+    "test_systems",
+    "test_explorer",
+    "test_training",
+    "method/13_stages",
+    "test_fuzzing_commands",
+    "test_hostile_surroundings",
     "test_committees",
+    "test_faults",
+    "test_workers",
+    "interface/08_your_own",
+    "method/05_decoder",
+    "test_stranger",
     "test_hostile_runs",
     "systems/08_ms_rnn",
-    "test_training",
     "test_captioning",
     "test_streaming",
 )  # where nothing is known yet
@@ -385,7 +386,7 @@ def chosen(names: list[str]) -> list[Path]:
         for path in paths
         if not names or kind in names or name_of(path) in names
     ]
-    known = dict.fromkeys(LONG, 1000) | remembered()
+    known = dict.fromkeys(FIRST, 1000) | remembered()
     return sorted(paths, key=lambda path: (-known.get(name_of(path), 10), path.name))
 
 
