@@ -477,7 +477,7 @@ def announce(step: int) -> None:
 
 def main() -> None:
     "Write _docs, build site, follow its links."
-    print("make docs: the web site from the notebooks, into site/; about three minutes", flush=True)
+    print("make docs: the web site from the notebooks, into site/; a few minutes", flush=True)
     announce(0)
     shutil.rmtree(DOCS, ignore_errors=True)
     DOCS.mkdir()
