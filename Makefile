@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints
+.PHONY: help setup check test test-all mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -16,6 +16,7 @@ setup: $(READY) ## a .venv with everything, from constraints.txt (quick when not
 
 $(READY): constraints.txt settings.ini setup.py pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { echo "picknet_nb needs Python 3.10 or newer; choose one with PYTHON=..."; exit 1; }
+	@echo "make setup: makes .venv and installs what constraints.txt lists; minutes on a quick line, half an hour on a slow one"
 	$(PYTHON) -m venv .venv
 	@$(BIN)/python tools/install.py $(BIN)/pip install --progress-bar off --disable-pip-version-check --constraint constraints.txt --editable ".[dev]"
 	@touch $(READY)
@@ -26,6 +27,9 @@ check: $(READY) ## in two minutes, for every day: sync, and the notebooks and te
 test: $(READY) ## notebooks and package in sync, every notebook and test file in a process of its own, wheel and source distribution in a clean environment
 	$(BIN)/python tools/check.py $(STEPS)
 
+test-all: $(READY) ## make test with all slow cells, long tests and inputs: an hour, before a release
+	$(BIN)/python tools/check.py sync everything wheel
+
 mutants: $(READY) ## apply each listed fault to a copy, say which test catches it
 	$(BIN)/python tools/mutants.py
 
@@ -33,7 +37,9 @@ audit: $(READY) ## licences of the dependencies, and their known vulnerabilities
 	$(BIN)/python tools/audit.py
 
 reproduce: $(READY) ## train every row on the built-in world and print the table (SCALE=smoke|small|paper SEEDS=n)
-	$(BIN)/picknet reproduce --data shapes --scale $(SCALE) --seeds $(SEEDS)
+	@echo "make reproduce: draws the toy world, trains every experiment of the table $(SEEDS) time(s) at the preset '$(SCALE)' and scores it;"
+	@echo "on two CPU cores smoke takes minutes, small five to ten minutes for each seed, paper hours; bars show how far it is"
+	@$(BIN)/picknet reproduce --data shapes --scale $(SCALE) --seeds $(SEEDS)
 
 lab: $(READY) ## JupyterLab on the notebooks
 	$(BIN)/jupyter lab --notebook-dir nbs nbs/index.ipynb

@@ -19,6 +19,7 @@ from pathlib import Path
 os.environ["OMP_NUM_THREADS"] = "1"
 
 import pytest
+import reliability
 import torch
 from reliability import wait_for
 
@@ -28,6 +29,32 @@ from picknet_nb.data.corpus import Corpus
 WORDS = (
     "a the red blue green ball square star rolls jumps spins left right fast slow big small".split()
 )
+
+
+def pytest_addoption(parser) -> None:
+    parser.addoption(
+        "--long", action="store_true",
+        help="all inputs, and the tests marked long, as `make test-all` runs them")
+
+
+def pytest_configure(config) -> None:
+    reliability.LONG = config.getoption("--long")
+    config.addinivalue_line(
+        "markers", "long: guards a machine and not a change; only `make test-all` runs it")
+
+
+def pytest_collection_modifyitems(config, items) -> None:
+    if not config.getoption("--long"):
+        for item in items:
+            if item.get_closest_marker("long"):
+                item.add_marker(pytest.mark.skip(reason="long: `make test-all` runs it"))
+
+
+def long_but(values, *daily) -> list:
+    "Values for `parametrize` of which only the named ones run daily; the others are long."
+    assert set(daily) <= set(values), daily
+    return [value if value in daily else pytest.param(value, marks=pytest.mark.long)
+            for value in values]
 
 
 def load_script(path: Path):

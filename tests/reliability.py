@@ -39,13 +39,24 @@ from picknet_nb.core.files import PickNetError, write_whole
 SCALE = int(os.environ.get("PICKNET_FUZZ", "1"))
 SEED = os.environ.get("PICKNET_SEED", "")         # other damage than that of the suite
 CHILDREN = int(os.environ.get("PICKNET_CHILDREN", "2"))  # processes that try inputs at once
-INPUTS = 1400  # that the commands are given in `make test`, or a few more
+INPUTS = 1400  # that the commands are given in `make test-all`, or a few more
+LONG = False  # whether all inputs are tried, by pytest's option --long; otherwise a tenth of them
 READ, REFUSED = "read", "refused"
 # bytes that a process may hold while it tries inputs; a bomb of a few kB would like more
 MOST_MEMORY = 2 * 10**9
 # bytes of address space that a child may take beyond its parent's, so that a bomb ends the child
 # and not the machine
 ROOM = 4 << 30
+
+
+def a_tenth(inputs, kind: Callable = lambda each: None):
+    """Of a list or a dictionary of inputs every tenth and the first of each kind, always the same
+    ones; with --long all of them."""
+    if LONG: return inputs
+    names, seen = list(inputs), set()
+    new = lambda name: not (kind(name) in seen or seen.add(kind(name)))
+    chosen = [name for place, name in enumerate(names) if new(name) or place % 10 == 0]
+    return {name: inputs[name] for name in chosen} if isinstance(inputs, dict) else chosen
 
 
 def processor_time(processes=(), below: int | None = None) -> float:
@@ -315,7 +326,8 @@ def code_digest() -> str:
 def pytest_call(words: Sequence[str], **environment) -> subprocess.CompletedProcess:
     "Call pytest with these words, and keep what it prints."
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--tb=short", "-p", "no:cacheprovider", *words],
+        [sys.executable, "-m", "pytest", "-q", "--long", "--tb=short", "-p", "no:cacheprovider",
+         *words],
         cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env=os.environ | {"OMP_NUM_THREADS": "1"} | environment,
     )

@@ -233,7 +233,8 @@ def test_lines_fit_into_the_page(name):
 def test_the_one_page_is_short_and_stands_alone():
     cells = cells_of(FOLDER/"method"/"00_one_page.ipynb")
     code = "\n".join(source for kind, source in cells if kind == "code")
-    assert sum(bool(line.strip()) for line in code.splitlines()) <= 200
+    lines = [line for line in code.splitlines() if line.strip() and not line.startswith("#|")]
+    assert len(lines) <= 205  # the method in 200, and a rehearsal
     assert set(re.findall(r"picknet_nb\.([\w.]+)", code)) == {"world.shapes"}
     assert len(" ".join(source for kind, source in cells if kind == "markdown").split()) <= 1500
 

@@ -1,5 +1,5 @@
 """tools/distil.py: a student learns from a teacher, and a run that was stopped ends with the
-weights of one that was not."""
+weights of one that was not. The tool is used once for each student: daily it trains once."""
 from functools import partial
 from pathlib import Path
 
@@ -54,6 +54,7 @@ class Stopped(Exception): pass
 def stop(*_): raise Stopped
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("how", [[], ["--in-memory"]], ids=["as they come", "in memory"])
 def test_a_stopped_run_ends_with_the_weights_of_one_that_was_not(run, distil, tmp_path, monkeypatch,
                                                                  capsys, how):
@@ -92,6 +93,7 @@ def test_the_loss_falls_and_the_file_is_a_backbone(distil, run, tmp_path, monkey
     assert weights["project.weight"].shape == (256, 1280)  # of the teacher
 
 
+@pytest.mark.long
 def test_a_student_goes_on_where_a_former_one_ended(distil, run, tmp_path, monkeypatch):
     courses, kept = [], distil.Distillation.run
     monkeypatch.setattr(distil.Distillation, "run",
@@ -102,6 +104,7 @@ def test_a_student_goes_on_where_a_former_one_ended(distil, run, tmp_path, monke
     assert second[0] < 0.7 * first[0]  # before its first step
 
 
+@pytest.mark.long
 def test_the_student_of_clip_is_read_as_lite0_clip(distil, pictures, tmp_path, monkeypatch):
     "With a small tower of random weights as the teacher, 1,536 features."
     from picknet_nb.data import clip
@@ -114,6 +117,7 @@ def test_the_student_of_clip_is_read_as_lite0_clip(distil, pictures, tmp_path, m
     assert made(torch.zeros(1, 3, 50, 60, dtype=torch.uint8)).shape == (1, 1536)
 
 
+@pytest.mark.long
 def test_another_run_does_not_go_on_with_a_checkpoint(run, distil, tmp_path, monkeypatch, capsys):
     learn = distil.Distillation.learn_from
     monkeypatch.setattr(distil.Distillation, "learn_from", stop)
@@ -158,6 +162,7 @@ def test_random_boxes_lie_inside_the_picture_and_have_the_wanted_areas(distil):
     assert across.std() > 0.05 and down.std() > 0.05
 
 
+@pytest.mark.long
 def test_held_out_pictures_are_measured_on_and_not_learned_from(run, capsys):
     _, notes = run("apart.safetensors", flags=["--in-memory"], held_out=4)
     assert notes["pictures"] == "9"

@@ -1,5 +1,5 @@
-"""Thousands of wrong inputs. Each gives a right result or one of our own errors with the file
-named; no hang, no crash, no half file."""
+"""Thousands of wrong inputs, a tenth of them daily. Each gives a right result or one of our own
+errors with the file named; no hang, no crash, no half file."""
 import csv
 import io
 import json
@@ -13,13 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import reliability
 import safetensors.torch
 import torch
-from conftest import noise_corpus
+from conftest import long_but, noise_corpus
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reliability import (
-    READ, REFUSED, SCALE, damage, in_children, leftovers, outcome_of, settle, tally)
+    READ, REFUSED, SCALE, a_tenth, damage, in_children, leftovers, outcome_of, settle, tally)
 
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import ClipSettings, load_config, preset
@@ -115,10 +116,15 @@ def watch(path) -> None:
     assert clip.times[0] >= 0  # later than 0 where the first frames are damaged
 
 
-def try_videos(kind: str, folder: Path, contents: dict[str, bytes]) -> Counter:
+def film_of(name: str) -> str:
+    "The film that an input was made from: the end of its name."
+    return name.rpartition("_")[2]
+
+
+def try_videos(kind: str, folder: Path, contents: dict[str, bytes], of=film_of) -> Counter:
     "Write each, watch each, forget each."
     paths = []
-    for name, content in contents.items():
+    for name, content in a_tenth(contents, of).items():
         paths.append(folder/name)
         paths[-1].write_bytes(content)
     return settle(kind, in_children(watch, paths))
@@ -209,8 +215,9 @@ def test_videos_without_duration_or_of_absurd_size(films, tmp_path):
                     changed[place] = value * (place.stop - place.start)
                 if changed != content:
                     contents[f"{field}_{value.hex()}_{name}".replace(" ", "-")] = bytes(changed)
-    counts = try_videos("videos, zero durations and absurd sizes", tmp_path, contents)
-    assert sum(counts.values()) >= 100
+    assert len(contents) >= 100
+    try_videos("videos, zero durations and absurd sizes", tmp_path, contents,
+               lambda name: name.partition("_")[0])  # each field once
 
 
 def test_odd_pixels_and_shapes(tmp_path):
@@ -235,7 +242,7 @@ def test_odd_pixels_and_shapes(tmp_path):
         (tmp_path/f"{width}x{height}.mkv", "ffv1", "gbrp", (width, height))
         for width, height in ((1, 1), (1, 999), (2000, 2), (3, 5), (17, 31))
     ]
-    for path, codec, pixels, shape in wanted:
+    for path, codec, pixels, shape in a_tenth(wanted, lambda each: each[1]):
         try:
             paths.append(film(path, codec, pixels, shape, range(0, 36, 4)))
         except (av.error.FFmpegError, ValueError, KeyError):
@@ -249,7 +256,7 @@ def test_odd_pixels_and_shapes(tmp_path):
             f"{light.tolist()}"
         )
 
-    assert len(paths) > 40
+    assert len(paths) > (40 if reliability.LONG else 4)
     counts = settle("videos, odd pixel formats and shapes", in_children(brighter, paths))
     assert counts[READ] == len(paths)
 
@@ -257,7 +264,7 @@ def test_odd_pixels_and_shapes(tmp_path):
 def test_variable_frame_rates(tmp_path):
     "Times and order of frames follow the stamps, however uneven they are."
     cases = {}
-    for seed in range(30 * SCALE):
+    for seed in a_tenth(range(30 * SCALE), lambda seed: seed % 4):
         draw = np.random.RandomState(seed)
         gaps = draw.choice([1, 2, 4, 50, 3000][: 2 + seed % 4], draw.randint(1, 30))
         cases[film(tmp_path/f"{seed}.mkv", stamps=[0, *np.cumsum(gaps).tolist()])] = np.cumsum(
@@ -401,7 +408,7 @@ def test_json_with_something_else_in_one_place(tmp_path, name):
                     tmp_path/f"{len(paths)}_{'.'.join(map(str, spot))[:80]}_{place}.json"
                 )
                 paths[-1].write_text(json.dumps(changed(content, spot, new, remove)))
-    settle(f"texts, {name}", in_children(read, paths))
+    settle(f"texts, {name}", in_children(read, a_tenth(paths)))
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -409,7 +416,7 @@ def test_json_that_hypothesis_invents(tmp_path, name):
     content, read = TEXTS[name]
     path, places = tmp_path/name, spots(content)
 
-    @settings(quietly, max_examples=40 * SCALE)
+    @settings(quietly, max_examples=len(a_tenth(range(40 * SCALE))))
     @given(st.sampled_from(places), odd_values)
     def attempt(spot, new):
         path.write_text(json.dumps(changed(content, spot, new, False)))
@@ -423,7 +430,7 @@ def test_texts_with_damage(tmp_path, name):
     """Bits, cuts, holes, bytes that are no UTF-8; then what editors leave: a byte order mark,
     UTF-16, NUL, an empty file."""
     content, read = PLAIN[name]
-    contents = [damage(content, (name, seed)) for seed in range(40 * SCALE)]
+    contents = [damage(content, (name, seed)) for seed in a_tenth(range(40 * SCALE))]
     contents += [
         b"",
         b"\0" * 50,
@@ -485,12 +492,13 @@ def test_small_things_that_once_got_through(tmp_path):
     settle("texts, small things", outcomes)
 
 
-def test_a_million_captions_on_one_video(tmp_path):
+@pytest.mark.parametrize("count", long_but((50_000, 1_000_000), 50_000))
+def test_a_million_captions_on_one_video(tmp_path, count):
     (path := tmp_path/"captions.json").write_text(
-        json.dumps({"a": ["a man runs"] * 1_000_000, "b": ["a dog"]})
+        json.dumps({"a": ["a man runs"] * count, "b": ["a dog"]})
     )
     captions = read_captions(path)
-    assert len(captions["a"]) == 1_000_000
+    assert len(captions["a"]) == count
     corpus = Corpus.build(
         "many",
         ["a", "b"],
@@ -500,7 +508,7 @@ def test_a_million_captions_on_one_video(tmp_path):
         {"train": [0, 1], "validation": [], "test": []},
         ClipSettings(frames=4, min_word_count=1, glance="feature"),
     )
-    assert corpus.words.shape == (1_000_001, 20) and len(corpus.vocabulary) == 4 + 4
+    assert corpus.words.shape == (count + 1, 20) and len(corpus.vocabulary) == 4 + 4
     tally("inputs", "texts, a million captions on one video", READ)
 
 
@@ -572,10 +580,10 @@ def prepare(path, texts, out: Path) -> None:
 )
 def test_feature_files_with_damage(tmp_path, texts, name):
     content, paths = feature_file(tmp_path / name), []
-    for seed in range(60 * SCALE):
+    for seed in a_tenth(range(60 * SCALE)):
         paths.append(tmp_path/f"{seed}_{name}")
         paths[-1].write_bytes(damage(content, (name, seed)))
-    for percent in range(0, 100, 5):
+    for percent in a_tenth(range(0, 100, 5)):
         paths.append(tmp_path/f"cut{percent}_{name}")
         paths[-1].write_bytes(content[: len(content) * percent // 100])
     counts = settle(
@@ -646,9 +654,10 @@ def test_feature_files_of_the_wrong_kind(tmp_path, texts):
             for name in "abc":
                 archive.writestr(f"{name}.npy", header(text) + b"\0" * 200)
         paths.append(tmp_path/f"{kind}_inside.npz")
+    some = a_tenth(paths, lambda path: path.stem.rstrip("012"))
     settle(
         "features, wrong content",
-        in_children(lambda path: prepare(path, texts, tmp_path/f"out_{path.name}"), paths),
+        in_children(lambda path: prepare(path, texts, tmp_path/f"out_{path.name}"), some),
     )
 
 
@@ -661,7 +670,7 @@ def test_weights_and_parts_with_damage(tmp_path):
     paths = []
     for name in ("new.pth", "old.pth", "plain.safetensors"):
         content = (tmp_path / name).read_bytes()
-        for seed in range(60 * SCALE):
+        for seed in a_tenth(range(60 * SCALE)):
             paths.append(tmp_path/f"{seed}_{name}")
             paths[-1].write_bytes(damage(content, (name, seed)))
     tensor = lambda kind="F32", shape=(1,), end=4: {
@@ -683,7 +692,7 @@ def test_weights_and_parts_with_damage(tmp_path):
 
     write_part(tmp_path, "clip", torch.randn(FRAMES, 6), torch.zeros(FRAMES, 9, dtype=torch.uint8))
     content, parts = (tmp_path/"parts"/"clip.safetensors").read_bytes(), []
-    for seed in range(60 * SCALE):
+    for seed in a_tenth(range(60 * SCALE)):
         parts.append(tmp_path/"parts"/f"{seed}.safetensors")
         parts[-1].write_bytes(damage(content, seed))
     settle("features, parts", in_children(lambda path: read_part(tmp_path, path.stem), parts))
@@ -752,11 +761,11 @@ def test_corpora_with_damage(corpus_folder, tmp_path):
         content = (corpus_folder / name).read_bytes()
         variant(name, None)
         variant(name, b"")
-        for seed in range(25 * SCALE):
+        for seed in a_tenth(range(25 * SCALE)):
             variant(name, damage(content, (name, seed)))
         if name.endswith(".json"):
             places = spots(json.loads(content))
-            for place in places if len(places) < 40 else places[:: len(places) // 40]:
+            for place in a_tenth(places if len(places) < 40 else places[:: len(places) // 40]):
                 for number, new in enumerate(ODD if SCALE > 1 else ODD[len(place) % 4 :: 4]):
                     variant(
                         name,
@@ -770,7 +779,7 @@ def test_archives_with_damage(tmp_path):
     with zipfile.ZipFile(tmp_path/"annotations.zip", "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("annotations.json", json.dumps(SENTENCES))
     content, paths = (tmp_path/"annotations.zip").read_bytes(), []
-    for seed in range(60 * SCALE):
+    for seed in a_tenth(range(60 * SCALE)):
         paths.append(tmp_path/f"{seed}_annotations.zip")
         paths[-1].write_bytes(damage(content, ("annotations.zip", seed)))
     settle("archives", in_children(read_msrvtt, paths))

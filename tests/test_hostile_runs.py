@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import noise_corpus
+from conftest import long_but, noise_corpus
 from safetensors.torch import load_file
 from test_hostile_data import zip_bomb
 from toys import invoked
@@ -654,7 +654,7 @@ EDITS = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(EDITS)))
+@pytest.mark.parametrize("number", long_but(range(len(EDITS)), *range(0, len(EDITS), 8)))
 def test_an_edited_checkpoint_is_named_with_the_reason(run, monkeypatch, number):
     stored = torch.load(run/"checkpoint.pt", weights_only=True)
     EDITS[number](stored)
@@ -862,11 +862,11 @@ def test_exit_codes_of_files_that_are_left_out(tmp_path):
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs a device that is always full")
-@pytest.mark.parametrize("words", [["--version"], ["info", "--settings"]], ids=" ".join)
+@pytest.mark.parametrize("words", long_but(("--version", "info --settings"), "--version"))
 def test_a_full_device_is_a_sentence(words):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "picknet_nb.interface.main", *words],
+            [sys.executable, "-m", "picknet_nb.interface.main", *words.split()],
             stdout=full,
             stderr=subprocess.PIPE,
             text=True,

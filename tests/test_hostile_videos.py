@@ -22,7 +22,7 @@ import torch
 
 av = pytest.importorskip("av")
 
-from conftest import Forked
+from conftest import Forked, long_but
 from toys import film
 
 from picknet_nb.core.figures import show_frames
@@ -215,7 +215,8 @@ def try_readers(path: Path, count: int = 4) -> None:
 
 
 @linux
-@pytest.mark.parametrize("kind", BOMBS)
+@pytest.mark.parametrize("kind", long_but(
+    BOMBS, "85 million samples", "ten 16k streams that say they are small"))
 def test_a_bomb_of_its_real_size_takes_less_than_two_gigabytes(tmp_path, kind):
     "This process and the largest of its decoders, together."
     (path := tmp_path/"bomb.mov").write_bytes(BOMBS[kind]())
@@ -299,7 +300,7 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("name", ["clip.mp4", "clip.m3u8", "clip.txt"])
+@pytest.mark.parametrize("name", long_but(("clip.mp4", "clip.m3u8", "clip.txt"), "clip.mp4"))
 @pytest.mark.parametrize("kind", LISTS)
 def test_a_list_of_other_videos_is_no_video(tmp_path, kind, name):
     (inside := tmp_path/"in").mkdir()
@@ -534,7 +535,7 @@ def with_title(path: Path, letters: bytes) -> Path:
     return path
 
 
-@pytest.mark.parametrize("name", ["film.mp4", "film.mkv", "film.avi"])
+@pytest.mark.parametrize("name", long_but(("film.mp4", "film.mkv", "film.avi"), "film.mp4"))
 def test_a_latin_1_title_is_captioned_drawn_and_rendered(captioner, tmp_path, name):
     caption = captioner.caption(with_title(tmp_path/name, "Ein schöner Fluß".encode("latin-1")))
     assert save_strip(caption, tmp_path/"strip.png").exists()
@@ -569,7 +570,9 @@ def caption(captioner):
     return captioner.caption(EXAMPLE)
 
 
-@pytest.mark.parametrize("word", WORDS, ids=lambda word: repr(word[:12]))
+@pytest.mark.parametrize("word", long_but(
+    WORDS, r"$\frac{", "half \ud83d a letter", "\x1b[31mred", "\u202eright to left"),
+    ids=lambda word: repr(word[:12]))
 def test_every_word_can_be_drawn(caption, tmp_path, word):
     "In strips and in a rendering."
     caption = replace(

@@ -132,9 +132,9 @@ def test_a_notebook_or_test_that_fails_is_named_and_the_others_run(runner, tmp_p
     assert (tmp_path/"seen").read_text() == "it ran"
     printed = capfd.readouterr().out
     assert "AssertionError: this one" in printed and "assert 1 == 2" in printed
-    assert runner.summary(tmp_path)[
+    assert runner.counts(tmp_path)[
         0
-    ] == "1 tests passed, 2 skipped" and "1 skipped: not today" in runner.summary(tmp_path)
+    ] == "1 tests passed, 2 skipped" and "1 skipped: not today" in runner.counts(tmp_path)
     with pytest.raises(SystemExit, match="no notebook and no test file is called test_hous"):
         runner.chosen(["test_hous"])
 
@@ -319,6 +319,19 @@ def test_every_listed_fault_still_applies_and_names_its_test():
         name, _, case = name.rstrip("]").partition("[")
         text = (ROOT/"tests"/file).read_text()
         assert fault.broken() and f"def {name}" in text and case in text, fault.what
+
+
+def test_no_listed_fault_is_caught_by_a_long_test_alone():
+    "`make mutants` and `make test` run the same tests: those that are not marked long."
+    mutants = load_script(ROOT/"tools"/"mutants.py")
+    wanted = {tuple(fault.test.partition("[")[0].split("::")) for fault in mutants.FAULTS}
+    for file, *names in wanted:
+        tree = ast.parse((ROOT/"tests"/file).read_text())
+        marks = [ast.unparse(node) for node in tree.body if isinstance(node, ast.Assign)
+                 and "pytestmark" in ast.unparse(node.targets[0])]
+        marks += [ast.unparse(mark) for node in tree.body if isinstance(node, ast.FunctionDef)
+                  if node.name in names for mark in node.decorator_list]
+        assert not any("long" in mark for mark in marks), (file, names)
 
 
 def test_no_line_is_longer_than_a_hundred_characters():

@@ -32,7 +32,7 @@ SOURCES = [
     *(ROOT/"tools").glob("*.py"),
     *(ROOT/"benchmarks").glob("*.py"),
 ]
-NOTEBOOKS = sorted(path for path in (ROOT/"nbs").rglob("[!.]*.ipynb"))
+NOTEBOOKS = sorted((ROOT/"nbs").glob("*/[0-9]*.ipynb")) + [ROOT/"nbs"/"index.ipynb"]
 
 
 # the code itself

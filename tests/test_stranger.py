@@ -1,5 +1,5 @@
 """The first hour of a stranger: a wheel in an empty environment, files of several kinds, and
-nothing but what the front page says."""
+nothing but what the front page says. Its first minute is daily, the rest is long."""
 import json
 import os
 import re
@@ -147,6 +147,7 @@ def typed(command: Path, desk: Path, *words, **options) -> tuple[str, str]:
     return said, told
 
 
+@pytest.mark.long
 def test_without_a_network_everyday_speaks_and_sharp_says_what_to_bring(
     command, desk, tmp_path
 ):
@@ -208,6 +209,15 @@ PROMISED = {
 SHORT = {"prepare": ("--set", "frames=8"), "train": BRIEF}
 
 
+def test_the_first_minute(command, desk):
+    "The first command of the front page; it is in the wheel, with its model."
+    line = "picknet caption holiday.mp4"
+    assert line in front_page()
+    for found, expected in zip(typed(command, desk, *line.split()[1:]), PROMISED[line]):
+        assert re.search(expected, found), found
+
+
+@pytest.mark.long
 def test_the_first_hour(command, desk):
     """Every line of the front page, in its order, in an environment that has nothing but the
     wheel; pictures that it only names are drawn, too."""
@@ -255,6 +265,7 @@ def test_a_stream_by_a_pipe(command, desk):
     assert all(one != next for one, next in zip(sentences, sentences[1:]))
 
 
+@pytest.mark.long
 def test_a_page_in_a_browser(command, desk, tmp_path):
     pytest.importorskip("voila")
     sync_api = pytest.importorskip("playwright.sync_api")

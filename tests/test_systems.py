@@ -5,7 +5,7 @@ import functools
 
 import pytest
 import torch
-from conftest import noise_corpus
+from conftest import long_but, noise_corpus
 from safetensors.torch import load_file
 from torch import nn
 from torch.testing import assert_close
@@ -433,7 +433,8 @@ def test_it_speaks_of_files_and_streams_and_is_explored(name, videos, tmp_path):
     assert exploration.outcome().captions == plain.captions
 
 
-@all_systems
+# one of each sort: attention, its own states, draws of its own, a committee
+@pytest.mark.parametrize("name", long_but(ALL, "ta", "s2vt", "ms-rnn", "aalto"))
 def test_a_run_that_was_stopped_goes_on_to_the_same_weights(name, tmp_path, monkeypatch):
     corpus = noise_corpus(videos=20)
     config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)

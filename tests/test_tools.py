@@ -1,10 +1,14 @@
-"""What the make commands do around the tests: setting up, choosing what a change touches, the
-front page."""
+"""What the make commands do around the tests: setting up, choosing what a change touches, what is
+long, what is said at the end, the front page."""
+import json
+import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
 import pytest
-from conftest import load_script
+import reliability
+from conftest import load_script, pytest_collection_modifyitems
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,6 +35,124 @@ def test_only_what_fits_into_the_time_is_run_every_day(check, monkeypatch):
     monkeypatch.setattr(check.os, "cpu_count", lambda: 2)
     seconds = {"quick": 5.0, "endless": 10**6, "last": check.BUDGET * 2 - 5.0}
     assert check.affordable(["quick", "endless", "last", "more"], seconds) == ["quick", "last"]
+
+
+@pytest.fixture
+def opened_in_jupyter(tmp_path, monkeypatch) -> Path:
+    "A checkout of one notebook and one module after an editor left its copies there."
+    for name in ("nbs/method/.ipynb_checkpoints/09_cider-checkpoint.ipynb",
+                 "nbs/.virtual_documents/method/09_cider.ipynb", "nbs/method/09_cider.ipynb",
+                 "picknet_nb/.cache/cider.py", "picknet_nb/cider.py"):
+        (tmp_path/name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path/name).write_text("{}")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_copies_that_an_editor_left_are_not_compared(check, opened_in_jupyter):
+    copy = opened_in_jupyter/"copy"
+    for name in ("nbs/method/09_cider.ipynb", "picknet_nb/cider.py"):
+        (copy/name).parent.mkdir(parents=True)
+        (copy/name).write_text("{}")
+    assert not list(check.compare(copy, "nbs", "*.ipynb", "differs"))
+    assert not list(check.compare(copy, "picknet_nb", "*.py", "differs"))
+    (copy/"picknet_nb"/"cider.py").write_text("other")
+    assert list(check.compare(copy, "picknet_nb", "*.py", "differs")) == [
+        "picknet_nb/cider.py differs"]
+
+
+def test_copies_that_an_editor_left_are_not_run(check, opened_in_jupyter, monkeypatch):
+    names = [path.relative_to(opened_in_jupyter) for path in opened_in_jupyter.rglob("*.*")]
+    listed = SimpleNamespace(stdout="\n".join(map(str, names)))
+    monkeypatch.setattr(check.subprocess, "run", lambda *_, **__: listed)
+    changed = [str(path) for path in check.changed_files() if path.suffix]
+    assert sorted(changed) == ["nbs/method/09_cider.ipynb", "picknet_nb/cider.py"]
+    pool = load_script(ROOT/"tools"/"pool.py")
+    monkeypatch.setattr(pool, "ROOT", opened_in_jupyter)
+    assert [path.name for path in pool.chosen([])] == ["09_cider.ipynb"]
+
+
+@pytest.mark.parametrize("steps, title", [
+    (["sync", "changed"], "make check"), (["sync", "everything", "wheel"], "make test-all"),
+    (["sync", "notebooks", "pytest", "wheel"], "make test"), (["pytest"], "make test")])
+def test_a_failure_names_the_command_that_was_typed(check, monkeypatch, steps, title):
+    assert check.command(steps) == title and check.announcement(title).startswith(f"{title}: ")
+
+    def fail():
+        "Never passes."
+        raise SystemExit("one line of the reason")
+
+    monkeypatch.setitem(check.STEPS, "sync", fail)
+    with pytest.raises(SystemExit, match=f"reason\n{title} failed at the step 'sync'"):
+        check.in_order(["sync"], title)
+
+
+def test_the_end_has_a_table_of_the_slowest_files_and_counts(tmp_path):
+    pool = load_script(ROOT/"tools"/"pool.py")
+    table = pool.slowest({f"test_{number}": (2.0 * number, float(number)) for number in range(20)})
+    assert [re.findall(r"test_(\d+)", line) for line in table[1:-1]] == [
+        [str(number)] for number in range(19, 9, -1)]
+    assert "10 of 20 files" in table[0] and "190.0 s 100.0 %   380.0 s" in table[-1]
+    cases = "".join(
+        f'<testcase time="1" name="a">{each}</testcase>' for each in
+        ("", "", "<failure/>", *['<skipped message="no GPU"/>'] * 3, '<skipped message="long"/>'))
+    (tmp_path/"one.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
+    assert pool.counts(tmp_path) == [
+        "2 tests passed, 4 skipped", "3 skipped: no GPU", "1 skipped: long"]
+
+
+LESSON = """#| slow
+from pathlib import Path
+stored = Path("../../data/results/one.json")
+assert stored.read_text() == "before" == Path("../../data/film.mp4").read_text()
+stored.write_text("after")
+Path({seen!r}).write_text("it ran")
+"""
+
+
+def test_slow_cells_run_where_asked_for_and_write_nothing_into_the_checkout(tmp_path, monkeypatch):
+    pool = load_script(ROOT/"tools"/"pool.py")
+    checkout, seen = tmp_path/"checkout", tmp_path/"seen"
+    for name in ("nbs/method/a", "data/results/one.json", "data/film.mp4"):
+        (checkout/name).parent.mkdir(parents=True, exist_ok=True)
+        (checkout/name).write_text("before")
+    (checkout/"settings.ini").write_bytes((ROOT/"settings.ini").read_bytes())
+    slow = notebook_with(checkout/"nbs"/"method"/"01_lesson.ipynb",
+                         (LESSON.format(seen=str(seen)), ""))
+    quick = notebook_with(checkout/"nbs"/"method"/"02_other.ipynb", ("'#| slow'", ""))
+    assert pool.slow_cells(slow) and not pool.slow_cells(quick)
+    monkeypatch.setattr(pool, "ROOT", checkout)
+    for long in (False, True):
+        (reports := tmp_path/f"reports{long}").mkdir()
+        assert pool.run_all([slow, quick], 1, reports, long=long)[1] == []
+        assert seen.exists() == long
+    assert (checkout/"data"/"results"/"one.json").read_text() == "before"
+
+
+def test_long_tests_run_only_where_they_are_asked_for():
+    def marked(long: bool, asked: bool) -> list:
+        marks = []
+        item = SimpleNamespace(get_closest_marker=lambda name: long and name == "long",
+                               add_marker=marks.append)
+        config = SimpleNamespace(getoption=lambda name: asked and name == "--long")
+        pytest_collection_modifyitems(config, [item])
+        return [mark.kwargs["reason"] for mark in marks]
+
+    assert marked(long=True, asked=False) == ["long: `make test-all` runs it"]
+    assert marked(True, True) == marked(False, False) == marked(False, True) == []
+
+
+def test_a_tenth_of_the_inputs_has_one_of_each_kind_and_is_always_the_same(monkeypatch):
+    inputs = {f"{number}_{'abc'[number // 40]}": number for number in range(100)}
+    kind = lambda name: name[-1]
+    monkeypatch.setattr(reliability, "LONG", False)
+    some = reliability.a_tenth(inputs, kind)
+    assert list(some.values()) == [0, 10, 20, 30, 40, 50, 60, 70, 80, 90]
+    assert list(reliability.a_tenth(list(inputs)[5:], kind))[:2] == ["5_a", "15_a"]
+    assert {name[-1] for name in reliability.a_tenth(inputs, kind)} == set("abc")
+    assert reliability.a_tenth(["x", "y", "z"], str) == ["x", "y", "z"]
+    monkeypatch.setattr(reliability, "LONG", True)
+    assert reliability.a_tenth(inputs, kind) is inputs
 
 
 def test_setting_up_says_how_far_it_is():

@@ -1,5 +1,6 @@
 """What `make test` does: sync, then notebooks and pytest together and, beside them, wheel; each
-step timed, a summary at the end. `make check` does sync and what a change touches."""
+step timed, a summary at the end. `make check` does sync and what a change touches; `make test-all`
+is `make test` with every slow cell and every long test."""
 import ast
 import json
 import os
@@ -36,7 +37,7 @@ def sync() -> str:
             shutil.copytree(
                 name,
                 copy / name,
-                ignore=shutil.ignore_patterns("__pycache__", ".ipynb_checkpoints", ".*.ipynb"),
+                ignore=shutil.ignore_patterns("__pycache__", ".*"),
             )
         shutil.copy("settings.ini", copy)
         call(sys.executable, "tools/readme.py", copy)
@@ -68,7 +69,8 @@ def compare(copy: Path, folder: str, pattern: str, complaint: str):
     names = lambda root: {
         path.relative_to(root)
         for path in (root / folder).rglob(pattern)
-        if not path.name.startswith(".")
+        # an editor leaves copies of open files in hidden folders
+        if not any(part.startswith(".") for part in path.relative_to(root).parts)
     }
     for name in sorted(names(copy) | names(Path("."))):
         here, there = Path(name), copy / name
@@ -107,6 +109,11 @@ def notebooks_and_pytest() -> str:
     return side_by_side("notebooks", "tests")
 
 
+def everything() -> str:
+    "Every notebook with its slow cells and every test file with its long tests, a few at a time."
+    return side_by_side("--long", "notebooks", "tests")
+
+
 SECONDS = Path(sys.prefix)/"seconds.json"  # how long each took the last time, by tools/pool.py
 BUDGET = 90  # seconds on the clock, for what a change touches
 
@@ -119,7 +126,8 @@ def changed_files() -> list[Path]:
     left = [git("merge-base", "HEAD", name) for name in ("origin/main", "main")]
     base = next((found[0] for found in left if found), "HEAD")
     named = git("diff", "--name-only", base) + git("ls-files", "--others", "--exclude-standard")
-    return [Path(name) for name in dict.fromkeys(named)]
+    paths = [Path(name) for name in dict.fromkeys(named)]
+    return [path for path in paths if not any(part.startswith(".") for part in path.parts)]
 
 
 def imports_of(test: Path) -> set[str]:
@@ -162,15 +170,23 @@ def affordable(names: list[str], seconds: dict[str, float]) -> list[str]:
     return chosen
 
 
+def remembered() -> dict[str, float]:
+    "How many seconds each notebook and test file took the last time, as far as known."
+    return json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+
+
 def changed() -> str:
     "The notebooks and tests that a change touches, as many as fit into the time."
     names = touched_by(changed_files(), sorted(Path("tests").glob("test_*.py")))
-    seconds = json.loads(SECONDS.read_text()) if SECONDS.exists() else {}
+    seconds = remembered()
     chosen = affordable(names, seconds)
     late = [name for name in names if name not in chosen]
     if late:
         print(f"too long for this, `make test` runs them: {', '.join(late)}", flush=True)
-    return side_by_side(*chosen) if chosen else "nothing that has a test was changed"
+    if not chosen: return "nothing that has a test was changed"
+    minutes = sum(seconds.get(name, 10.0) for name in chosen) / (os.cpu_count() or 1) / 60
+    print(f"{len(chosen)} notebooks and test files, about {minutes:.1f} minutes", flush=True)
+    return side_by_side(*chosen)
 
 
 def copy_sources(root: Path, folder: Path) -> None:
@@ -263,7 +279,7 @@ picknet_nb.measure.tables.load_paper()  # data that must come along
 """
 STEPS = {
     step.__name__: step
-    for step in (sync, changed, notebooks, pytest, notebooks_and_pytest, wheel)
+    for step in (sync, changed, notebooks, pytest, notebooks_and_pytest, everything, wheel)
 }
 
 
@@ -283,7 +299,7 @@ def beside(name: str):
         def result() -> str:
             failed = process.wait()
             said.seek(0)
-            told, _, summary = said.read().rpartition("\nmake test passed\n")
+            told, _, summary = said.read().rpartition(f"\n{command([name])} passed\n")
             print((told + summary * bool(failed)).rstrip(), flush=True)
             if failed:
                 raise SystemExit(f"the step '{name}' failed: see above")
@@ -297,7 +313,26 @@ def beside(name: str):
                 process.wait()
 
 
-def in_order(names: list[str]) -> list[str]:
+def command(names: list[str]) -> str:
+    "What a person typed to have these steps done."
+    if "changed" in names: return "make check"
+    return "make test-all" if "everything" in names else "make test"
+
+
+def announcement(title: str) -> str:
+    "What a command is going to do, and how long that takes."
+    if title == "make check":
+        return (f"{title}: first whether notebooks, package and README agree (ten seconds), then "
+                f"the notebooks and tests that your change touches ({BUDGET} seconds at most)")
+    what = f"{title}: every notebook, every test file and the wheel"
+    if title == "make test-all":
+        return f"{what}, with slow cells, long tests and all inputs; an hour on two quiet cores"
+    seconds, workers = remembered(), (os.cpu_count() or 1) + 1  # as many as tools/pool.py starts
+    last = f"{sum(seconds.values()) / workers / 60:.0f} minutes, as it took last time"
+    return f"{what}; {last if len(seconds) > 100 else 'a quarter of an hour on two quiet cores'}"
+
+
+def in_order(names: list[str], title: str) -> list[str]:
     "Do steps one after the other; a line of summary for each."
     summary = []
     for name in names:
@@ -306,7 +341,7 @@ def in_order(names: list[str]) -> list[str]:
         try:
             found = STEPS[name]()
         except (subprocess.CalledProcessError, SystemExit) as failure:
-            raise SystemExit(f"{failure}\nmake test failed at the step '{name}'") from None
+            raise SystemExit(f"{failure}\n{title} failed at the step '{name}'") from None
         first, *more = found.splitlines()
         summary += [
             f"{name:10} {first} ({time.monotonic() - start:.0f} s)",
@@ -317,6 +352,7 @@ def in_order(names: list[str]) -> list[str]:
 
 def main(names: list[str]) -> None:
     "Do the named steps, the wheel beside the others, and say what they found."
+    title = command(names)
     for name in names:
         if name not in STEPS:
             raise SystemExit(f"no step {name!r}: {', '.join(STEPS)}")
@@ -328,13 +364,15 @@ def main(names: list[str]) -> None:
             if name != "pytest"
         ]
     if len(names) == 1 or "wheel" not in names:
-        summary = in_order(names)
+        if len(names) > 1: print(announcement(title), flush=True)
+        summary = in_order(names, title)
     else:
+        print(announcement(title), flush=True)
         with beside("wheel") as wheel_result:
-            summary = in_order([name for name in names if name != "wheel"])
+            summary = in_order([name for name in names if name != "wheel"], title)
             print("── wheel: what it said meanwhile", flush=True)
             summary.append(wheel_result())
-    print("", "make test passed", *summary, sep="\n")
+    print("", f"{title} passed", *summary, sep="\n")
 
 
 if __name__ == "__main__":

@@ -27,8 +27,8 @@ def drop_live_widgets(path: Path) -> None:
 def main() -> None:
     "Clean every notebook below nbs/ of the current folder."
     subprocess.run([str(Path(sys.executable).with_name("nbdev_clean"))], check=True)
-    for path in Path("nbs").rglob("[!.]*.ipynb"):
-        if ".ipynb_checkpoints" not in path.parts:
+    for path in Path("nbs").rglob("*.ipynb"):
+        if not any(part.startswith(".") for part in path.parts):
             drop_live_widgets(path)
 
 

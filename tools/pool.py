@@ -1,5 +1,5 @@
-"""Run notebooks and test files, each in a process of its own: `python tools/pool.py
-[notebooks|tests|NAME ...]`.
+"""Run notebooks and test files, each in a process of its own: `python tools/pool.py [--long]
+[notebooks|tests|NAME ...]`. With `--long`, cells marked `#| slow` and tests marked `long` run, too.
 
 What takes long and is the same for all is done once, before the first process is forked: importing
 PyTorch and what it imports later, drawing the example clips, and starting METEOR. There is one
@@ -35,24 +35,25 @@ os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")
 
 ROOT = Path(__file__).resolve().parents[1]
 SECONDS = ROOT/".venv"/"seconds.json"
-LONG = (
-    "test_fuzzing_commands",
-    "test_stranger",
-    "method/00_one_page",
-    "test_systems",
+FIRST = (
+    "test_cluster",
     "test_cli",
-    "test_hostile_videos",
-    "test_faults",
-    "test_explorer",
-    "interface/08_your_own",
-    "test_fuzzing",
-    "test_workers",
-    "test_reproduction",
     "test_examples",
+    "test_reproduction",
+    "test_systems",
+    "test_explorer",
+    "test_training",
+    "method/13_stages",
+    "test_fuzzing_commands",
+    "test_hostile_surroundings",
     "test_committees",
+    "test_faults",
+    "test_workers",
+    "interface/08_your_own",
+    "method/05_decoder",
+    "test_stranger",
     "test_hostile_runs",
     "systems/08_ms_rnn",
-    "test_training",
     "test_captioning",
     "test_streaming",
 )  # where nothing is known yet
@@ -205,7 +206,27 @@ def temporary_files():
         yield place
 
 
-def run_notebook(path: Path, report: Path, meteor) -> bool:
+def slow_cells(path: Path) -> bool:
+    "Whether a notebook has cells that only a long run executes."
+    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+    return any("#| slow" in "".join(cell["source"]).splitlines() for cell in cells)
+
+
+def copied(path: Path, folder: Path) -> Path:
+    """A notebook in a copy of the checkout: slow cells store what they measured in data/results,
+    and a test leaves the results of the repository alone."""
+    for each in ROOT.iterdir():
+        if each.name not in ("nbs", "data"): (folder/each.name).symlink_to(each)
+    hidden = shutil.ignore_patterns(".*")
+    shutil.copytree(ROOT/"nbs", folder/"nbs", ignore=hidden)
+    (folder/"data").mkdir()
+    for each in (ROOT/"data").iterdir():
+        if each.name != "results": (folder/"data"/each.name).symlink_to(each)
+    shutil.copytree(ROOT/"data"/"results", folder/"data"/"results", ignore=hidden)
+    return folder/path.relative_to(ROOT)
+
+
+def run_notebook(path: Path, report: Path, meteor, long: bool) -> bool:
     "Whether every cell of a notebook passed."
     from IPython.core import pylabtools
     from nbdev import test
@@ -214,7 +235,9 @@ def run_notebook(path: Path, report: Path, meteor) -> bool:
     from picknet_nb.measure import metrics
 
     os.chdir(ROOT)
-    flags = get_config().tst_flags.split()
+    flags = [flag for flag in get_config().tst_flags.split() if not (long and flag == "slow")]
+    if long and slow_cells(path):
+        path = copied(path, Path(tempfile.mkdtemp()))
     os.chdir(path.parent)  # as in JupyterLab: paths are seen from the notebook's folder
     metrics.meteor_process = meteor
     test.CaptureShell = partial(test.CaptureShell, mpl_format="png")
@@ -228,7 +251,7 @@ def run_notebook(path: Path, report: Path, meteor) -> bool:
     )[0]
 
 
-def run_tests(path: Path, report: Path, meteor) -> bool:
+def run_tests(path: Path, report: Path, meteor, long: bool) -> bool:
     "Whether every test of a file passed; what became of each goes into the report."
     import pytest
 
@@ -237,15 +260,14 @@ def run_tests(path: Path, report: Path, meteor) -> bool:
     # a process that a test spawns would read this file again
     sys.modules["__main__"] = types.ModuleType("__main__")
     written = report.with_suffix("")
-    ended = pytest.main(
-        ["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={written}", str(path)]
-    )
+    options = ["-q", "-p", "no:cacheprovider", f"--junitxml={report}", f"--basetemp={written}"]
+    ended = pytest.main([*options, *(["--long"] if long else []), str(path)])
     shutil.rmtree(written, ignore_errors=True)
     # a file without what it needs is skipped as a whole
     return ended in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED)
 
 
-def started(path: Path, folder: Path, meteor) -> int:
+def started(path: Path, folder: Path, meteor, long: bool) -> int:
     """The process that runs a notebook or a test file; what it says goes into the folder, and a
     mark if all went well."""
     if process := os.fork():
@@ -260,7 +282,7 @@ def started(path: Path, folder: Path, meteor) -> int:
             open(stream, "w", buffering=1, closefd=False) for stream in (1, 2)
         )
         run = run_notebook if path.suffix == ".ipynb" else run_tests
-        if run(path, folder/f"{path.parent.name}.{path.name}.xml", meteor):
+        if run(path, folder/f"{path.parent.name}.{path.name}.xml", meteor, long):
             (folder/f"{path.parent.name}.{path.name}.passed").touch()
     except BaseException:
         traceback.print_exc()
@@ -270,7 +292,7 @@ def started(path: Path, folder: Path, meteor) -> int:
 
 
 def run_all(
-    paths: list[Path], most: int, folder: Path, meteor=None
+    paths: list[Path], most: int, folder: Path, meteor=None, long: bool = False
 ) -> tuple[dict[str, tuple[float, float]], list[str]]:
     """How long each took, by the clock and in processor seconds, and the names of those that
     failed; what these said is printed."""
@@ -278,7 +300,7 @@ def run_all(
     while waiting or running:
         while waiting and len(running) < most:
             path = waiting.pop(0)
-            running[started(path, folder, meteor)] = path, time.monotonic()
+            running[started(path, folder, meteor, long)] = path, time.monotonic()
         process, _, used = os.wait3(0)
         if process not in running:
             continue
@@ -303,7 +325,7 @@ def run_all(
     return taken, failed
 
 
-def summary(folder: Path) -> list[str]:
+def counts(folder: Path) -> list[str]:
     "How many tests passed, and how many were skipped for which reason, from the reports."
     cases = [
         case
@@ -315,22 +337,28 @@ def summary(folder: Path) -> list[str]:
         for case in cases
         for skipped in case.iter("skipped")
     )
-    slowest = sorted(cases, key=lambda case: -float(case.get("time")))[:8]
-    print(
-        "the slowest tests:",
-        *(
-            f"{float(case.get('time')):6.1f} s {case.get('classname')}.{case.get('name')}"
-            for case in slowest
-        ),
-        sep="\n",
-    )
     passed = sum(
         not list(case) or {part.tag for part in case} <= {"system-out", "system-err", "properties"}
         for case in cases
     )
     return [
         f"{passed} tests passed, {sum(reasons.values())} skipped",
-        *(f"{count} skipped: {why}" for why, count in reasons.items()),
+        *(f"{count} skipped: {why}" for why, count in reasons.most_common()),
+    ]
+
+
+def slowest(taken: dict[str, tuple[float, float]], most: int = 10) -> list[str]:
+    "A table of the files that took most processor time, with their share of it."
+    whole = sum(used for _, used in taken.values()) or 1.0
+    first = sorted(taken.items(), key=lambda item: -item[1][1])[:most]
+    row = lambda name, used, clock: (
+        f"{name:36} {used:7.1f} s {100 * used / whole:5.1f} % {clock:7.1f} s")
+    total = sum(clock for clock, _ in taken.values())
+    return [
+        f"{f'the slowest {len(first)} of {len(taken)} files':36} {'processor':>9} {'share':>7} "
+        f"{'clock':>9}",
+        *(row(name, used, clock) for name, (clock, used) in first),
+        row("all of them", whole, total),
     ]
 
 
@@ -341,12 +369,9 @@ def remembered() -> dict[str, float]:
 
 def chosen(names: list[str]) -> list[Path]:
     "The notebooks and test files of these names, what took longest before the others."
+    hidden = lambda path: any(part.startswith(".") for part in path.relative_to(ROOT).parts)
     found = {
-        "notebooks": [
-            path
-            for path in (ROOT/"nbs").rglob("[!.]*.ipynb")
-            if ".ipynb_checkpoints" not in path.parts
-        ],
+        "notebooks": [path for path in (ROOT/"nbs").rglob("*.ipynb") if not hidden(path)],
         "tests": list((ROOT/"tests").glob("test_*.py")),
     }
     if (
@@ -361,37 +386,33 @@ def chosen(names: list[str]) -> list[Path]:
         for path in paths
         if not names or kind in names or name_of(path) in names
     ]
-    known = dict.fromkeys(LONG, 1000) | remembered()
+    known = dict.fromkeys(FIRST, 1000) | remembered()
     return sorted(paths, key=lambda path: (-known.get(name_of(path), 10), path.name))
 
 
-def main(names: list[str]) -> None:
+def cores() -> int:
+    "How many cores this process may use."
+    known = hasattr(os, "sched_getaffinity")
+    return len(os.sched_getaffinity(0)) if known else os.cpu_count() or 1
+
+
+def main(words: list[str]) -> None:
+    long, names = "--long" in words, [word for word in words if word != "--long"]
     paths = chosen(names)
-    cores = (
-        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    )
+    if long:  # nothing takes longer than the trainings in slow cells
+        paths.sort(key=lambda path: path.suffix != ".ipynb" or not slow_cells(path))
     os.environ["PICKNET_POOL"] = str(os.getpid())  # by which tests know that they run side by side
     prepare()
     with temporary_files() as place, one_meteor() as meteor:
-        taken, failed = run_all(paths, cores + 1, Path(place), meteor)
-        told = summary(Path(place)) if any(path.suffix == ".py" for path in paths) else []
-    seconds = {name: seconds for name, (seconds, _) in taken.items()}
-    if SECONDS.parent.is_dir():
+        taken, failed = run_all(paths, cores() + 1, Path(place), meteor, long)
+        outcome = counts(Path(place)) if any(path.suffix == ".py" for path in paths) else []
+    if SECONDS.parent.is_dir() and not long:  # what a daily run takes decides the order
+        seconds = {name: clock for name, (clock, _) in taken.items()}
         SECONDS.write_text(json.dumps(remembered() | seconds, indent=1))
-    used = {
-        name: used
-        for name, (_, used) in sorted(taken.items(), key=lambda each: -each[1][1])
-    }
-    if SECONDS.parent.is_dir():
-        SECONDS.with_name("processor_seconds.json").write_text(json.dumps(used, indent=1))
-    print(
-        "processor seconds:",
-        ", ".join(f"{name} {each:.0f}" for name, each in list(used.items())[:12]),
-        f"… {sum(used.values()):.0f} in all",
-    )
+    passed = f"{len(taken) - len(failed)} notebooks and test files passed"
+    print("in short:", passed, *outcome, *slowest(taken), sep="\n", flush=True)
     if failed:
         sys.exit("\n".join(["these failed, see above:", *failed]))
-    print("in short:", f"{len(taken)} notebooks and test files passed", *told, sep="\n")
 
 
 if __name__ == "__main__":

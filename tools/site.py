@@ -462,8 +462,23 @@ def broken_links(site: Path) -> list[str]:
     return sorted(set(broken))
 
 
+STEPS = (
+    "copying the notebooks, with equations as MathML",
+    "writing the API reference and the model cards",
+    "building the pages with mkdocs, which takes most of the time",
+    "following every link",
+)
+
+
+def announce(step: int) -> None:
+    "Say which step begins."
+    print(f"{step + 1} of {len(STEPS)}: {STEPS[step]}", flush=True)
+
+
 def main() -> None:
     "Write _docs, build site, follow its links."
+    print("make docs: the web site from the notebooks, into site/; a few minutes", flush=True)
+    announce(0)
     shutil.rmtree(DOCS, ignore_errors=True)
     DOCS.mkdir()
     (DOCS/"site.css").write_text(STYLE)
@@ -474,6 +489,7 @@ def main() -> None:
     elsewhere = r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)"
     (DOCS/"index.md").write_text(re.sub(elsewhere, rf"]({GITHUB}\1)", home))
     notebooks = copy_notebooks()
+    announce(1)
     modules = write_api(notebooks)
     write_reference(modules)
     settings = yaml.safe_load((ROOT/"mkdocs.yml").read_text()) | {
@@ -483,6 +499,7 @@ def main() -> None:
     }
     made = DOCS.with_suffix(".yml")
     made.write_text(yaml.safe_dump(settings, sort_keys=False))
+    announce(2)
     try:
         subprocess.run(
             [
@@ -500,6 +517,7 @@ def main() -> None:
         )
     finally:
         made.unlink()
+    announce(3)
     if broken := broken_links(Path("site")):
         raise SystemExit("\n".join(["links that lead nowhere:", *broken]))
 

@@ -149,7 +149,7 @@ class Specification:
         import_av()  # before any process is forked to decode: once, and not in each of them
         for name in self.modules:
             use_module(name)
-        if self.picker not in PICKERS: use_thing(self.picker)
+        if self.picker and self.picker not in PICKERS: use_thing(self.picker)
         folder = find_run(None if self.model is None else named_model(self.model))
         captioner = with_picker(load_captioner(folder, device, self.weights), self.picker)
         captioner.readers = readers
