@@ -125,8 +125,8 @@ def check_work(numbers: int, what: str) -> None:
     "Raise an error for work that would hold too many numbers at once, before any of it is begun."
     if 4 * numbers > _MOST_BYTES:
         raise PickNetError(
-            f"{what} would take about {4 * numbers:,} bytes, and at most {_MOST_BYTES:,} are taken: "
-            f"choose fewer frames, or a smaller beam"
+            f"{what} would take about {4 * numbers:,} bytes, and at most {_MOST_BYTES:,} are "
+            f"taken: choose fewer frames, or a smaller beam"
         )
 
 
