@@ -9,6 +9,7 @@ import sys
 import tempfile
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import Forked
@@ -30,7 +31,7 @@ from picknet_nb.use import cluster, many, sources, tables
 from picknet_nb.use.captioning import VideoCaptioner
 from picknet_nb.use.cluster import Share, block_sizes, share_of, specification_of
 from picknet_nb.use.many import COLUMNS, Specification
-from picknet_nb.use.sources import check_sources, full_source, path_of
+from picknet_nb.use.sources import check_sources, path_of
 from picknet_nb.use.tables import Table, caption_list
 
 
@@ -335,8 +336,7 @@ def test_a_copy_that_does_not_fit_takes_no_other_along(
     assert not list((tmp_path/"copies").iterdir())
     # a video whose size is known is not even begun
     monkeypatch.setattr(sources, "_write_blocks", real)
-    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: os.terminal_size((0, 0)) and type(
-        "Usage", (), {"free": 10}))
+    monkeypatch.setattr(sources.shutil, "disk_usage", lambda _: SimpleNamespace(free=10))
     (row,) = captioner.rows(asked[1:2])
     assert "does not fit" in row["error"] and not list((tmp_path/"copies").iterdir())
 
