@@ -108,7 +108,7 @@ def test_a_student_goes_on_where_a_former_one_ended(distil, run, tmp_path, monke
 def test_the_student_of_clip_is_read_as_lite0_clip(distil, pictures, tmp_path, monkeypatch):
     "With a small tower of random weights as the teacher, 1,536 features."
     from picknet_nb.data import clip
-    for name, value in {"width": 768, "heads": 2, "depth": 1, "patch": 112}.items():
+    for name, value in zip(clip.SIZES, (768, 2, 1, 112)):  # width, heads, depth, patch
         monkeypatch.setitem(clip.SIZES, name, value)
     distil.main([str(tmp_path/"student.safetensors"), "--pictures", str(pictures), "--steps", "1",
                  "--teacher-weights", "random", "--student-weights", "random", "--batch", "4",
