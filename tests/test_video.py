@@ -29,6 +29,7 @@ from picknet_nb.data import video
 from picknet_nb.data.glance import glance, resize
 from picknet_nb.data.video import VideoError, read_clip, spaced, stream_frames
 from picknet_nb.training.models import find_model
+from picknet_nb.use import drawing
 from picknet_nb.use.captioning import load_captioner
 from picknet_nb.use.drawing import original_frames, render
 
@@ -390,6 +391,15 @@ def test_odd_pixels_are_captioned_and_drawn(captioner, tmp_path, kind):
         drawn = read_clip(render(found, tmp_path/f"drawn{ending}"), 1, 32).frames[0]
         # above the caption; what a GIF or an MP4 makes of red
         assert drawn[:, 4:16].float().mean((1, 2)).tolist() == pytest.approx([200, 0, 0], abs=40)
+
+
+def test_side_data_are_asked_for_once(tmp_path, monkeypatch):
+    "PyAV keeps every frame in memory whose side data were asked for."
+    asked, path = [], draw(tmp_path/"film.mp4", 100)
+    for module in (video, drawing):
+        monkeypatch.setattr(module, "orientation", lambda frame: asked.append(1) or (False,) * 3)
+    assert len(list(drawing._ticks(path, 25, 64, 100))) == 100 and asked == [1]
+    assert len(video._read_here(path, 100, 16).frames) == 100 and asked == [1, 1]
 
 
 def corners(picture) -> list[int]:

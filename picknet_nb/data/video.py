@@ -346,7 +346,8 @@ def _scaler(frame, size: int):
 
 # %% ../../nbs/data/02_video.ipynb #f26daa1c
 def orientation(frame) -> tuple[bool, bool, bool]:
-    "Whether a frame is to be transposed, and then mirrored: left and right, up and down."
+    """Whether a frame is to be transposed, and then mirrored: left and right, up and down. Ask once
+    and not for every frame: PyAV keeps a frame in memory whose side data were asked for."""
     if (matrix := frame.side_data.get("DISPLAYMATRIX")) is None:
         return False, False, False
     a, b, _, c, d, *_ = memoryview(bytes(matrix)).cast("i")
@@ -361,9 +362,11 @@ class _Painter:
         self.size, self.kind = size, None
 
     def __call__(self, frame) -> Tensor:  # uint8 (3, size, size)
-        kind = frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range
+        kind = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range,
+                frame.rotation)
         if kind != self.kind:  # a stream may change its shape on the way
             self.kind, self.graph = kind, _scaler(frame, self.size)
+            self.orientation = orientation(frame)
         try:
             self.graph.push(frame)
             image = torch.from_numpy(self.graph.pull().to_ndarray()).permute(2, 0, 1)
@@ -371,7 +374,7 @@ class _Painter:
             raise ValueError(
                 f"frames of {frame.width} x {frame.height} pixels cannot be scaled"
             ) from reason
-        turned, left, up = orientation(frame)
+        turned, left, up = self.orientation
         image = image.mT if turned else image
         return image.flip([axis for axis, flip in ((2, left), (1, up)) if flip]).contiguous()
 

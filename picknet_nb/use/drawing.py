@@ -73,14 +73,14 @@ def place_captions(
     ]
 
 # %% ../../nbs/use/04_drawing.ipynb #be41b184
-def _upright(frame, largest: int):
+def _upright(frame, largest: int, shown: tuple[bool, bool, bool]):
     """A decoded frame as a picture with even sides, no larger than allowed, and not too small
     for words."""
     from PIL import Image
 
     picture, ways = frame.to_image(), Image.Transpose
     steps = ways.TRANSPOSE, ways.FLIP_LEFT_RIGHT, ways.FLIP_TOP_BOTTOM
-    for step, wanted in zip(steps, orientation(frame)):
+    for step, wanted in zip(steps, shown):
         picture = picture.transpose(step) if wanted else picture
     scale = min(max(max(picture.size), 240), largest) / max(picture.size)
     return picture.resize(tuple(max(2, int(side * scale) // 2 * 2) for side in picture.size))
@@ -94,11 +94,12 @@ def _ticks(path, rate: float, largest: int, most: int) -> Iterator[tuple[int, ob
     """Pictures, and up to which tick of the clock each is the one to show; nothing beyond one
     tick more than `most`."""
     with open_file(path, monotonic() + _TIME_LIMIT) as (container, stream):
-        ticks = 0
+        ticks, shown = 0, {}  # orientation by angle
         for time, frame in timed(container.decode(stream), container, stream):
             due = min(int(time * rate + 1e-6), most) + 1
             if due > ticks:  # a slow video shows a frame more than once, a fast one not every frame
-                yield due, _upright(frame, largest)
+                if frame.rotation not in shown: shown[frame.rotation] = orientation(frame)
+                yield due, _upright(frame, largest, shown[frame.rotation])
                 ticks = due
             if ticks > most:
                 return
