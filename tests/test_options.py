@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import pickle
+import pkgutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -45,6 +46,8 @@ from picknet_nb.world.world import write_examples
 
 pytest.importorskip("av")
 pytest.importorskip("pyarrow")
+# a module that were imported while another one is spied on would keep the spy
+for each in pkgutil.walk_packages(pn.__path__, "picknet_nb."): import_module(each.name)
 FUNCTIONS = "load", "caption", "caption_many", "prepare", "train", "evaluate", "reproduce"
 
 
@@ -498,6 +501,7 @@ def there(tmp_path_factory, corpus) -> Iterator[dict]:
         yield {
             **{path.name.upper().replace(".", "_"): str(path) for path in folder.iterdir()},
             "VIDEO": str(folder/"videos"/"example.mp4"), "CLIP": str(folder/"third.mp4"),
+            "FEWER": noise_corpus(12),
             "MARKED": replace(corpus, details={**corpus.details, "weights": "others 0123"}),
         }
 
@@ -628,6 +632,7 @@ def prints_the_version(bench: Bench) -> None:
 WEIGHTS = "--weights WEIGHTS_SAFETENSORS"
 MINE = "weights.safetensors"
 HAVING_WEIGHTS = dict(weights="WEIGHTS_SAFETENSORS")
+ANOTHER_RUN = "holds another run"
 OTHER_WEIGHTS = "is not what the features of"
 NO_POLICY = "picks without a policy"
 NO_DEVICE = "take the device that they have: leave out `device`"
@@ -895,17 +900,19 @@ TABLE = {
     "pn.prepare vocabulary_from": Acts(dict(vocabulary_from="all"), "vocabulary_from", "all"),
     "pn.prepare max_words": Acts(dict(max_words=9), "max_words", 9),
     "pn.train folder": Acts(dict(folder="other"), "folder", "other"),
-    "pn.train data": Acts(dict(data="MORE"), "data", "more"),
+    "pn.train data": [
+        Acts(dict(data="MORE"), "data", "more", "new"),
+        Fails(dict(data="FEWER"), ANOTHER_RUN, "begun")],
     "pn.train preset": [
         Acts(dict(preset="small"), "preset", "small", "new"),
-        Fails(dict(preset="small"), "was started with", "begun")],
+        Fails(dict(preset="small"), ANOTHER_RUN, "begun")],
     "pn.train experiment": [
         Acts(dict(experiment="Uniform"), "experiment", "uniform-6", "new"),
-        Fails(dict(experiment="Uniform"), "was started with", "begun")],
+        Fails(dict(experiment="Uniform"), ANOTHER_RUN, "begun")],
     "pn.train picker": [
         Acts(dict(picker="uniform-4"), "experiment", "uniform-4", "new"),
         Fails(dict(picker="uniform-4", experiment="Uniform"), "give one of them"),
-        Fails(dict(picker="uniform-4"), "was started with", "begun")],
+        Fails(dict(picker="uniform-4"), ANOTHER_RUN, "begun")],
     "pn.train captioner": [
         Acts(dict(captioner="ta"), "captioner", "ta", "new"),
         Fails(dict(captioner="ta"), "architecture", "begun")],
