@@ -9,6 +9,7 @@ import inspect
 import json
 import os
 import pickle
+import pkgutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -40,11 +41,13 @@ from picknet_nb.method.stages import Model
 from picknet_nb.training.models import Decoding, read_card
 from picknet_nb.training.runs import open_run, read_settings, save_weights
 from picknet_nb.use.captioning import VideoCaptioner, _loaded
-from picknet_nb.use.many import Share
+from picknet_nb.use.cluster import Share
 from picknet_nb.world.world import write_examples
 
 pytest.importorskip("av")
 pytest.importorskip("pyarrow")
+# a module that were imported while another one is spied on would keep the spy
+for each in pkgutil.walk_packages(pn.__path__, "picknet_nb."): import_module(each.name)
 FUNCTIONS = "load", "caption", "caption_many", "prepare", "train", "evaluate", "reproduce"
 
 
@@ -90,7 +93,7 @@ def stop(*_, **__): raise Stop
 class Bench:
     "Runs commands and functions in an empty folder, and notes what arrives where it acts."
 
-    def __init__(self, monkeypatch, folder: Path, there: dict[str, str]):
+    def __init__(self, monkeypatch, folder: Path, there: dict):
         self.monkeypatch, self.folder, self.there = monkeypatch, folder, there
         self.seen, self.runs = defaultdict(list), 0
 
@@ -154,6 +157,7 @@ class Bench:
     def use(self, made) -> None:
         "Use what a function gave back, where it does nothing before that."
         if isinstance(made, VideoCaptioner): made.caption(self.there["VIDEO"])
+        if isinstance(made, pn.Run): made.captioner
         if hasattr(made, "iter_batches"): made = made.iter_batches()
         if isinstance(made, Iterator): list(made)
 
@@ -269,6 +273,7 @@ def frames_of(source, rate=1.0, size=64, *_, total=6, **__) -> Iterator[tuple[fl
 
 CLUSTER = SimpleNamespace(  # what stands for the module `ray`, connected
     cluster_resources=dict, nodes=list, get=lambda made: made,
+    exceptions=SimpleNamespace(RayError=ConnectionError),
     remote=lambda function: SimpleNamespace(remote=function))
 
 
@@ -333,10 +338,13 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
                picker=lambda call: call.self.label)
     # a cluster
     bench.note("use.many.use_module", used=lambda call: call.name)
-    bench.note("use.many.on_ray", on_ray_here, workers=lambda call: call.workers)
-    for home in ("core.processes", "use.many", "measure.experiments", "interface.python"):
+    bench.note("use.cluster.on_ray", on_ray_here, workers=lambda call: call.workers)
+    for home in ("core.processes", "use.cluster", "use.tables", "measure.experiments",
+                 "interface.python"):
         bench.note(f"{home}.connected", lambda *_: CLUSTER,
                    ray=lambda call: call.address)
+    # a table
+    bench.note("use.tables.Table._set_aside", begun_anew=lambda call: True)
     # a page
     server = SimpleNamespace(launch_instance=lambda argv, config: bench.seen["page"].append(
         (config.Voila.port, config.Voila.open_browser)))
@@ -347,7 +355,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     bench.note("data.backbones.load_backbone", backbone=lambda call: call.name,
                weights=lambda call: name_of(call.weights))
     bench.note("interface.python.load_backbone", backbone=lambda call: call.name,
-               device=lambda call: str(call.device))
+               weights=lambda call: name_of(call.weights), device=lambda call: str(call.device))
     for home in ("data.datasets", "interface.python"):
         bench.note(
             f"{home}.prepare_videos", name=lambda call: call.name,
@@ -357,6 +365,10 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
                 list(call.captions)[clip] for clip in call.split(list(call.captions))["train"]),
             made_by=lambda call: call.cnn.name,
             min_word_count=lambda call: call.settings.min_word_count,
+            max_words=lambda call: call.settings.max_words,
+            glance=lambda call: call.settings.glance,
+            glance_size=lambda call: call.settings.glance_size,
+            vocabulary_from=lambda call: call.settings.vocabulary_from,
             extract=lambda call: getattr(call.extract, "func", call.extract).__name__,
             cluster=lambda call: getattr(call.extract, "keywords", {}).get("ray"))
     bench.note("data.datasets.extract_folder", out=lambda call: name_of(call.out))
@@ -382,7 +394,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
             reward=lambda call: call.config.policy.reward)
     bench.note("interface.train.announce", lambda *_: None)
     bench.note("interface.python.load_captioner", lambda *_, **__: None,
-               device=lambda call: str(call.device))
+               device=lambda call: str(call.device), weights=lambda call: name_of(call.weights))
     # experiments
     bench.note("measure.experiments.Workers.open", workers=lambda call: call.number,
                modules=lambda call: tuple(call.modules), cluster=lambda call: call.ray)
@@ -393,6 +405,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
             seeds=of_jobs(lambda job: job["config"].training.seed),
             captioners=of_jobs(lambda job: job["config"].captioner.architecture),
             hidden=of_jobs(lambda job: job["config"].captioner.hidden),
+            rewards=of_jobs(lambda job: job["config"].policy.reward),
             beams=of_jobs(lambda job: job.get("beams")),
             budgets=of_jobs(lambda job: job.get("budget")))
     for home in ("reproduction", "comparison"):
@@ -437,7 +450,7 @@ def corpus() -> Corpus:
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory, corpus) -> Iterator[dict[str, str]]:
+def there(tmp_path_factory, corpus) -> Iterator[dict]:
     "What commands are given, by the word that stands for it in PLACES and TABLE."
     folder = tmp_path_factory.mktemp("there")
     write_examples(folder/"videos", 2)
@@ -488,6 +501,8 @@ def there(tmp_path_factory, corpus) -> Iterator[dict[str, str]]:
         yield {
             **{path.name.upper().replace(".", "_"): str(path) for path in folder.iterdir()},
             "VIDEO": str(folder/"videos"/"example.mp4"), "CLIP": str(folder/"third.mp4"),
+            "FEWER": noise_corpus(12),
+            "MARKED": replace(corpus, details={**corpus.details, "weights": "others 0123"}),
         }
 
 
@@ -576,14 +591,17 @@ PLACES: dict[str, dict[str, str | dict]] = {
                     cnn="tiny", bars=False, **more)
         for place, more in {"here": {}, "ray": {"ray": "local"}}.items()
     },
-    "pn.train": {"": dict(folder="made", data="CORPUS", scale="smoke", bars=False)},
+    "pn.train": {
+        "new": dict(folder="made", data="CORPUS", preset="smoke", bars=False),
+        "begun": dict(folder="BEGUN", data="CORPUS", preset="smoke", bars=False),
+    },
     "pn.evaluate": {
         place: dict(model="NOISE", data=data, scores=False, bars=False)
         for place, data in {"corpus": "CORPUS", "shapes": "shapes"}.items()
     },
     "pn.reproduce": {
-        place: dict(data="CORPUS", scale="smoke", rows=["Baseline"], folder="made", bars=False,
-                    **more)
+        place: dict(data="CORPUS", preset="smoke", experiment="Baseline", folder="made",
+                    scores=False, bars=False, **more)
         for place, more in {"here": {}, "ray": {"ray": "local"}}.items()
     },
 }
@@ -613,7 +631,11 @@ def prints_the_version(bench: Bench) -> None:
 
 WEIGHTS = "--weights WEIGHTS_SAFETENSORS"
 MINE = "weights.safetensors"
+HAVING_WEIGHTS = dict(weights="WEIGHTS_SAFETENSORS")
+ANOTHER_RUN = "holds another run"
+OTHER_WEIGHTS = "is not what the features of"
 NO_POLICY = "picks without a policy"
+NO_DEVICE = "take the device that they have: leave out `device`"
 TABLE = {
     "picknet --version": prints_the_version,
     "picknet --use": imports_a_module,
@@ -641,7 +663,9 @@ TABLE = {
     "caption --ray": [
         Acts("--ray local", "ray", "local", "table"),
         Fails("--ray local", "--ray needs an --out", "file folder subtitles")],
-    "caption --dry-run": Prints("--dry-run", "without a row"),
+    "caption --again": [
+        Acts("--again", "begun_anew", True, "table ray"),
+        Fails("--again", "--again needs an --out", "file folder subtitles")],
     "caption --json": Acts("--json", "json", True),
     # stream
     "stream source": Acts("CLIP --model RUN", "sources", "third.mp4", alone=True),
@@ -823,51 +847,93 @@ TABLE = {
     "pn.load model": Acts(dict(model="OTHER"), "model", "other"),
     "pn.load device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
     "pn.load picker": Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
+    "pn.load weights": Acts(HAVING_WEIGHTS, "weights", MINE),
     "pn.caption path": Acts(dict(path="CLIP"), "sources", "third.mp4"),
     "pn.caption model": Acts(dict(model="OTHER"), "model", "other"),
     "pn.caption picker": Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
-    "pn.caption **options": [
-        Acts(dict(beam=4), "beam", 4), Acts(dict(best=2), "best", 2),
-        Acts(dict(threshold=0.01), "threshold", 0.01), Acts(dict(running=False), "running", False),
+    "pn.caption beam": Acts(dict(beam=4), "beam", 4),
+    "pn.caption best": Acts(dict(best=2), "best", 2),
+    "pn.caption threshold": [
+        Acts(dict(threshold=0.01), "threshold", 0.01),
         Fails(dict(threshold=0.01, picker="uniform-3"), NO_POLICY)],
+    "pn.caption running": Acts(dict(running=False), "running", False),
+    "pn.caption device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
+    "pn.caption weights": Acts(HAVING_WEIGHTS, "weights", MINE),
     "pn.caption_many paths": Acts(dict(paths=["CLIP"]), "sources", "third.mp4"),
     "pn.caption_many model": Acts(dict(model="OTHER"), "model", "other"),
-    "pn.caption_many picker": Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
+    "pn.caption_many picker": [
+        Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
+        Fails(dict(picker=lambda clips: clips.valid), "other processes cannot find", "ray")],
+    "pn.caption_many beam": Acts(dict(beam=4), "beam", 4),
+    "pn.caption_many threshold": [
+        Acts(dict(threshold=0.01), "threshold", 0.01),
+        Fails(dict(threshold=0.01, picker="uniform-3"), NO_POLICY)],
+    "pn.caption_many device": [
+        Acts(dict(device="cuda:9"), "device", "cuda:9", "here", fails=True),
+        Fails(dict(device="cpu"), NO_DEVICE, "ray")],
+    "pn.caption_many weights": Acts(HAVING_WEIGHTS, "weights", MINE),
     "pn.caption_many ray": Acts(dict(ray="local"), "ray", "local"),
     "pn.caption_many workers": [
         Acts(dict(workers=5), "workers", 5, "ray"),
         Fails(dict(workers=5), "`workers` are those of a cluster", "here")],
-    "pn.caption_many **options": [
-        Acts(dict(beam=4), "beam", 4), Acts(dict(threshold=0.01), "threshold", 0.01),
-        Fails(dict(threshold=0.01, picker="uniform-3"), NO_POLICY)],
     "pn.prepare videos": Acts(dict(videos="MORE_CLIPS"), "files", ("gone", "one", "two")),
     "pn.prepare captions": Acts(dict(captions="OTHERS_JSON"), "captions", 5),
     "pn.prepare out": Acts(dict(out="other"), "out", "other"),
     "pn.prepare cnn": Acts(dict(cnn="colours"), "made_by", "colours"),
     "pn.prepare splits": Acts(dict(splits="TURNED_JSON"), "train", ("two",)),
     "pn.prepare name": Acts(dict(name="mine"), "name", "mine"),
-    "pn.prepare device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
+    "pn.prepare device": [
+        Acts(dict(device="cuda:9"), "device", "cuda:9", "here", fails=True),
+        Fails(dict(cnn=colours(), device="cpu"), "leave out `weights` and `device`", "here"),
+        Fails(dict(device="cpu"), NO_DEVICE, "ray")],
+    "pn.prepare weights": [
+        Acts(dict(cnn="colours", **HAVING_WEIGHTS), "weights", MINE),
+        Fails(dict(cnn=colours(), **HAVING_WEIGHTS), "leave out `weights` and `device`")],
     "pn.prepare workers": [
         Acts(dict(workers=5), "decoders", 5, "here"), Acts(dict(workers=5), "workers", 5, "ray")],
     "pn.prepare bars": Acts(dict(bars=True), "bars", True),
     "pn.prepare ray": Acts(dict(ray="local"), "cluster", "local"),
-    "pn.prepare **settings": Acts(dict(frames=12), "frames", 12),
+    "pn.prepare frames": Acts(dict(frames=12), "frames", 12),
+    "pn.prepare glance": Acts(dict(glance="feature"), "glance", "feature"),
+    "pn.prepare glance_size": Acts(dict(glance_size=28), "glance_size", 28),
+    "pn.prepare min_word_count": Acts(dict(min_word_count=2), "min_word_count", 2),
+    "pn.prepare vocabulary_from": Acts(dict(vocabulary_from="all"), "vocabulary_from", "all"),
+    "pn.prepare max_words": Acts(dict(max_words=9), "max_words", 9),
     "pn.train folder": Acts(dict(folder="other"), "folder", "other"),
-    "pn.train data": Acts(dict(data="MORE"), "data", "more"),
-    "pn.train scale": Acts(dict(scale="small"), "preset", "small"),
-    "pn.train row": Acts(dict(row="Uniform"), "experiment", "uniform-6"),
-    "pn.train picker": Acts(dict(picker="uniform-4"), "experiment", "uniform-4"),
-    "pn.train captioner": Acts(dict(captioner="ta"), "captioner", "ta"),
-    "pn.train reward": Acts(dict(reward=few), "reward", f"{__name__}:few"),
+    "pn.train data": [
+        Acts(dict(data="MORE"), "data", "more", "new"),
+        Fails(dict(data="FEWER"), ANOTHER_RUN, "begun")],
+    "pn.train preset": [
+        Acts(dict(preset="small"), "preset", "small", "new"),
+        Fails(dict(preset="small"), ANOTHER_RUN, "begun")],
+    "pn.train experiment": [
+        Acts(dict(experiment="Uniform"), "experiment", "uniform-6", "new"),
+        Fails(dict(experiment="Uniform"), ANOTHER_RUN, "begun")],
+    "pn.train picker": [
+        Acts(dict(picker="uniform-4"), "experiment", "uniform-4", "new"),
+        Fails(dict(picker="uniform-4", experiment="Uniform"), "give one of them"),
+        Fails(dict(picker="uniform-4"), ANOTHER_RUN, "begun")],
+    "pn.train captioner": [
+        Acts(dict(captioner="ta"), "captioner", "ta", "new"),
+        Fails(dict(captioner="ta"), "architecture", "begun")],
+    "pn.train reward": [
+        Acts(dict(reward=few), "reward", f"{__name__}:few", "new"),
+        Fails(dict(reward=few), "reward", "begun")],
     "pn.train device": Acts(dict(device="cuda:9"), "device", "cuda:9"),
+    "pn.train weights": [
+        Acts(HAVING_WEIGHTS, "weights", MINE),
+        Fails(dict(data="MARKED", **HAVING_WEIGHTS), OTHER_WEIGHTS)],
     "pn.train bars": Acts(dict(bars=True), "bars", True),
-    "pn.train **settings": Acts(dict(hidden=24), "hidden", 24),
+    "pn.train **settings": [
+        Acts(dict(hidden=24), "hidden", 24, "new"),
+        Acts(dict(folder="AGAIN", supervision_epochs=9), "epochs", 9, "begun"),
+        Fails(dict(hidden=24), "hidden", "begun")],
     "pn.evaluate model": Acts(dict(model="SECOND"), "model", "second"),
     "pn.evaluate data": Acts(dict(data="MORE"), "data", "more"),
     "pn.evaluate split": Acts(dict(split="validation"), "split", "validation"),
-    "pn.evaluate scale": [
-        Acts(dict(scale="paper"), "preset", "paper", "shapes"),
-        Fails(dict(scale="paper"), "is for the toy world", "corpus")],
+    "pn.evaluate preset": [
+        Acts(dict(preset="paper"), "preset", "paper", "shapes"),
+        Fails(dict(preset="paper"), "is for the toy world", "corpus")],
     "pn.evaluate beam": Acts(dict(beam=4), "beam", 4),
     "pn.evaluate no_repeats": Acts(dict(no_repeats=True), "no_repeats", True),
     "pn.evaluate threshold": [
@@ -876,15 +942,34 @@ TABLE = {
     "pn.evaluate picker": Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
     "pn.evaluate scores": Acts(dict(scores=True), "scored", True),
     "pn.evaluate device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
+    "pn.evaluate weights": [
+        Fails(dict(data="MARKED", **HAVING_WEIGHTS), OTHER_WEIGHTS),
+        Fails(HAVING_WEIGHTS, "cannot be checked: leave out `weights`")],
     "pn.evaluate bars": Acts(dict(bars=True), "bars", True),
     "pn.reproduce data": Acts(dict(data="MORE"), "data", "more"),
-    "pn.reproduce scale": Acts(dict(scale="small"), "preset", "small"),
-    "pn.reproduce rows": Acts(dict(rows=["Uniform"]), "experiments", ("Uniform",)),
+    "pn.reproduce preset": Acts(dict(preset="small"), "preset", "small"),
+    "pn.reproduce experiment": [
+        Acts(dict(experiment="Uniform"), "experiments", ("Uniform",)),
+        Acts(dict(experiment=["Uniform", "Random"]), "experiments", ("Uniform", "Random"))],
     "pn.reproduce seeds": Acts(dict(seeds=2), "seeds", (0, 1)),
     "pn.reproduce folder": Acts(dict(folder="other"), "written", "other/results.json"),
+    "pn.reproduce captioner": [
+        Acts(dict(captioner="ta"), "captioners", ("ta",)),
+        Fails(dict(captioner=type("Mine", (), {})), "other processes cannot find", "ray")],
+    "pn.reproduce reward": [
+        Acts(dict(reward=few), "rewards", (f"{__name__}:few",)),
+        Fails(dict(reward=lambda *_: 0), "other processes cannot find", "ray")],
+    "pn.reproduce beams": Acts(dict(beams=(4,)), "beams", ((4,),)),
+    "pn.reproduce scores": Acts(dict(scores=True), "scored", True),
+    "pn.reproduce device": [
+        Acts(dict(device="cuda:9"), "device", "cuda:9", "here", fails=True),
+        Fails(dict(device="cpu"), NO_DEVICE, "ray")],
+    "pn.reproduce workers": [
+        Acts(dict(workers=5), "workers", 5, "here"),
+        Fails(dict(workers=5), "give `ray` or `workers`", "ray")],
     "pn.reproduce bars": Acts(dict(bars=True), "bars", True),
     "pn.reproduce ray": Acts(dict(ray="local"), "cluster", "local"),
-    "pn.reproduce **changes": Acts(dict(hidden=24), "hidden", (24,)),
+    "pn.reproduce **settings": Acts(dict(hidden=24), "hidden", (24,)),
 }
 
 

@@ -47,8 +47,9 @@ from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
 from ..measure.tables import results_table
 
 # %% auto #0
-__all__ = ['Place', 'Device', 'recipe_with', 'importable', 'usual_device', 'load', 'caption', 'caption_many', 'prepare', 'Run',
-           'check_weights', 'train', 'check_features', 'clips_for', 'Evaluation', 'evaluate', 'Table', 'reproduce']
+__all__ = ['Place', 'Device', 'recipe_with', 'importable', 'check_device', 'usual_device', 'load', 'caption', 'caption_many',
+           'prepare', 'Run', 'check_weights', 'train', 'check_features', 'clips_for', 'Evaluation', 'evaluate', 'Table',
+           'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
 Place: TypeAlias = str | Path  # of a file or folder
@@ -72,6 +73,13 @@ def importable(name: str) -> str:
         raise PickNetError(
             f"other processes cannot find {name}: define it in a module that they can import")
     return name
+
+
+def check_device(device: Device | None, ray: str | bool) -> None:
+    "Raise an error for a device that the workers of a cluster would not use."
+    if ray and device is not None:
+        raise PickNetError(
+            "the workers of a cluster take the device that they have: leave out `device`")
 
 
 def usual_device(device: Device | None) -> str:
@@ -135,10 +143,8 @@ def caption_many(
         None if model is None else str(model), None if picker is None else PICKERS.name_of(picker),
         None if weights is None else str(weights), beam, threshold, tuple(USED))
     sources = list(dict.fromkeys(map(full_source, paths)))
+    check_device(device, ray)
     if ray:
-        if device is not None:
-            raise PickNetError("the workers of a cluster take the device that they have: "
-                               "leave out `device`")
         if specification.picker: importable(specification.picker)
         return rows_on_ray(connected(ray), sources, specification, workers)
     if workers is not None:
@@ -169,7 +175,7 @@ def prepare(
     # {"train": [ids], "validation": [ids], "test": [ids]}, or a JSON file; None: at random
     splits: Place | Mapping[str, Sequence[str]] | None = None,
     name: str | None = None,  # what tables call it; None: the name of the folder
-    device: Device | None = None,
+    device: Device | None = None,  # not for a cluster, where each worker takes its own
     weights: Place | None = None,  # of the backbone: a file; None: those it is known by
     workers: int | None = None,
     bars: bool = True,
@@ -182,6 +188,7 @@ def prepare(
     max_words: int | None = None,  # of a caption; None: 20
 ) -> Corpus:
     "Make a corpus from your videos; called again, it continues where it was interrupted."
+    check_device(device, ray)
     given = {
         "frames": frames, "glance": glance, "glance_size": glance_size, "max_words": max_words,
         "min_word_count": min_word_count, "vocabulary_from": vocabulary_from,
@@ -194,9 +201,9 @@ def prepare(
     else:
         source, texts = Path(captions), read_captions(captions)
     if isinstance(cnn, Backbone):
-        if weights is not None:
-            raise PickNetError("a backbone that is given as itself has its weights: leave out "
-                               "`weights`")
+        if weights is not None or device is not None:
+            raise PickNetError("a backbone that is given as itself has its weights and its "
+                               "device: leave out `weights` and `device`")
         check_registered(cnn)
         eye = cnn
     else:
@@ -402,8 +409,14 @@ def evaluate(
             f"a preset (--preset) is for the toy world, and {name} is a corpus: leave it out")
     check_features(folder, config, about, name, corpus)
     if weights is not None:
-        for what, details in ((folder, about.get("details", {})), (name, corpus.details)):
-            check_weights(weights, str(details.get("weights", "")), str(what))
+        made_with = [(what, str(details.get("weights", ""))) for what, details in (
+            (str(folder), about.get("details", {})), (name, corpus.details))]
+        if not any(known for _, known in made_with):
+            raise PickNetError(
+                f"neither {folder} nor {name} says which weights its features were made with, so "
+                "they cannot be checked: leave out `weights`")
+        for what, known in made_with:
+            check_weights(weights, known, what)
     # it speaks its own words, and no more of them than it has learned to, whatever people said here
     settings = replace(corpus.settings, max_words=config.clip.max_words)
     corpus = replace(corpus, vocabulary=vocabulary, settings=settings)
@@ -446,15 +459,20 @@ def reproduce(
     reward: str | Callable[..., torch.Tensor] | None = None,  # as for `train`
     beams: Sequence[int] = (1,),  # to decode with; 1 is greedy
     scores: bool = True,  # which takes Java; False: a later call can do it
-    device: Device | None = None,
-    # processes that train side by side; more than one needs a script whose own work is below
-    # `if __name__ == "__main__":`
-    workers: int = 1,
+    device: Device | None = None,  # not for a cluster, where each worker takes its own
+    # processes that train side by side, not for a cluster; more than one needs a script whose own
+    # work is below `if __name__ == "__main__":`; None: one
+    workers: int | None = None,
     bars: bool = True,
     ray: str | bool = False,  # the address of a Ray cluster that trains; True: the one joined
     **settings: int | float | str | bool,  # that differ from the preset's
 ) -> Table:
     "Train and score experiments of the paper's table; finished ones are not repeated."
+    check_device(device, ray)
+    if ray and workers is not None:
+        raise PickNetError("`workers` are processes of this machine, and a cluster has its own: "
+                           "give `ray` or `workers`")
+    workers = 1 if workers is None else workers
     for name, registry, part in (
         ("architecture", CAPTIONERS, captioner), ("reward", REWARDS, reward)
     ):
