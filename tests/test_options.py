@@ -10,6 +10,7 @@ import json
 import os
 import pickle
 import pkgutil
+import shutil
 import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import click
 import numpy as np
@@ -25,9 +27,11 @@ import torch
 import typer
 from conftest import noise_corpus
 from PIL import Image
+from safetensors.torch import load_file
 from toys import colours, film, invoked, store_run
 
 import picknet_nb as pn
+from picknet_nb.core.files import LIMITS, limit
 from picknet_nb.core.registry import MODULES, USED
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import BACKBONES
@@ -278,11 +282,19 @@ CLUSTER = SimpleNamespace(  # what stands for the module `ray`, connected
 
 
 def on_ray_here(ray, actor, given, columns, workers=None):
-    "What a cluster would do, done here: its actor gets everything through a pickle."
+    """What a cluster would do, done here: its actor gets everything through a pickle, and has none
+    of the limits that are set in the environment here."""
     import pyarrow
 
-    made = actor(*pickle.loads(pickle.dumps(given(Share(workers or 2, 1, 0)))))
-    return SimpleNamespace(iter_batches=lambda **_: iter([made(pyarrow.table(columns))]))
+    sent = pickle.loads(pickle.dumps(given(Share(workers or 2, 1, 0))))
+
+    def work(**_):
+        with patch.dict(os.environ):
+            for name in LIMITS: os.environ.pop(name, None)
+            made = actor(*sent)(pyarrow.table(columns))
+        yield made
+
+    return SimpleNamespace(iter_batches=work)
 
 
 def rows_of_jobs(jobs, workers, finished=None) -> dict:
@@ -323,7 +335,8 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     bench.note("use.captioning.search_beam", beam=lambda call: call.size,
                best=lambda call: call.best)
     bench.note("use.captioning.caption_clip", sources=lambda call: name_of(call.source),
-               running=lambda call: call.running)
+               running=lambda call: call.running,
+               pixels=lambda call: limit("PICKNET_FRAME_PIXELS"))
     # no option acts in a decoder: all videos look alike, and no process is started for them
     bench.note("use.captioning.can_fork", lambda: False)
     bench.note("use.captioning.read_clip", lambda path, frames, size: Clip(
@@ -373,7 +386,8 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
             cluster=lambda call: getattr(call.extract, "keywords", {}).get("ray"))
     bench.note("data.datasets.extract_folder", out=lambda call: name_of(call.out))
     bench.note("data.extraction.decode_files", stop, decoders=lambda call: call.workers,
-               frames=lambda call: call.shape.frames)
+               frames=lambda call: call.shape.frames,
+               pixels=lambda call: limit("PICKNET_FRAME_PIXELS"))
     bench.note("training.forecast.foresee_extraction", lambda *_: 0)
     bench.note("world.world.prepare_shapes",
                min_word_count=lambda call: call.settings.min_word_count)
@@ -1010,3 +1024,25 @@ def test_an_option_acts_wherever_it_is_accepted(name, bench):
     for check in checks_of(TABLE[name]):
         for place in places_of(name, check):
             check(bench, name.rpartition(" ")[0], place)
+
+
+@pytest.mark.parametrize("command", ("caption", "pn.caption_many", "prepare videos", "pn.prepare"))
+def test_limits_hold_on_a_cluster(command, bench, monkeypatch):
+    monkeypatch.setenv("PICKNET_FRAME_PIXELS", "12345")
+    found = bench.run(command, PLACES[command]["ray"])
+    assert found.error is None and set(found.facts["pixels"]) == {12345}
+
+
+def test_a_table_is_continued_by_the_model_itself_and_not_by_its_name(bench, there, tmp_path):
+    first, copy, other = (tmp_path/name/"mine" for name in ("first", "copy", "other"))
+    for model in (first, copy, other): shutil.copytree(there["RUN"], model)
+    weights = load_file(other/"weights.safetensors")
+    save_weights({name: weight + 1 for name, weight in weights.items()},
+                 other/"weights.safetensors")
+    captioned = lambda model: bench.run(
+        "caption", f"VIDEO --model {model} --out {tmp_path/'rows.jsonl'}")
+    assert captioned(first).facts["sources"] == ["example.mp4"]
+    for same in (first, copy.rename(copy.with_name("renamed"))):
+        again = captioned(same)
+        assert again.error is None and "sources" not in again.facts
+    assert "was made with another model" in str(captioned(other).error)
