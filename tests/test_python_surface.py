@@ -636,3 +636,11 @@ def test_a_function_picks_wherever_a_name_does(mine):
         pn.caption_many([FILM], "shapes", lambda clips: ends(clips), ray="local")
     with pytest.raises(PickNetError, match="give its address by `ray`"):
         pn.caption_many([FILM], "shapes", workers=3)
+
+
+def test_a_process_that_imported_no_captioner_compares_them_with_their_own_presets():
+    "The preset of a captioner is there when its module is imported."
+    code = ("from picknet_nb.measure.comparison import own_changes; "
+            "print(sorted(own_changes('improved', 'ta')))")
+    made = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert "architecture" in made.stdout and "mention_weight" in made.stdout

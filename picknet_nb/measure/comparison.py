@@ -44,6 +44,7 @@ def own_changes(
 ) -> dict:  # settings
     """The changes that adapt a preset to a captioner: its name and, for `improved`, everything that
     the captioner's own preset changes."""
+    CAPTIONERS.find(captioner)  # its preset is there when its module is imported
     if scale != "improved" or captioner not in PRESETS or captioner == "paper":
         return {"architecture": captioner}
     usual = PRESETS["improved"].flat()
