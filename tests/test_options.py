@@ -646,6 +646,7 @@ def prints_the_version(bench: Bench) -> None:
 WEIGHTS = "--weights WEIGHTS_SAFETENSORS"
 MINE = "weights.safetensors"
 HAVING_WEIGHTS = dict(weights="WEIGHTS_SAFETENSORS")
+TWO_CAPTIONERS = "the setting `architecture` is given twice"
 ANOTHER_RUN = "holds another run"
 OTHER_WEIGHTS = "is not what the features of"
 NO_POLICY = "picks without a policy"
@@ -756,6 +757,7 @@ TABLE = {
         Fails("--picker uniform-4 --picks 3", "give one of them")],
     "train --captioner": [
         Acts("--captioner ta", "captioner", "ta", "new"),
+        Fails("--captioner ta --set architecture=paper", TWO_CAPTIONERS),
         Fails("--captioner ta", "architecture", "begun")],
     "train --set": [
         Acts("--set hidden=24", "hidden", 24, "new"),
@@ -771,7 +773,9 @@ TABLE = {
         "--experiment Uniform", "experiments", ("Baseline", "Uniform")),
     "reproduce --seeds": Acts("--seeds 2", "seeds", (0, 1)),
     "reproduce --folder": Acts("--folder other", "written", "other/results.json"),
-    "reproduce --captioner": Acts("--captioner ta", "captioners", ("ta",)),
+    "reproduce --captioner": [
+        Acts("--captioner ta", "captioners", ("ta",)),
+        Fails("--captioner ta --set architecture=paper", TWO_CAPTIONERS)],
     "reproduce --set": Acts("--set hidden=24", "hidden", (24,)),
     "reproduce --beam": Acts("--beam 4", "beams", ((4,),)),
     "reproduce --scores": Acts("--scores", "scored", True),
@@ -785,7 +789,9 @@ TABLE = {
     "compare --captioner": Acts("--captioner ta", "captioners", ("paper", "ta")),
     "compare --seeds": Acts("--seeds 2", "seeds", (0, 1)),
     "compare --folder": Acts("--folder other", "written", "other/captioners.json"),
-    "compare --set": Acts("--set hidden=24", "hidden", (24,)),
+    "compare --set": [
+        Acts("--set hidden=24", "hidden", (24,)),
+        Fails("--set architecture=ta", "name the captioners to compare")],
     "compare --beam": Acts("--beam 4", "beams", ((4,),)),
     "compare --scores": Acts("--scores", "scored", True),
     "compare --workers": Acts("--workers 5", "workers", 5),
@@ -929,6 +935,7 @@ TABLE = {
         Fails(dict(picker="uniform-4"), ANOTHER_RUN, "begun")],
     "pn.train captioner": [
         Acts(dict(captioner="ta"), "captioner", "ta", "new"),
+        Fails(dict(captioner="ta", architecture="paper"), TWO_CAPTIONERS),
         Fails(dict(captioner="ta"), "architecture", "begun")],
     "pn.train reward": [
         Acts(dict(reward=few), "reward", f"{__name__}:few", "new"),
@@ -969,6 +976,7 @@ TABLE = {
     "pn.reproduce folder": Acts(dict(folder="other"), "written", "other/results.json"),
     "pn.reproduce captioner": [
         Acts(dict(captioner="ta"), "captioners", ("ta",)),
+        Fails(dict(captioner="ta", architecture="paper"), TWO_CAPTIONERS),
         Fails(dict(captioner=type("Mine", (), {})), "other processes cannot find", "ray")],
     "pn.reproduce reward": [
         Acts(dict(reward=few), "rewards", (f"{__name__}:few",)),

@@ -19,9 +19,9 @@ from .registry import Registry
 
 # %% auto #0
 __all__ = ['PRESETS', 'FORMER_NAMES', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'find_setting', 'group_of', 'with_own', 'know_captioners', 'own_settings',
-           'captioner_settings', 'present_name', 'preset', 'explanations', 'save_config', 'settings_from',
-           'load_config']
+           'TrainingSettings', 'Config', 'find_setting', 'with_part', 'group_of', 'with_own', 'know_captioners',
+           'own_settings', 'captioner_settings', 'present_name', 'preset', 'explanations', 'save_config',
+           'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -305,6 +305,19 @@ def find_setting(
     if name not in own:
         raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
     return "captioner", own[name].default
+
+
+def with_part(
+    changes: dict,  # settings that differ from a preset
+    setting: str,
+    part: str,  # the name of a captioner or a reward
+) -> dict:
+    "Changes of settings together with the part that another option names."
+    if changes.get(setting, part) != part:
+        raise ConfigError(
+            f"the setting `{setting}` is given twice, as {changes[setting]} and as {part}: give "
+            "one of them")
+    return {**changes, setting: part}
 
 
 def group_of(

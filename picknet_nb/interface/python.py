@@ -17,7 +17,7 @@ import torch
 from ..core.files import FileError, PickNetError, write_whole
 from ..core.processes import connected
 from ..core.registry import USED
-from ..core.settings import Config, preset as named_preset
+from ..core.settings import Config, preset as named_preset, with_part
 from ..data.backbones import (
     Backbone, check_registered, fingerprint, load_backbone, weights_origin)
 from ..data.corpus import Corpus, check_captions
@@ -284,9 +284,9 @@ def train(
     preset = preset or usual_scale(data)
     recipe = recipes()[experiment or LEADER] if picker is None else recipe_with(picker)
     if captioner is not None:
-        settings["architecture"] = CAPTIONERS.name_of(captioner)
+        settings = with_part(settings, "architecture", CAPTIONERS.name_of(captioner))
     if reward is not None:
-        settings["reward"] = REWARDS.name_of(reward)
+        settings = with_part(settings, "reward", REWARDS.name_of(reward))
     config = check_changes(named_preset(preset), settings)
     device, folder = usual_device(device), Path(folder)
     corpus = (
@@ -477,9 +477,9 @@ def reproduce(
         ("architecture", CAPTIONERS, captioner), ("reward", REWARDS, reward)
     ):
         if part is not None:
-            settings[name] = known = registry.name_of(part)
+            settings = with_part(settings, name, registry.name_of(part))
             if ray or workers > 1:
-                importable(known)
+                importable(settings[name])
     chosen = [experiment] if isinstance(experiment, str) else experiment
     return Table(
         reproduce_rows(

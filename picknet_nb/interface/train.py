@@ -14,7 +14,7 @@ import typer
 from ..core.files import PickNetError
 from ..core.printing import printable
 from ..core.registry import USED, use_thing
-from ..core.settings import preset
+from ..core.settings import preset, with_part
 from .prepare import check_room, joined, settings_of
 from .watch import PICKER
 
@@ -65,7 +65,8 @@ def use_parts(settings: Optional[list[str]], *captioners: Optional[str]) -> None
 def changes_of(settings: Optional[list[str]], captioner: Optional[str] = None) -> dict:
     "The settings that --set and --captioner change."
     use_parts(settings, captioner)
-    return {**settings_of(settings), **({"architecture": captioner} if captioner else {})}
+    changes = settings_of(settings)
+    return with_part(changes, "architecture", captioner) if captioner else changes
 
 # %% ../../nbs/interface/03_train.ipynb #655f5ab6
 def room_for_run(corpus, config) -> int:

@@ -116,6 +116,10 @@ def compare_captioners(
     """Train every captioner with four kinds of picks, caption, score, and write one result file.
     Finished work is not repeated."""
     began = [time.monotonic()]
+    if "architecture" in (changes or {}):
+        raise PickNetError(
+            "the setting `architecture` would make all captioners one: name the captioners to "
+            "compare (on the command line --captioner)")
     folder, scale = Path(folder or comparison_folder(data, scale)), present_scale(scale)
     configs = {
         name: check_changes(preset(scale), own_changes(scale, name) | (changes or {}))
