@@ -477,9 +477,10 @@ def reproduce(
         ("architecture", CAPTIONERS, captioner), ("reward", REWARDS, reward)
     ):
         if part is not None:
-            settings = with_part(settings, name, registry.name_of(part))
+            known = registry.name_of(part)
+            settings = with_part(settings, name, known)
             if ray or workers > 1:
-                importable(settings[name])
+                importable(known)
     chosen = [experiment] if isinstance(experiment, str) else experiment
     return Table(
         reproduce_rows(
