@@ -207,7 +207,7 @@ def controls(corpus: Corpus, clips: Tensor, seen: Tensor, k: int) -> dict[str, T
 def scorers(given: argparse.Namespace) -> None:
     "Fit every eye and variant, pick frames of test clips, and let the judges score them."
     corpus, members = joined(given.corpus)
-    stored, net = (torch.load(given.work/name, map_location=DEVICE)
+    stored, net = (torch.load(given.work/name, map_location=DEVICE, weights_only=True)
                    for name in ("values.pt", "committee.pt"))
     values, learns, halves = stored["values"].float(), stored["learns"], 2 * given.pairs
     judges = Committee(len(learns) - halves, corpus.features.shape[-1], len(corpus.vocabulary),
