@@ -795,3 +795,19 @@ def test_strips_are_drawn_with_boxes_where_frames_were_picked(total):
     assert [to_hex(box.get_edgecolor()) == figures.PICK_GREEN for box in boxes] == picks.tolist()
     assert len(figure.axes[0].images) == total
     figures.show_frames(frames[:, 0])
+
+
+def test_a_header_that_takes_too_long_is_not_called_damaged(tmp_path, monkeypatch):
+    "FFmpeg's readers of headers may call an interruption a damaged file."
+    av, path = video.import_av(), draw(tmp_path/"short.mp4", 5)
+
+    def interrupted(*_, **__):
+        deadline = monotonic() + 0.02
+        while monotonic() < deadline: pass
+        raise av.error.InvalidDataError(1094995529, "error reading header")
+    monkeypatch.setattr(av, "open", interrupted)
+
+    def opened(seconds):
+        with video._opened(path, f"file:{path}", seconds): pass
+    assert "time limit" in refusal(lambda: opened(0.01)).reason
+    assert "damaged" in refusal(lambda: opened(60.0)).reason

@@ -169,6 +169,7 @@ def _opened(path, source: str, seconds: float, **how):
     counts = {"max_pixels": pixels, "max_streams": _MOST_STREAMS + 1}
     counts = {name: str(min(value, _LARGEST)) for name, value in counts.items()}
     many, too_many = "", f"has more than {_MOST_STREAMS} streams"
+    started = monotonic()
     try:
         many = f", or {too_many}"
         with av.open(source, timeout=max(seconds, 0.01), options=counts, **how) as container:
@@ -203,6 +204,9 @@ def _opened(path, source: str, seconds: float, **how):
             f"(PICKNET_DECODER_BYTES){many}",
         ) from reason
     except (av.error.FFmpegError, *_STUMBLES) as reason:
+        # an interrupted reader of headers may call that a damaged file
+        if many and monotonic() - started > max(seconds, 0.01):
+            raise VideoError(path, _TOO_LONG) from reason
         if how.get("format"):
             raise VideoError(
                 path,
