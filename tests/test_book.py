@@ -322,10 +322,10 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
 @pytest.mark.parametrize(
     "written, shown",
     [
-        ("04_encoder.ipynb", "../method/04_encoder.html"),
+        ("04_encoder.ipynb", "../method/05_encoder.html"),
         ("../world/01_shapes.ipynb#A-clip", "../world/01_shapes.html#a-clip"),
         ("#One,-two?", "#one-two"),
-        ("16_extras.ipynb#Weights-(EMA)", "../method/16_extras.html#weights-ema"),
+        ("19_extras.ipynb#Weights-(EMA)", "../method/19_extras.html#weights-ema"),
         ("../../picknet_nb/core/gpu.py#Captured", "../api/core.gpu.html#Captured"),
         ("../images/method.png", "../images/method.png"),
         ("https://arxiv.org", "https://arxiv.org"),
@@ -411,7 +411,7 @@ def test_each_lesson_leads_to_the_next():
 
 
 def test_lessons_without_code_of_their_own_come_before_the_first_equation():
-    for name in ("01_toy_world", "02_frames", "03_captions"):
+    for name in ("02_toy_world", "03_frames", "04_captions"):
         cells = cells_of(FOLDER/"method"/f"{name}.ipynb")
         code = "\n".join(source for kind, source in cells if kind == "code")
         assert "#| export" not in code and "#| default_exp" not in code

@@ -168,7 +168,7 @@ SUBPACKAGES = (
 
 
 def test_the_numbers_of_notebooks_are_unique_in_their_folder():
-    for folder in (*SUBPACKAGES, "results", "exercises"):
+    for folder in (*SUBPACKAGES, "results", "exercises", "archive"):
         numbers = [path.stem.split("_")[0] for path in (ROOT/"nbs"/folder).glob("[!.]*.ipynb")]
         assert numbers and len(numbers) == len(set(numbers)), folder
     assert {path.name for path in (ROOT/"nbs").glob("[!.]*.ipynb")} == {"index.ipynb"}

@@ -21,12 +21,12 @@ def check():
 def test_a_change_touches_itself_and_the_tests_that_import_it(check):
     tests = sorted((ROOT/"tests").glob("test_*.py"))
     changed = [
-        Path("nbs/method/09_cider.ipynb"),
+        Path("nbs/method/10_cider.ipynb"),
         Path("README.md"),
         Path("nbs/method/99_gone.ipynb"),
     ]
     names = check.touched_by(changed, tests)
-    assert names[0] == "method/09_cider" and "test_cider" in names[1:4]
+    assert names[0] == "method/10_cider" and "test_cider" in names[1:4]
     assert "test_subtitles" not in names and not any("gone" in name for name in names)
     assert check.touched_by([Path("README.md")], tests) == []
 
@@ -40,8 +40,8 @@ def test_only_what_fits_into_the_time_is_run_every_day(check, monkeypatch):
 @pytest.fixture
 def opened_in_jupyter(tmp_path, monkeypatch) -> Path:
     "A checkout of one notebook and one module after an editor left its copies there."
-    for name in ("nbs/method/.ipynb_checkpoints/09_cider-checkpoint.ipynb",
-                 "nbs/.virtual_documents/method/09_cider.ipynb", "nbs/method/09_cider.ipynb",
+    for name in ("nbs/method/.ipynb_checkpoints/10_cider-checkpoint.ipynb",
+                 "nbs/.virtual_documents/method/10_cider.ipynb", "nbs/method/10_cider.ipynb",
                  "picknet_nb/.cache/cider.py", "picknet_nb/cider.py"):
         (tmp_path/name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path/name).write_text("{}")
@@ -51,7 +51,7 @@ def opened_in_jupyter(tmp_path, monkeypatch) -> Path:
 
 def test_copies_that_an_editor_left_are_not_compared(check, opened_in_jupyter):
     copy = opened_in_jupyter/"copy"
-    for name in ("nbs/method/09_cider.ipynb", "picknet_nb/cider.py"):
+    for name in ("nbs/method/10_cider.ipynb", "picknet_nb/cider.py"):
         (copy/name).parent.mkdir(parents=True)
         (copy/name).write_text("{}")
     assert not list(check.compare(copy, "nbs", "*.ipynb", "differs"))
@@ -66,10 +66,10 @@ def test_copies_that_an_editor_left_are_not_run(check, opened_in_jupyter, monkey
     listed = SimpleNamespace(stdout="\n".join(map(str, names)))
     monkeypatch.setattr(check.subprocess, "run", lambda *_, **__: listed)
     changed = [str(path) for path in check.changed_files() if path.suffix]
-    assert sorted(changed) == ["nbs/method/09_cider.ipynb", "picknet_nb/cider.py"]
+    assert sorted(changed) == ["nbs/method/10_cider.ipynb", "picknet_nb/cider.py"]
     pool = load_script(ROOT/"tools"/"pool.py")
     monkeypatch.setattr(pool, "ROOT", opened_in_jupyter)
-    assert [path.name for path in pool.chosen([])] == ["09_cider.ipynb"]
+    assert [path.name for path in pool.chosen([])] == ["10_cider.ipynb"]
 
 
 @pytest.mark.parametrize("steps, title", [

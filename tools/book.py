@@ -14,7 +14,7 @@ from picknet_nb.core.settings import Config
 from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
-LAST_LESSON = 14  # later numbers of nbs/method are optional chapters
+LAST_LESSON = 15  # later numbers of nbs/method are optional chapters
 METHOD = tuple(
     f"method/{path.stem}"
     for path in sorted((ROOT/"nbs"/"method").glob("[0-9]*.ipynb"))
@@ -24,7 +24,7 @@ FOLDERS = {  # in the order in which the site lists them
     "method": "The course", "exercises": "Exercises",
     "results": "Results", "use": "Use a model", "interface": "Commands", "training": "Training",
     "data": "Data", "world": "The toy world",
-    "systems": "Compared captioners", "measure": "Measuring", "core": "Core"}
+    "systems": "Compared captioners", "measure": "Measuring", "core": "Core", "archive": "Archive"}
 
 
 WIDEST = 100  # letters on a line of the site

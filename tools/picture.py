@@ -1,7 +1,7 @@
 """The pictures of the front page, made by trained models.
 
 python tools/picture.py method             nbs/images/method.png: the shared clip of the course,
-    as the model of lesson 13 glances at it, picks from it and captions it
+    as the model of lesson 14 glances at it, picks from it and captions it
 python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the bundled model picks
     of a real clip, a test clip of MSVD
 python tools/picture.py explorer           nbs/images/explorer.png: the page of `picknet explore`
@@ -177,7 +177,7 @@ def draw(found: dict):
 
 
 def draw_method() -> None:
-    "The method at work, as lesson 13 stored it: picks, p(pick) and caption after stage three."
+    "The method at work, as lesson 14 stored it: picks, p(pick) and caption after stage three."
     result = Path("data/results/course_stages.json")
     runs = json.loads(result.read_text(encoding="utf-8"))["runs"]
     found = runs[0]["after"]["stage three"]

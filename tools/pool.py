@@ -43,14 +43,14 @@ FIRST = (
     "test_systems",
     "test_explorer",
     "test_training",
-    "method/13_stages",
+    "method/14_three_stages",
     "test_fuzzing_commands",
     "test_hostile_surroundings",
     "test_committees",
     "test_faults",
     "test_workers",
     "interface/08_your_own",
-    "method/05_decoder",
+    "method/06_decoder",
     "test_stranger",
     "test_hostile_runs",
     "systems/08_ms_rnn",
@@ -60,7 +60,7 @@ FIRST = (
 
 
 def name_of(path: Path) -> str:
-    "What a test file or a notebook is called here: test_cider, method/09_cider."
+    "What a test file or a notebook is called here: test_cider, method/10_cider."
     inside = path.parent != ROOT/"nbs" and path.suffix == ".ipynb" and ROOT/"nbs" in path.parents
     return f"{path.parent.name}/{path.stem}" if inside else path.stem
 

@@ -403,7 +403,7 @@ def write_models() -> list[str]:
 
 PARTS = {  # the tabs of the site, and the folders of notebooks under each
     "Guide": ("use", "interface"),
-    "Results": ("results",),
+    "Results": ("results", "archive"),
     "Library": ("training", "data", "world", "systems", "measure", "core"),
 }
 
