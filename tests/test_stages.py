@@ -225,24 +225,6 @@ def test_stage_one_sees_as_many_random_frames_as_the_settings_say(corpus, tmp_pa
         assert torch.cat(counts).unique().tolist() == [wanted or 30]
 
 
-def test_the_policy_starts_as_the_settings_say(corpus, tmp_path):
-    for start in ("change", "direction"):
-        config = preset(
-            "smoke",
-            supervision_epochs=0,
-            reinforcement_epochs=0,
-            adaptation_epochs=0,
-            policy_start=start,
-        )
-        train(tmp_path / start, corpus, config, BOTH, bars=False)
-    biases = {
-        start: load_file(tmp_path / start/"weights.safetensors")["policy.compare.bias"]
-        for start in ("change", "direction")
-    }
-    # a direction alone has no use for a bias
-    assert biases["direction"].eq(0).all() and biases["change"].ne(0).any()
-
-
 def test_rewarded_words_have_the_share_that_the_settings_say(corpus):
     losses = {}
     for share in (0.0, 0.25, 1.0):

@@ -263,7 +263,6 @@ TABLE = {
     # policy
     "policy_hidden": Trains("reinforcement", 16),
     "clock": Trains("reinforcement", True),
-    "policy_start": Trains("reinforcement", "direction"),
     "reward": rewards_as_the_name_says,
     "language_weight": Trains("reinforcement", 0.2),
     "diversity_weight": Trains("reinforcement", 0.2),

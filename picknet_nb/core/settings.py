@@ -133,10 +133,6 @@ class PolicySettings:
     policy_hidden: int = setting(1024, "4.5: size of the policy's one hidden layer")
     clock: bool = setting(
         False, "ours: also feed the policy the number of frames since its last pick")
-    policy_start: str = setting(
-        "change",
-        'ours: initialisation: pick large changes ("change"), or ignore their size ("direction")',
-        choices=("change", "direction"))
     reward: str = setting(
         "paper", "which reward: a registered name, or MODULE:FUNCTION of your own")
     language_weight: float = setting(1.0, "ours: lambda_l, weight of CIDEr in the reward")

@@ -121,7 +121,7 @@ def start_policy(trainer: Trainer) -> None:
         and model.policy.rollout(some).sum(1).float().mean()
     )
     if not (learned and config.policy.min_picks <= learned <= config.policy.first_max_picks):
-        model.policy.calibrate(some, wanted=wanted, start=config.policy.policy_start)
+        model.policy.calibrate(some, wanted=wanted)
 
 
 def train_stage(trainer: Trainer, plan: StagePlan, reward: Reward | None = None) -> None:
