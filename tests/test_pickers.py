@@ -180,6 +180,15 @@ def test_a_picker_of_ones_own_keeps_the_rules(monkeypatch):
         make_picker("wrong")(make())
 
 
+def test_a_picker_that_is_not_forced_may_skip_the_first_frame():
+    last = lambda clips: torch.arange(clips.glances.shape[1]).expand(clips.glances.shape[:2]) == 29
+    PICKERS.add("last", looks_at="nothing", random=False, forced=False)(last)
+    try:
+        assert make_picker("last")(make()).nonzero()[:, 1].tolist() == [29, 29, 29]
+    finally:
+        del PICKERS["last"]
+
+
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_on_cuda_without_waiting():
     some = make(8)
