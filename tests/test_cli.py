@@ -907,29 +907,6 @@ def test_each_video_of_a_folder_has_an_output_of_its_own(toy, tmp_path, monkeypa
     assert code == 0 and len(said.splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-    "old, name, made",
-    [
-        ("--strip", "s.png", ["s.png"]),
-        ("--strip", "folder", ["folder/v.png"]),
-        ("--gif", "g.gif", ["g.gif"]),
-        ("--gif", "folder", ["folder/v.gif"]),
-        ("--mp4", "folder", ["folder/v.mp4"]),
-        ("--subtitles", "s.vtt", ["s.vtt"]),
-        ("--subtitles", "folder", ["folder/v.srt"]),
-    ],
-)
-def test_options_of_the_last_version_work_and_name_the_new_one(
-    toy, tree, tmp_path, monkeypatch, old, name, made
-):
-    monkeypatch.setattr(drawing, "render", lambda found, out: Path(out).touch())
-    out = tmp_path/"out"
-    code, _, told = picknet("caption", tree/"a"/"v.mp4", "--run", toy/"run", old, out / name)
-    assert code == 0 and drawn(out) == made
-    assert f"--run is now --model {toy/'run'}" in told and f"{old} is now --out {out}" in told
-    assert old not in picknet("caption", "--help")[1] and told.count("the next version") == 2
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_closed_folder_is_named(tree, tmp_path):
     (tmp_path/"closed").mkdir(mode=0o500)
@@ -992,7 +969,6 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     assert said[0] == said[1] and json.loads(picknet("caption", video, "--json")[1])[
         "run"
     ].endswith("everyday")
-    assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
     assert (
         "shape: no such folder, and no bundled model 'shape'; did you mean shapes?"
         in refused("caption", video, "--model", "shape")
@@ -1265,7 +1241,7 @@ def test_nothing_of_the_current_folder_is_run_that_nobody_named(tmp_path):
         "    assert child.exitcode == 0\n"
     )
     kept = {name: each for name, each in os.environ.items() if name != "PYTHONSAFEPATH"}
-    for words in (["bench", "captioner"], ["--version"]):
+    for words in (["models"], ["--version"]):
         # Python 3.10 has no such switch: there the processes of `reproduce` look here first
         if words == ["--version"] and sys.version_info < (3, 11):
             continue
@@ -1340,7 +1316,7 @@ def test_a_model_is_a_bundled_one_or_a_folder(toy, tmp_path, monkeypatch):
     "line",
     [
         "caption {video} --out --json",
-        "caption {video} --gif --mp4",
+        "caption {video} --picker --json",
         "caption {video} --model --json",
         "evaluate --out --no-scores",
         "prepare videos --captions c.json --videos v --out --name",

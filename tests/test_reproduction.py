@@ -944,17 +944,12 @@ def called(monkeypatch):
     return found
 
 
-def test_compare_is_a_command_and_its_former_spelling_says_so(called, tmp_path):
+def test_compare_is_a_command(called, tmp_path):
     ask = lambda *words: CliRunner().invoke(
         app, [*words, "--scale", "smoke", "--no-scores", "--folder", str(tmp_path)])
     new = ask("compare", "--captioner", "ta", "--captioner", "paper")
     assert new.exit_code == 0 and called.pop("compare")[0] == ("shapes", "smoke", ["ta", "paper"])
     assert "reproduce" not in new.output and f"Everything is in {tmp_path}" in new.output
-    former = ask("reproduce", "--captioner", "all")
-    assert former.exit_code == 0 and called.pop("compare")[0] == ("shapes", "smoke", None)
-    assert former.stderr.strip() == "picknet: `reproduce --captioner all` is now `picknet compare`"
-    refused = ask("reproduce", "--captioner", "all", "--row", "Uniform")
-    assert refused.exit_code == 1 and "omit --experiment" in str(refused.exception)
     assert not called
 
 
