@@ -162,7 +162,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
             noise,
             "--scale",
             "smoke",
-            "--row",
+            "--experiment",
             "Uniform",
             "--picks",
             4,
@@ -181,7 +181,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
             noise,
             "--scale",
             "smoke",
-            "--row",
+            "--experiment",
             "Uniform",
             "--set",
             "hidden=64",
@@ -195,7 +195,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
         "train", run, "--resume", "--data", "shapes"
     )
     assert "started with --experiment 'Uniform' --picks 4" in refused(
-        "train", run, "--resume", "--row", "Baseline"
+        "train", run, "--resume", "--experiment", "Baseline"
     )
     again = refused("train", run, "--resume", "--picks", 5)
     assert "started with --experiment 'Uniform' --picks 4" in again
@@ -257,7 +257,7 @@ def test_a_corpus_may_move_between_calls(noise, tmp_path):
         tmp_path/"here",
         "--scale",
         "smoke",
-        "--row",
+        "--experiment",
         "Baseline",
         *QUICK,
     )
@@ -277,7 +277,7 @@ def test_a_run_of_the_first_edition_goes_on(noise, tmp_path):
             noise,
             "--scale",
             "smoke",
-            "--row",
+            "--experiment",
             "Uniform",
             "--picks",
             4,
@@ -312,7 +312,8 @@ def test_a_run_of_the_first_edition_goes_on(noise, tmp_path):
 
 def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_path):
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Baseline", *QUICK,
     )
     about = json.loads((tmp_path/"run"/"run.json").read_text())
     del about["details"]["opened"]
@@ -324,19 +325,20 @@ def test_what_cannot_be_trained_is_refused_before_the_folder_is_taken(noise, tmp
     run, data = tmp_path/"run", ("--data", noise, "--scale", "smoke")
     assert "contains no run to resume" in refused("train", run, *data, "--resume")
     assert "wants more frames than a clip has: 30" in refused(
-        "train", run, *data, "--row", "k-means", "--picks", 99
+        "train", run, *data, "--experiment", "k-means", "--picks", 99
     )
-    assert "--picks" in refused("train", run, *data, "--row", "k-means", "--picks", 0)
+    assert "--picks" in refused("train", run, *data, "--experiment", "k-means", "--picks", 0)
     assert "takes no such number" in refused("train", run, *data, "--picks", 5)
     assert "no such experiment: 'nope'; there are 'Baseline'" in refused(
-        "train", run, *data, "--row", "nope"
+        "train", run, *data, "--experiment", "nope"
     )
     assert not run.exists()
 
 
 def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Baseline", *QUICK,
     )
     assert "noise has no clips in the split 'nope'; it has train (24)" in refused(
         "evaluate", tmp_path/"run", "--split", "nope"
@@ -359,7 +361,8 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
 def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
     "Where there is none, `evaluate` says what `caption` says."
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Uniform", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Uniform", *QUICK,
     )
     chosen = ("--picker", "uniform-4", "--threshold", 0.01)
     said = "uniform-4 picks without a policy, so it has no threshold"
@@ -377,7 +380,8 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     noise, tmp_path, quick_meteor
 ):
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Baseline", *QUICK,
     )
     other = noise_corpus(seed=1).save(tmp_path/"other")
     # without Java
@@ -600,7 +604,7 @@ def test_a_module_of_one_s_own_brings_captioner_picker_and_row(own, noise):
             *quick,
             "--captioner",
             "mean",
-            "--row",
+            "--experiment",
             "Baseline",
         )[0]
         == 0
@@ -613,16 +617,16 @@ def test_a_module_of_one_s_own_brings_captioner_picker_and_row(own, noise):
         "train", own/"run", "--resume", "--captioner", "paper"
     )
     assert "'mine' takes no such number" in refused(
-        "train", own/"other", *quick, "--row", "mine", "--picks", 5
+        "train", own/"other", *quick, "--experiment", "mine", "--picks", 5
     )
     code, said, _ = picknet(
         "--use",
         "my_own",
         "reproduce",
         *quick,
-        "--row",
+        "--experiment",
         "Baseline",
-        "--row",
+        "--experiment",
         "mine",
         "--no-scores",
         "--workers",
@@ -668,7 +672,7 @@ def test_from_videos_of_one_s_own_to_a_caption(toy, tmp_path):
         toy/"videos",
         "--out",
         out,
-        "--cnn",
+        "--backbone",
         "tiny",
         "--workers",
         1,
@@ -697,7 +701,7 @@ def test_splits_of_one_s_own(toy, tmp_path):
         toy/"videos",
         "--out",
         tmp_path/"mine",
-        "--cnn",
+        "--backbone",
         "tiny",
         "--workers",
         1,
@@ -734,7 +738,7 @@ def test_captions_of_other_videos_are_refused(toy, tmp_path):
         toy/"videos",
         "--out",
         tmp_path/"mine",
-        "--cnn",
+        "--backbone",
         "tiny",
     )
     assert "names no video in" in refused(
@@ -756,7 +760,7 @@ def test_a_file_that_is_left_out_is_named_once(toy, tmp_path):
         tmp_path/"videos",
         "--out",
         tmp_path/"mine",
-        "--cnn",
+        "--backbone",
         "tiny",
         "--workers",
         1,
@@ -779,7 +783,7 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
         toy/"videos",
         "--out",
         tmp_path/"parts",
-        "--cnn",
+        "--backbone",
         "tiny",
         "--weights",
         nothing,
@@ -1456,7 +1460,7 @@ def handful(toy, folder: Path, count: int) -> tuple:
     )
     return (
         *("prepare", "videos", "--captions", folder/"captions.json", "--videos", folder/"clips"),
-        *("--out", folder/"out", "--cnn", "tiny", "--workers", 1),
+        *("--out", folder/"out", "--backbone", "tiny", "--workers", 1),
     )
 
 
@@ -1491,7 +1495,7 @@ def test_what_preparing_needs_is_checked_before_anything_is_measured(toy, tmp_pa
     (tmp_path/"file").touch()
     assert "is a file" in refused(*words[:6], "--out", tmp_path/"file"/"out", *words[8:])
     assert "no backbone 'nope'" in refused(
-        *words[:6], "--out", tmp_path/"new", "--cnn", "nope", "--workers", 1
+        *words[:6], "--out", tmp_path/"new", "--backbone", "nope", "--workers", 1
     )
     assert not (tmp_path/"new").exists()
 

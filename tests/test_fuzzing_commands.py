@@ -712,10 +712,10 @@ def data(tmp_path_factory, toy) -> Path:
     return folder
 
 
-FOUR = ("--cnn", "tiny", "--workers", "1", "--set", "frames=4", "--set", "min_word_count=1")
+FOUR = ("--backbone", "tiny", "--workers", "1", "--set", "frames=4", "--set", "min_word_count=1")
 PREPARED = {  # a command: its files, and what it is called with
     "videos": {"captions.json": "--captions", "splits.json": "--splits"},
-    "msvd": {"msvd.json": "--captions", "mapping.txt": "--mapping"},
+    "msvd": {"msvd.json": "--annotations", "mapping.txt": "--splits"},
     "msrvtt": {"msrvtt.json": "--annotations"},
     "features": {
         "abc.json": "--captions",
@@ -1080,7 +1080,7 @@ def test_weights_of_a_cnn_from_elsewhere(toy, tmp_path):
             tmp_path/"videos",
             "--out",
             tmp_path/"out" / path.name,
-            "--cnn",
+            "--backbone",
             "resnet18",
             "--weights",
             path,
@@ -1254,7 +1254,7 @@ def test_bombs_at_their_real_size(toy, data, tmp_path):
             data/"videos",
             "--out",
             tmp_path/"features",
-            "--cnn",
+            "--backbone",
             "resnet18",
             "--weights",
             weights,

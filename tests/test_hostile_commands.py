@@ -330,7 +330,7 @@ def test_tables_with_odd_quotation_marks(data, tmp_path):  # noqa: F811
     def job(path):
         shutil.copytree(tmp_path/"made", out := tmp_path/f"out{path.stem}")
         try:
-            obeyed("prepare", "msvd", "--captions", path, "--mapping",
+            obeyed("prepare", "msvd", "--annotations", path, "--splits",
                    tmp_path/"mapping.txt", "--videos", tmp_path/"videos", *FOUR, "--out", out)
         except PickNetError as error:
             assert path not in said, f"refused: {error}"

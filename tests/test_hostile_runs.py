@@ -746,12 +746,12 @@ def test_no_command_takes_a_lock_through_a_link(tmp_path, command, monkeypatch):
             noise_corpus(8).save(tmp_path/"corpus"),
             "--scale",
             "smoke",
-            "--row",
+            "--experiment",
             "Baseline",
         ),
         "videos": (
             *("prepare", "videos", "--captions", tmp_path/"captions.json", "--videos", videos),
-            *("--out", out, "--cnn", "tiny", "--workers", 1),
+            *("--out", out, "--backbone", "tiny", "--workers", 1),
         ),
         "prepare": ("prepare", "shapes", "--scale", "smoke", "--out", out),
     }

@@ -181,7 +181,6 @@ BACKBONE = Annotated[
     str,
     typer.Option(
         "--backbone",
-        "--cnn",
         help=(
             "tiny, lite0-clip, efficientnet-lite0, clip-vit-b16, resnet18, resnet50, resnet101, "
             "resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in the first ResNets), "
@@ -461,7 +460,6 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
             list[Path],
             typer.Option(
                 "--annotations",
-                "--captions",
                 help="The annotation files, or the zips with them; may be repeated.",
             ),
         ],
@@ -471,7 +469,6 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
             Optional[Path],
             typer.Option(
                 "--splits",
-                "--mapping",
                 help="A file that says how clips are split, for a data set that needs one.",
             ),
         ] = None,
@@ -562,7 +559,7 @@ def prepare_features(
     name: Annotated[str, typer.Option(help="Name of the data set in tables.")] = "features",
     cnn: Annotated[
         str,
-        typer.Option("--backbone", "--cnn", help="The backbone that made the features."),
+        typer.Option("--backbone", help="The backbone that made the features."),
     ] = "",
     settings: Annotated[
         Optional[list[str]],

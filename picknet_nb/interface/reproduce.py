@@ -113,7 +113,6 @@ def reproduce(
         Optional[list[str]],
         typer.Option(
             "--experiment",
-            "--row",
             help=(
                 "An experiment to train; may be repeated. Default: all. Finished ones stay in "
                 "the table."

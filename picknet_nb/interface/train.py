@@ -128,7 +128,7 @@ def train(
     row: Annotated[
         Optional[str],
         typer.Option(
-            "--experiment", "--row", help="An experiment of the table; default: 'PickNet (V+L)'."
+            "--experiment", help="An experiment of the table; default: 'PickNet (V+L)'."
         ),
     ] = None,
     picker: PICKER = None,
