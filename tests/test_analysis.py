@@ -91,7 +91,7 @@ def test_files_that_are_no_result_are_refused(tmp_path, content):
 def test_stored_results_choose_by_data_kind_and_scale(tmp_path):
     for name, changes in {
         "a": {"scale": "small", "date": "2026-01-01"},
-        "b": {"scale": "full", "date": "2025-01-01"},
+        "b": {"scale": "paper", "date": "2025-01-01"},
         "c": {"scale": "small", "date": "2026-02-01"},
         "d": {"data": "shapes"},
         "e": {"kind": "speed"},
@@ -111,33 +111,6 @@ def test_stored_results_choose_by_data_kind_and_scale(tmp_path):
     write(tmp_path/"f.json", RESULT | {"rows": [{}]})
     with pytest.raises(analysis.ResultError, match="f.json: row 1"):
         analysis.stored_results("msvd", folder=tmp_path)
-
-
-def test_results_of_the_first_edition_are_found_under_the_new_name_of_their_scale(tmp_path):
-    first = RESULT | {
-        "scale": "full",
-        "config": {"hidden": 64, "seed": 0},
-        "rows": [ROW | {"row": "uniform-6"}],
-    }
-    write(tmp_path/"old.json", first)
-    write(
-        tmp_path/"new.json",
-        first
-        | {"scale": "paper", "config": {"captioner": {"hidden": 64}, "training": {"seed": 0}}},
-    )
-    write(tmp_path/"other.json", first | {"scale": "huge"})
-    files = lambda scale=None: [
-        result["file"] for result in analysis.stored_results(scale=scale, folder=tmp_path)
-    ]
-    assert (
-        files() == ["new.json", "old.json", "other.json"]
-        and files("huge") == ["other.json"]
-        and files("tiny") == []
-    )
-    assert files("paper") == files("full") == ["new.json", "old.json"]
-    assert "| uniform-6 | 5.5 |" in analysis.results_table(
-        analysis.stored_results(scale="paper", folder=tmp_path)
-    )
 
 
 def test_every_stored_result_can_still_be_drawn():

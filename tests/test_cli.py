@@ -265,49 +265,16 @@ def test_a_corpus_may_move_between_calls(noise, tmp_path):
     assert picknet("train", tmp_path/"run", "--resume", "--data", tmp_path/"there")[0] == 0
 
 
-def test_a_run_of_the_first_edition_goes_on(noise, tmp_path):
-    from test_reproduction import former
-
-    run = tmp_path/"seed-0"/"run"
-    assert (
-        picknet(
-            "train",
-            run,
-            "--data",
-            noise,
-            "--scale",
-            "smoke",
-            "--experiment",
-            "Uniform",
-            "--picks",
-            4,
-            *QUICK,
-        )[0]
-        == 0
-    )
-    former(tmp_path)
-    about = json.loads((run/"run.json").read_text())
-    assert about["recipe"] == {
-        "picker": "uniform-4",
-        "adapted": True,
-        "language": 0.0,
-        "diversity": 0.0,
-    }
+def test_a_finished_run_goes_on_with_what_it_was_started_with(noise, tmp_path):
+    run = tmp_path/"run"
+    begun = ("--data", noise, "--preset", "smoke", "--experiment", "Uniform", "--picks", 4)
+    assert picknet("train", run, *begun, *QUICK)[0] == 0
     (run/"weights.safetensors").unlink()
     assert picknet("train", run, "--resume")[0] == 0 and (run/"weights.safetensors").exists()
     again = refused("train", run, "--resume", "--picks", 5)
     assert "started with --experiment 'Uniform' --picks 4" in again
-    (run/"run.json").write_text(
-        json.dumps(about | {"details": {"opened": {"data": str(noise), "scale": "full"}}})
-    )
-    assert "started with --preset paper, not small" in refused(
-        "train", run, "--resume", "--scale", "small"
-    )
-    assert (
-        picknet("train", run, "--resume", "--scale", "full")[0]
-        == picknet("train", run, "--resume", "--scale", "paper")[0]
-        == 0
-    )
+    again = refused("train", run, "--resume", "--preset", "small")
+    assert "started with --preset smoke, not small" in again
 
 
 def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_path):
@@ -490,8 +457,9 @@ def test_what_a_clip_is_cannot_be_set_when_training(noise, tmp_path, pair):
 
 
 def test_a_setting_that_tunes_what_is_off_is_refused(noise, tmp_path):
-    assert "word_weight would have no effect: word_epochs is 0" in refused(
-        "train", tmp_path/"run", "--data", noise, "--scale", "small", "--set", "word_weight=0.5"
+    assert "feedback_every would have no effect: feedback_step is 0" in refused(
+        "train", tmp_path/"run", "--data", noise, "--preset", "small",
+        "--set", "feedback_step=0", "--set", "feedback_every=3",
     )
     assert not (tmp_path/"run").exists()
 

@@ -136,8 +136,8 @@ def test_what_cannot_be_picked_with_is_refused_in_one_sentence(what):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
 
 
-def test_labels_of_the_first_edition_are_understood():
-    assert parse_label("random-0.5") == ("chance", 0.5) and parse_label("random-6") == ("random", 6)
+def test_a_label_is_a_name_and_a_number():
+    assert parse_label("chance-0.5") == ("chance", 0.5) and parse_label("random-6") == ("random", 6)
     assert (
         parse_label("learned") == ("learned", None)
         and parse_label("my-picker") == ("my-picker", None)

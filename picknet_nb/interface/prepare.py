@@ -346,18 +346,17 @@ def prepare_shapes(
     from picknet_nb.data.corpus import Corpus, CorpusError
     from picknet_nb.data.datasets import clip_settings
     from picknet_nb.world.world import prepare_shapes as make
-    from picknet_nb.training.train import present_scale
 
     if settings and not out:
         raise PickNetError(
             "--set needs its own --out: data/corpora has the toy world with the settings of its "
             "preset"
         )
-    out = out or data_folder()/"corpora"/f"shapes-{present_scale(scale)}"
+    out = out or data_folder()/"corpora"/f"shapes-{scale}"
     clip = clip_settings(
         settings_of(settings), OF_THE_WORLD, **{**asdict(preset(scale).clip), "cnn": "tiny"}
     )
-    corpus = make(out, scale=present_scale(scale), seed=seed, settings=clip)
+    corpus = make(out, scale=scale, seed=seed, settings=clip)
     if settings and Corpus.load(out).settings != clip:
         raise CorpusError(out, "was prepared with other settings: choose another --out")
     print(

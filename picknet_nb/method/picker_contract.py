@@ -144,5 +144,4 @@ def parse_label(label: str) -> tuple[str, int | float | None]:
     # isdigit alone is also true of ², which is not a number
     if not name or not (digits.isascii() and digits.isdigit()):
         return label, None
-    if "." not in number: return name, int(number)
-    return "chance" if name == "random" else name, float(number)
+    return name, float(number) if "." in number else int(number)
