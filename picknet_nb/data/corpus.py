@@ -11,7 +11,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from math import isqrt
 from pathlib import Path
 from typing import NamedTuple
@@ -258,6 +258,9 @@ def _write_texts(path: Path, corpus: Corpus) -> None:
     )
 
 # %% ../../nbs/data/09_corpus.ipynb #9a62f205
+_OF_A_CLIP = tuple(each.name for each in fields(ClipSettings))
+
+
 def _stored_settings(path: Path, about: dict) -> ClipSettings:
     "The settings a corpus was built with."
     try:
@@ -401,9 +404,8 @@ class Corpus:
         name: str,
         ids: list[str],
         features: Tensor,  # (videos, frames, dims)
-        glances: Tensor
         # uint8 (videos, frames, glance dims); None, or the features: the policy compares features
-        | None,
+        glances: Tensor | None,
         captions: list[list[str]],  # of each video
         splits: dict[str, Tensor],  # train, validation, test: indices of videos
         settings: ClipSettings = ClipSettings(),

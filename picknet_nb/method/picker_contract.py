@@ -77,7 +77,7 @@ class Picker:
             picks = self.choose(clips)
         except Exception as reason:
             if ":" not in self.name or isinstance(reason, PickerError): raise
-            # a function from somebody's module: say where in it, and keep the rest as the cause
+            # a function from a user's module: say where in it, and keep the rest as the cause
             line = traceback.extract_tb(reason.__traceback__)[-1]
             raise PickerError(
                 f"{self.label} raised {type(reason).__name__} ({Path(line.filename).name}, line "

@@ -245,7 +245,7 @@ class Reinforcement(Stage):
         loss = (policy_loss(tried.log_probability, gained, baseline)
                 - settings.entropy_weight * tried.entropy.mean())
         inside = rewards.inside[: gained.numel()].float()  # of the samples, not the baseline's
-        # of those that earn more than the penalty
+        # the mean over samples within the limits: the others earn the penalty
         mean = lambda values: (values[: len(inside)] * inside).sum() / inside.sum().clamp(min=1)
         measures = {"policy_loss": loss.detach(), "reward": gained.mean(),
                     "baseline": baseline.mean(), "language": mean(rewards.language),

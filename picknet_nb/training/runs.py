@@ -362,7 +362,7 @@ def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
 
 # %% ../../nbs/training/01_runs.ipynb #b676c51b
 def _check_sizes(folder: Path, config: Config) -> None:
-    "Raise an error for clips that are larger than any that somebody trains on."
+    "Raise an error for clips that are far too long, or captions that are."
     for name, value, most in (
         ("frames", config.clip.frames, _MOST_FRAMES),
         ("max_words", config.clip.max_words, _MOST_WORDS),
