@@ -1236,7 +1236,7 @@ def test_a_table_is_printed_though_there_is_nothing_to_draw_with(tmp_path, monke
         "seed": 0,
         "picker": "all",
         "frames_used": 30.0,
-        "scores": {"greedy": dict.fromkeys(analysis.COLUMNS, 0.5)},
+        "scores": {"greedy": dict.fromkeys(analysis.TABLE_METRICS, 0.5)},
     }
     result = {
         "kind": "table",

@@ -572,13 +572,6 @@ def run_with_words(toy: Toy, folder: Path, word: str) -> Path:
         [*SPECIALS, *(f"{word}{number}{word}" for number in range(count - len(SPECIALS)))]
     ).replace("\\\\ud83d", "\\ud83d")
     (folder/"vocabulary.json").write_text(text)
-    try:
-        about = json.loads((folder/"run.json").read_text())
-        (folder/"run.json").write_text(
-            json.dumps(about | {"vocabulary": Vocabulary(json.loads(text)).fingerprint()})
-        )
-    except (PickNetError, UnicodeEncodeError):
-        pass  # no such vocabulary can be noted
     return folder
 
 

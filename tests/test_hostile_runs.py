@@ -308,8 +308,6 @@ PLACES = [
     "recipe.architecture",
     "recipe.nonsense",
     "corpus",
-    "vocabulary",
-    "features",
     "feature_dims",
     "glance_dims",
     "details",
@@ -320,14 +318,6 @@ PLACES = [
     "settings.seed",
     "learned_from",
     "learned_from.captions",
-]
-CLIP = [
-    "clip.frames",
-    "clip.cnn",
-    "clip.glance",
-    "clip.glance_size",
-    "clip.max_words",
-    "clip.min_word_count",
 ]
 
 
@@ -343,7 +333,7 @@ def picknet(*words) -> tuple[int, str]:
     )
 
 
-@pytest.mark.parametrize("place", PLACES + CLIP)
+@pytest.mark.parametrize("place", PLACES)
 def test_a_run_json_with_anything_anywhere_is_refused_or_read(run, trained, tmp_path, place):
     """By `train --resume`, `evaluate` and `load_run`; what is refused names a file of the run,
     or says which data is not there."""
@@ -372,17 +362,16 @@ def test_a_run_json_with_anything_anywhere_is_refused_or_read(run, trained, tmp_
         "recipe.picker",
         "feature_dims",
         "glance_dims",
-        "clip.frames",
     )
 
 
 @pytest.mark.parametrize("value", ["abc", None, 1.5, 10**6])
 def test_frames_that_cannot_be_are_named(trained, value):
-    edit(trained/"run.json", "clip.frames", value)
+    edit(trained/"config.json", "clip.frames", value)
     edit(trained/"run.json", "settings", {})
     with pytest.raises(
         RunError,
-        match="run.json: frames (must be int|1000000 is far too large: 1000 are the most)",
+        match="config.json: frames (must be int|1000000 is far too large: 1000 are the most)",
     ):
         load_run(trained)
 

@@ -39,9 +39,9 @@ def score(
     as_json: JSON = False,
 ) -> None:
     "Score captions with BLEU, ROUGE-L, METEOR and CIDEr. The scorer is pycocoevalcap."
-    from picknet_nb.measure.metrics import read_captions, read_references, score as measure
+    from picknet_nb.measure.metrics import read_candidates, read_references, score as measure
 
-    explain_zero(said := read_captions(captions))
+    explain_zero(said := read_candidates(captions))
     scores = measure(said, read_references(references))
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
 

@@ -152,7 +152,7 @@ def train(
     "Train one model. If it is interrupted, --resume continues it."
     from picknet_nb.training.runs import RunError, read_settings
     from picknet_nb.training.train import (
-        change_epochs, check_changes, check_registered, noted, open_data, picking_with,
+        change_epochs, check_changes, check_run_parts, noted, open_data, picking_with,
         recipe_of, same_as_noted, train as run, usual_scale)
 
     started = (folder/"run.json").exists()
@@ -180,7 +180,7 @@ def train(
     )
     config = check_changes(config, changes)
     if started:
-        check_registered(folder, recipe, config)
+        check_run_parts(folder, recipe, config)
         change_epochs(folder, config)
     with joined() as device:
         corpus = open_data(data, scale, device=device)

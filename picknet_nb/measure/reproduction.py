@@ -30,7 +30,7 @@ from ..training.batches import epoch_order
 from ..training.forecast import forecast, foresee_table, something_smaller
 from ..training.runs import learned_from, load_run, read_log
 from ..training.train import (
-    LEADER, check_changes, check_rows, takes_a_number, train)
+    LEADER, check_changes, check_experiments, takes_a_number, train)
 from ..training.transfer import with_start_words
 from .experiments import Job, Workers, circumstances, measure_row, run_jobs
 from .scoring import (
@@ -451,7 +451,7 @@ def reproduce(
     began = [time.monotonic()]
     config = check_changes(preset(scale), changes or {})
     rows = tuple(dict.fromkeys(rows or ROWS))
-    check_rows(rows)
+    check_experiments(rows)
     if scores:
         check_scorers()
     folder = Path(folder or table_folder(data, scale, changes))

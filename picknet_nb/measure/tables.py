@@ -15,7 +15,7 @@ import picknet_nb
 from ..core.files import FileError, data_folder, read_json
 
 # %% auto #0
-__all__ = ['COLUMNS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
+__all__ = ['TABLE_METRICS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
            'mean_and_spread', 'rows_by_name', 'markdown_table', 'show_table', 'results_table']
 
 # %% ../../nbs/measure/08_tables.ipynb #0b20d670
@@ -101,7 +101,7 @@ def stored_results(
     return sorted(found, key=lambda result: size(result.get("scale")))
 
 # %% ../../nbs/measure/08_tables.ipynb #09d429ff
-COLUMNS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
+TABLE_METRICS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
 
 
 def load_paper(path=None) -> dict:  # default: `paper.json`, which comes with the package
@@ -179,7 +179,7 @@ def _table_line(
         line = [name, frames.removesuffix(" ± 0.0"), str(len(seeds))]
     else:
         line = [name, "", ""]
-    for metric in COLUMNS:
+    for metric in TABLE_METRICS:
         found = [row["scores"].get(decoding, {}).get(metric) for row in seeds]
         line.append(
             mean_and_spread([100 * value for value in found if value is not None]) if seeds else ""
@@ -228,7 +228,7 @@ def results_table(
     results = [results] if isinstance(results, dict) else list(results)
     printed = paper_scores(results[0]["data"], paper)
     header = ["model", "frames", "seeds"]
-    for metric in COLUMNS:
+    for metric in TABLE_METRICS:
         header += [metric, "paper"] if printed else [metric]
     lines = [
         _table_line(name, [], decoding, row, True)

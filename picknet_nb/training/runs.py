@@ -33,9 +33,9 @@ from ..method.stages import Model
 from .cards import RunError
 
 # %% auto #0
-__all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'fingerprint',
-           'learned_from', 'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words',
-           'change_settings', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
+__all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'learned_from',
+           'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words', 'change_settings',
+           'open_run', 'shapes_of', 'check_weight_shapes', 'newest_weights', 'load_run', 'read_log']
 
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
 def first_line(reason) -> str:
@@ -88,12 +88,6 @@ def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
     except Exception as reason:  # safetensors and torch each have their own
         raise RunError(path, f"does not fit the model: {first_line(reason)}") from reason
 
-# %% ../../nbs/training/01_runs.ipynb #f3866da2
-def fingerprint(features: Tensor) -> str:
-    "A short name of some of the features, quick to make; `learned_from` reads every byte."
-    some = features[:: max(1, len(features) // 64)].cpu().contiguous()
-    return hashlib.sha256(some.view(torch.uint8).numpy()).hexdigest()[:12]
-
 # %% ../../nbs/training/01_runs.ipynb #ed8d58c6
 def learned_from(corpus: Corpus, again: bool = False) -> dict[str, str]:
     """Everything a run learns from: the size of each part, and letters that change when anything
@@ -137,8 +131,6 @@ _KINDS = {
     "learned_from": dict,
     "began_from": dict,
     "corpus": str,
-    "vocabulary": str,
-    "features": str,
     "feature_dims": int,
     "glance_dims": int,
 }  # what run.json may say
@@ -292,8 +284,6 @@ def open_run(
         "version": VERSION,
         "recipe": asdict(recipe),
         "corpus": corpus.name,
-        "vocabulary": corpus.vocabulary.fingerprint(),
-        "features": fingerprint(corpus.features),
         "feature_dims": corpus.features.shape[-1],
         "glance_dims": corpus.glances.shape[-1],
         "learned_from": learned_from(corpus),
@@ -337,7 +327,7 @@ def shapes_of(
         raise
 
 
-def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
+def check_weight_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
     "Raise an error for a file of weights that does not fit a model, before the model is built."
     path = existing_file(path)
     try:
@@ -427,7 +417,7 @@ def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, di
         about = {**about, "recipe": asdict(Recipe("uniform", 6))}  # its policy knows nothing yet
     sizes = about["feature_dims"], about["glance_dims"], len(vocabulary)
     try:
-        check_shapes(weights, shapes_of(config, *sizes))
+        check_weight_shapes(weights, shapes_of(config, *sizes))
         model = Model(config, *sizes)
     except (
         KeyError,

@@ -33,8 +33,8 @@ from .transfer import read_start, with_start_words
 
 # %% auto #0
 __all__ = ['TUNES', 'LEADER', 'StagePlan', 'stages_of', 'build_stage', 'start_policy', 'train_stage', 'check_picker',
-           'check_joined', 'check_size', 'train', 'open_data', 'usual_scale', 'check_changes', 'check_rows',
-           'takes_a_number', 'noted', 'check_registered', 'same_as_noted', 'recipe_of', 'picking_with', 'change_epochs']
+           'check_joined', 'check_size', 'train', 'open_data', 'usual_scale', 'check_changes', 'check_experiments',
+           'takes_a_number', 'noted', 'check_run_parts', 'same_as_noted', 'recipe_of', 'picking_with', 'change_epochs']
 
 # %% ../../nbs/training/05_train.ipynb #9114b174
 @dataclass(frozen=True)
@@ -270,7 +270,7 @@ def check_changes(config: Config, changes: dict) -> Config:
 LEADER = "PickNet (V+L)"  # the default; trained first, its picks set the others' number of frames
 
 
-def check_rows(rows: Iterable[str]) -> None:
+def check_experiments(rows: Iterable[str]) -> None:
     "Raise an error for experiments that are not registered, or whose parts are not."
     if unknown := sorted(set(rows) - recipes().keys()):
         # some of them have a comma in them
@@ -298,7 +298,7 @@ def noted(run: Path) -> dict:
     }
 
 
-def check_registered(run: Path, recipe: Recipe, config: Config) -> None:
+def check_run_parts(run: Path, recipe: Recipe, config: Config) -> None:
     "Raise an error that names the file if a resumed run asks for a picker or reward we lack."
     for file, registry, name in (("run.json", PICKERS, recipe.picker),
                                  ("config.json", REWARDS, config.policy.reward)):
@@ -337,7 +337,7 @@ def recipe_of(
     was: Recipe | None = None,  # what a run that is resumed was started with
 ) -> Recipe:
     "The recipe for an experiment and a number of picks; a resumed run must keep its recipe."
-    check_rows([row] if row else [])
+    check_experiments([row] if row else [])
     if was is None:
         name = row or LEADER
         recipe = recipes(picks or 6)[name]
