@@ -342,10 +342,10 @@ TEXTS = {  # name, a right content, who reads it
         {"a": "train", "b": "val", "c": "test"},
         lambda path: read_splits(path, ["a", "b", "c"]),
     ),
-    "candidates.json": ({"a": "a man", "b": "a dog"}, metrics.read_captions),
+    "candidates.json": ({"a": "a man", "b": "a dog"}, metrics.read_candidates),
     "records.json": (
         [{"image_id": 1, "caption": "a man"}, {"id": "b", "caption": "a dog"}],
-        metrics.read_captions,
+        metrics.read_candidates,
     ),
     "references.json": (
         {"annotations": [{"image_id": 1, "caption": "a man"}]},

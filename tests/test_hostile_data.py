@@ -27,7 +27,7 @@ from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import tokenize
 from picknet_nb.measure.metrics import (
-    ScoreError, read_captions as read_scored, read_references, score)
+    ScoreError, read_candidates, read_references, score)
 
 # what a child may take beyond what it begins with, and how long it may take
 MEMORY, DISK, SECONDS = 1 << 30, 64 << 20, 120
@@ -356,7 +356,7 @@ def test_captions_that_nobody_wrote(tmp_path):
     "A caption of 100 kB: its alignment with a reference would take gigabytes, and hours."
     long = "a dog " * 17_000
     (path := tmp_path/"said.json").write_text(json.dumps({"one": "a dog", "two": long}))
-    for read in (read_scored, read_references):
+    for read in (read_candidates, read_references):
         with pytest.raises(
             ScoreError,
             match=r"said.json: more than 5,000 letters in one caption \(PICKNET_CAPTION_LETTERS\) "
@@ -434,7 +434,7 @@ def test_texts_have_a_limit_that_can_be_raised(tmp_path, monkeypatch):
         read_mapping,
         read_msvd_csv,
         lambda path: read_splits(path, []),
-        read_scored,
+        read_candidates,
         read_msrvtt,
     ):
         refused(
@@ -545,7 +545,7 @@ def test_a_pipe_instead_of_words(tmp_path):
         ("pipe.csv", read_captions),
         ("pipe.txt", read_mapping),
         ("pipe.zip", read_msrvtt),
-        ("pipe.json", read_scored),
+        ("pipe.json", read_candidates),
         ("pipe.json", read_references),
         ("pipe.npz", open_features),
         ("pipe.h5", open_features),

@@ -31,7 +31,7 @@ from picknet_nb.data import video
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder, find_videos
 from picknet_nb.data.video import (
-    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, stream_frames)
+    CONTAINERS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, stream_frames)
 from picknet_nb.training.models import example_run
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import Failure, load_captioner
@@ -365,7 +365,7 @@ def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
             )
         output.mux(stream.encode())
     with av.open(str(path)) as found:
-        assert set(found.format.name.split(",")) & set(FORMATS)
+        assert set(found.format.name.split(",")) & set(CONTAINERS)
     for read in READERS.values():
         assert len(read(path))
 
@@ -376,7 +376,7 @@ def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
 
 def caption_folder(folder: Path, run: Path, said: Path) -> None:
     "`picknet caption --json`, its standard output in a file."
-    sys.argv = ["picknet", "caption", str(folder), "--run", str(run), "--json"]
+    sys.argv = ["picknet", "caption", str(folder), "--model", str(run), "--json"]
     with open(said, "w") as output, redirect_stdout(output):
         cli.main()
 

@@ -16,7 +16,7 @@ from reliability import wait_for
 
 from picknet_nb.measure import metrics
 from picknet_nb.measure.metrics import (
-    ScoreError, Scores, check_captions, find_java, meteor_process, meteor_scores, paired_bootstrap,
+    ScoreError, Scores, check_scorable, find_java, meteor_process, meteor_scores, paired_bootstrap,
     ptb_tokenize, read_captions, read_references, score, score_many)
 
 REFERENCES = {
@@ -290,7 +290,7 @@ def test_some_metrics_only(ours):
 ])
 def test_captions_that_do_not_fit_are_refused_by_name(candidates, references, reason):
     with pytest.raises(ScoreError, match=reason):
-        check_captions(candidates, references)
+        check_scorable(candidates, references)
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_ba
 from picknet_nb.data.efficientnet import EfficientNetLite0
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
 from picknet_nb.data.pictures import PictureError, list_pictures, open_picture, read_picture
-from picknet_nb.data.student import Student, distillation_loss, save_student, unpacked
+from picknet_nb.data.student import Student, distillation_loss, save_student, in_single_precision
 
 SIDE = EfficientNetLite0.image_size
 SQUARE = 256  # pixels of a picture's side that is kept in memory
@@ -195,7 +195,7 @@ def new_student(dims: int, weights, seed: int) -> tuple[Normalised, bool]:
         known = load_backbone("efficientnet-lite0", fast=False).body.net
         net.load_state_dict(known.state_dict(), strict=False)
     elif weights != "random":
-        state = unpacked(read_weights(weights)[0])
+        state = in_single_precision(read_weights(weights)[0])
         former = "project.weight" in state
         fit_weights(known := net if former else EfficientNetLite0(), state, weights)
         net.load_state_dict(known.state_dict(), strict=False)

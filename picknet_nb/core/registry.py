@@ -20,11 +20,11 @@ from typing import Any, Optional, TypeVar
 from .files import PickNetError
 
 # %% auto #0
-__all__ = ['MODULES', 'Thing', 'USED', 'Registry', 'required_arguments', 'use_module', 'use_thing']
+__all__ = ['MODULES', 'Registered', 'USED', 'Registry', 'required_arguments', 'use_module', 'use_thing']
 
 # %% ../../nbs/core/03_registry.ipynb #408b25e3
 MODULES: dict[str, object] = {}  # those that the user has named, and no others
-Thing = TypeVar("Thing", bound=Callable)  # a function or a class
+Registered = TypeVar("Registered", bound=Callable)  # a function or a class
 
 
 class Registry(UserDict[str, Any]):
@@ -65,9 +65,9 @@ class Registry(UserDict[str, Any]):
         self,
         name: str,
         **facts: object,  # what code that looks the thing up may need to know of it
-    ) -> Callable[[Thing], Thing]:
+    ) -> Callable[[Registered], Registered]:
         "Register what is decorated under this name; a thing that had the name is replaced."
-        def register(thing: Thing) -> Thing:
+        def register(thing: Registered) -> Registered:
             old = self._thing(name)
             if old is not None and _defined_again(old, thing):
                 if _named(thing)[0] != _named(old)[0] == "__main__":
@@ -117,7 +117,7 @@ class Registry(UserDict[str, Any]):
         return facts if entry is self.find(name) else {}
 
     def find(self, name: str) -> Any:
-        "The thing of this name; an unknown name is an error that lists those that exist."
+        "Return the entry with this name; raise an error that lists the known names otherwise."
         module, _, thing = str(name).partition(":")
         if (
             name not in self

@@ -17,7 +17,8 @@ from .backbones import (
     random_network, read_weights, timm_with)
 
 # %% auto #0
-__all__ = ['TIMM', 'SIZES', 'MEAN', 'STD', 'ClipVision', 'read_clip', 'known_as', 'HalfPrecision', 'FoldedMLP', 'faster_clip']
+__all__ = ['TIMM', 'SIZES', 'MEAN', 'STD', 'ClipVision', 'read_clip_weights', 'known_as', 'HalfPrecision', 'FoldedMLP',
+           'faster_clip']
 
 # %% ../../nbs/data/06_clip.ipynb #07359649
 TIMM = "vit_base_patch16_clip_quickgelu_224.openai"  # without quickgelu: another network
@@ -39,7 +40,7 @@ class ClipVision(nn.Module):
         return torch.cat([self.net.norm(first[:, 0]), patches.mean(1)], 1)
 
 # %% ../../nbs/data/06_clip.ipynb #b901aa40
-def read_clip(path, net: nn.Module) -> dict[str, Tensor]:
+def read_clip_weights(path, net: nn.Module) -> dict[str, Tensor]:
     "Read weights of CLIP's image tower from a file, under the names that timm's network has."
     from timm.models.vision_transformer import checkpoint_filter_fn
 
@@ -112,7 +113,7 @@ def _clip(weights=None) -> Backbone:
         if weights is None:
             net, _ = fetch_timm(make, TIMM)
         else:
-            fit_weights(net := empty_network(make), read_clip(weights, net), weights)
+            fit_weights(net := empty_network(make), read_clip_weights(weights, net), weights)
         origin = known_as(net)
     tower = ClipVision(net)
     return Backbone("clip-vit-b16", Normalised(tower, MEAN, STD), tower.dims, tower.image_size,

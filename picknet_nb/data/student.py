@@ -20,7 +20,7 @@ from .backbones import (
 from .efficientnet import EfficientNetLite0, folded
 
 # %% auto #0
-__all__ = ['BUNDLED_WEIGHTS', 'Student', 'distillation_loss', 'packed', 'unpacked', 'save_student']
+__all__ = ['BUNDLED_WEIGHTS', 'Student', 'distillation_loss', 'in_eight_bits', 'in_single_precision', 'save_student']
 
 # %% ../../nbs/data/15_student.ipynb #a1f19f07
 class Student(EfficientNetLite0):
@@ -44,7 +44,7 @@ def distillation_loss(
     return near + (1 - F.cosine_similarity(found, wanted, dim=-1)).mean()
 
 # %% ../../nbs/data/15_student.ipynb #f0af861a
-def packed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def in_eight_bits(state: dict[str, Tensor]) -> dict[str, Tensor]:
     "Weights with every matrix in eight bits, and its scales, one for each output, beside it."
     kept = {}
     for name, weight in state.items():
@@ -58,8 +58,8 @@ def packed(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return kept
 
 
-def unpacked(state: dict[str, Tensor]) -> dict[str, Tensor]:
-    "Weights as numbers again, whether `packed` or not."
+def in_single_precision(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    "Weights as numbers again, whether `in_eight_bits` or not."
     scales = {name: weight for name, weight in state.items() if name.endswith(".scale")}
     return {
         name: weight.float() * scales[f"{name}.scale"].view(-1, *[1] * (weight.dim() - 1))
@@ -81,7 +81,7 @@ def save_student(
     mean, std = mean.double().cpu(), std.double().cpu()
     state["project.weight"] = std[:, None] * state["project.weight"]
     state["project.bias"] = std * state["project.bias"] + mean
-    kept = packed(state) if small else state
+    kept = in_eight_bits(state) if small else state
     kept = {name: weight.half() if weight.dtype == torch.float64 else weight
             for name, weight in kept.items()}
     if large := [name for name, weight in kept.items() if not weight.isfinite().all()]:
@@ -106,7 +106,7 @@ def _student(weights=None) -> Backbone:
                 BUNDLED_WEIGHTS,
                 "the weights of lite0-clip are missing from this copy of picknet_nb: "
                 "install it again, or name a file that tools/distil.py wrote with --weights")
-        fit_weights(net := empty_network(Student), unpacked(read_weights(path)[0]), path)
+        fit_weights(net := empty_network(Student), in_single_precision(read_weights(path)[0]), path)
         origin = weights_origin(path, "lite0-clip")  # whatever the file is called
     body = Normalised(net, [0.498] * 3, [0.502] * 3)  # 127 and 128 of 255, as for Lite0
     return Backbone("lite0-clip", body, net.dims, net.image_size, origin, batch=6,

@@ -27,9 +27,9 @@ from ..core.processes import apart
 from .glance import resize
 
 # %% auto #0
-__all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av', 'spaced',
-           'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'in_decoder', 'read_clip',
-           'stream_frames']
+__all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'CONTAINERS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av',
+           'spaced', 'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'in_decoder',
+           'read_clip', 'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
 class VideoError(FileError):
@@ -86,15 +86,14 @@ LIMITS.update(
     {
         # a fifth more than 8K has: larger frames are mistakes or attacks
         "PICKNET_FRAME_PIXELS": 40_000_000,
-        "PICKNET_DECODER_BYTES": 896
         # taken to decode, beyond what the process begins with (on Linux); 8K in ten bits: 800
         # million; 0: no limit
-        << 20,
+        "PICKNET_DECODER_BYTES": 896 << 20,
     }
 )
 _MOST_STREAMS = 100  # of one file: pictures, sounds, subtitles
 # FFmpeg's names: mov is MP4 and 3GP too
-FORMATS = (
+CONTAINERS = (
     "mov matroska avi mpegts mpeg mpegvideo flv gif ogg asf nut mxf dv ivf h264 hevc m4v".split()
 )
 # seconds beyond which one that should have given up by itself is ended
@@ -164,7 +163,7 @@ def _opened(path, source: str, seconds: float, **how):
         how["metadata_errors"] = "ignore"
     pixels = limit("PICKNET_FRAME_PIXELS")
     # what the limits of ours would explain, if FFmpeg calls an argument invalid
-    our_limit = f": only these formats are read: {' '.join(FORMATS)}"
+    our_limit = f": only these formats are read: {' '.join(CONTAINERS)}"
     # some formats leave out the streams beyond `max_streams`: with one more, they can be counted
     counts = {"max_pixels": pixels, "max_streams": _MOST_STREAMS + 1}
     counts = {name: str(min(value, _LARGEST)) for name, value in counts.items()}
@@ -222,7 +221,7 @@ def _opened(path, source: str, seconds: float, **how):
         raise VideoError(path, f"not a video, or a damaged one ({_said(reason)}){hint}") from reason
 
 # %% ../../nbs/data/02_video.ipynb #a388fce7
-_ONE_FILE = {"protocol_whitelist": "file", "format_whitelist": ",".join(FORMATS)}
+_ONE_FILE = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
 # what comes over a wire may name nothing here
 _ELSEWHERE = {"protocol_blacklist": "file,fd,pipe,concat,concatf,subfile"}
 
@@ -313,7 +312,7 @@ _Run = namedtuple("_Run", "start wanted")
 # %% ../../nbs/data/02_video.ipynb #3dcb55fe
 # wanted time stamps, ascending; jump=False: walk all the way
 def _plan(index: _Index, wanted: list[int], jump: bool = True) -> list[_Run]:
-    "Where to decode on and where to jump, so that few packets are decoded in vain."
+    "Where to decode on and where to jump, so that few packets are decoded unnecessarily."
     place = {stamp: i for i, stamp in enumerate(index.stamps)}
     keys = sorted((index.stamps[i], i) for i in index.keys)
     runs, position = [_Run(None, set())], 0

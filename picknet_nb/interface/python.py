@@ -33,7 +33,7 @@ from ..training.models import Decoding, named_model
 from ..training.runs import (
     EPOCHS_SETTING, at_threshold, load_run, read_log, read_recipe, read_settings)
 from ..training.train import (
-    LEADER, change_epochs, check_changes, check_rows, noted, open_data, same_as_noted,
+    LEADER, change_epochs, check_changes, check_experiments, noted, open_data, same_as_noted,
     train as train_run, usual_scale)
 from ..use.captioning import (
     Caption, VideoCaptioner, check_threshold, load as load_speaker, load_captioner)
@@ -280,7 +280,7 @@ def train(
     if picker is not None and experiment is not None:
         raise PickNetError(
             "a picker says which frames are picked, and so does an experiment: give one of them")
-    check_rows([experiment or LEADER])
+    check_experiments([experiment or LEADER])
     preset = preset or usual_scale(data)
     recipe = recipes()[experiment or LEADER] if picker is None else recipe_with(picker)
     if captioner is not None:

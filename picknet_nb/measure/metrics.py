@@ -27,8 +27,8 @@ from ..core.files import FileError, PickNetError, first_few, limit, read_text
 
 # %% auto #0
 __all__ = ['INSTALL', 'JAVA_OPTIONS', 'METRICS', 'ScoreError', 'find_java', 'Java', 'ptb_tokenize', 'meteor_process',
-           'meteor_scores', 'check_captions', 'Scores', 'make_signature', 'score_many', 'score', 'Comparison',
-           'paired_bootstrap', 'read_captions', 'read_references']
+           'meteor_scores', 'check_scorable', 'Scores', 'make_signature', 'score_many', 'score', 'Comparison',
+           'paired_bootstrap', 'read_candidates', 'read_references']
 
 # %% ../../nbs/measure/01_metrics.ipynb #b4474494
 class ScoreError(PickNetError):
@@ -246,7 +246,7 @@ def _too_long(captions: Mapping[str, str | Sequence[str]]) -> dict[str, list[str
     )
 
 
-def check_captions(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
+def check_scorable(candidates: Mapping[str, str], references: Mapping[str, Sequence[str]]) -> None:
     "Raise an error for captions that do not fit their references; it names the ids."
     faults = (
         {
@@ -371,7 +371,7 @@ def score_many(
             f"no metric {first_few(sorted(unknown))}: choose from {', '.join(METRICS)}"
         )
     for candidates in systems.values():
-        check_captions(candidates, references)
+        check_scorable(candidates, references)
     videos, most = list(references), time_limit * len(systems)  # seconds
     texts = [caption for known in references.values() for caption in known]
     texts += [candidates[video] for candidates in systems.values() for video in videos]
@@ -450,9 +450,8 @@ def _drawn(shape: tuple[int, int], samples: int, seed: int) -> tuple[np.ndarray,
 
 
 def paired_bootstrap(
-    a: Scores
-    | Mapping[str, float]
-    | Sequence,  # scores with `per_video`, or video: score; a list of them, one for each seed
+    # scores with `per_video`, or video: score; a list of them, one for each seed
+    a: Scores | Mapping[str, float] | Sequence,
     b: Scores | Mapping[str, float] | Sequence,
     metric: str = "CIDEr",
     samples: int = 10_000,
@@ -508,7 +507,7 @@ def _read_pairs(path) -> list[tuple[str, object]]:
         ) from None
 
 # %% ../../nbs/measure/01_metrics.ipynb #7e09354e
-def read_captions(path) -> dict[str, str]:
+def read_candidates(path) -> dict[str, str]:
     "Read one caption for each video; a video that comes twice is an error that names it."
     pairs = _read_pairs(path)
     repeated = [video for video, count in Counter(video for video, _ in pairs).items() if count > 1]

@@ -13,10 +13,9 @@ from typing import Any, Sequence
 
 import picknet_nb
 from ..core.files import FileError, data_folder, read_json
-from ..core.settings import FORMER_NAMES
 
 # %% auto #0
-__all__ = ['COLUMNS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
+__all__ = ['TABLE_METRICS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
            'mean_and_spread', 'rows_by_name', 'markdown_table', 'show_table', 'results_table']
 
 # %% ../../nbs/measure/08_tables.ipynb #0b20d670
@@ -91,7 +90,7 @@ def stored_results(
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
             found.append(load_results(path, kind) | {"file": path.name})
-    size = lambda named: _SCALES.get(FORMER_NAMES.get(str(named), str(named)), len(_SCALES))
+    size = lambda named: _SCALES.get(str(named), len(_SCALES))
     same = lambda named: scale in (None, named) or size(scale) == size(named) < len(_SCALES)
     found = [
         result
@@ -102,7 +101,7 @@ def stored_results(
     return sorted(found, key=lambda result: size(result.get("scale")))
 
 # %% ../../nbs/measure/08_tables.ipynb #09d429ff
-COLUMNS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
+TABLE_METRICS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
 
 
 def load_paper(path=None) -> dict:  # default: `paper.json`, which comes with the package
@@ -180,7 +179,7 @@ def _table_line(
         line = [name, frames.removesuffix(" ± 0.0"), str(len(seeds))]
     else:
         line = [name, "", ""]
-    for metric in COLUMNS:
+    for metric in TABLE_METRICS:
         found = [row["scores"].get(decoding, {}).get(metric) for row in seeds]
         line.append(
             mean_and_spread([100 * value for value in found if value is not None]) if seeds else ""
@@ -229,7 +228,7 @@ def results_table(
     results = [results] if isinstance(results, dict) else list(results)
     printed = paper_scores(results[0]["data"], paper)
     header = ["model", "frames", "seeds"]
-    for metric in COLUMNS:
+    for metric in TABLE_METRICS:
         header += [metric, "paper"] if printed else [metric]
     lines = [
         _table_line(name, [], decoding, row, True)

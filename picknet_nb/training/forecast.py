@@ -26,7 +26,8 @@ from .loop import Loop, Step
 from .train import StagePlan, build_stage, stages_of
 
 # %% auto #0
-__all__ = ['duration', 'foresee_extraction', 'seconds_of', 'foresee_training', 'foresee_table', 'forecast', 'something_smaller']
+__all__ = ['duration', 'foresee_extraction', 'stage_seconds', 'foresee_training', 'foresee_table', 'forecast',
+           'something_smaller']
 
 # %% ../../nbs/training/09_forecast.ipynb #cfc58657
 def duration(seconds: float) -> str:
@@ -48,7 +49,7 @@ def foresee_extraction(
     readers = workers or max(1, usable_cores() - 1)
     cnn(torch.zeros(1, 3, cnn.image_size, cnn.image_size, dtype=torch.uint8))
     spent = []
-    # from the beginning, the middle and the end: clips may be sorted by kind
+    # two of them, far from each other: clips may be sorted by kind
     for path in left[:: max(1, len(left) // 3)]:
         started = perf_counter()
         try:
@@ -63,7 +64,7 @@ def foresee_extraction(
     return len(left) * sum(spent) / len(spent) if spent else 0.0
 
 # %% ../../nbs/training/09_forecast.ipynb #883a3a19
-def seconds_of(
+def stage_seconds(
     plan: StagePlan, model: Model, corpus: Corpus, config: Config, steps: int = 3
 ) -> float:
     """What a stage will take: this many steps are timed after a first one, spread over an epoch,
@@ -103,7 +104,7 @@ def foresee_training(
             wanted=config.policy.first_max_picks / 2 + 1,
         )
         return {
-            plan.name: seconds_of(plan, model, corpus, config)
+            plan.name: stage_seconds(plan, model, corpus, config)
             for plan in stages_of(recipe, config, begun)
             if plan.epochs
         }

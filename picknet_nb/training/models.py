@@ -23,13 +23,14 @@ from .cards import (  # some of them for those who look for them here
 from .runs import at_threshold, load_run, read_about, read_recipe, save_weights
 
 # %% auto #0
-__all__ = ['halved', 'Decoding', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run']
+__all__ = ['in_half_precision', 'Decoding', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards',
+           'find_run']
 
 # %% ../../nbs/training/07_models.ipynb #a2cf1175
 _OF_TRAINING = ("captioner.mentions.",)  # weights that no caption needs
 
 
-def halved(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
+def in_half_precision(weights: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
     """Weights in half precision, without those that only training needs; a number that is too
     large for half precision is an error."""
     small = {
@@ -75,8 +76,6 @@ class Decoding:
 _OF_A_MODEL = (
     "recipe",
     "corpus",
-    "vocabulary",
-    "features",
     "feature_dims",
     "glance_dims",
     "learned_from",
@@ -108,7 +107,7 @@ def export_model(
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise RunError(out, "is not an empty folder: a model needs one")
     model, config, vocabulary, about = load_run(run)
-    weights, config = halved(model.state_dict(), run), config.changed(mention_weight=0.0)
+    weights, config = in_half_precision(model.state_dict(), run), config.changed(mention_weight=0.0)
     if threshold is not None:
         recipe = read_recipe(run/"run.json", about.get("recipe", {}))
         config = at_threshold(config, recipe, threshold)

@@ -11,8 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
-from functools import partial
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ from ..core.files import (
     FileError, PickNetError, first_few, read_json, sweep, write_whole)
 from ..core.gpu import Undrawn
 from ..core.settings import (
-    VERSION, ClipSettings, Config, ConfigError, load_config, save_config)
+    VERSION, ClipSettings, Config, ConfigError, check_version, load_config, save_config)
 from ..data.backbones import REAL
 from ..data.corpus import Corpus, digest
 from ..data.text import Vocabulary
@@ -32,12 +31,11 @@ from ..method.captioner import CAPTIONERS
 from ..method.recipes import Recipe
 from ..method.stages import Model
 from .cards import RunError
-from .upgrade import fingerprints, upgraded
 
 # %% auto #0
-__all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'fingerprint',
-           'learned_from', 'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words',
-           'change_settings', 'open_run', 'shapes_of', 'check_shapes', 'newest_weights', 'load_run', 'read_log']
+__all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'learned_from',
+           'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words', 'change_settings',
+           'open_run', 'shapes_of', 'check_weight_shapes', 'newest_weights', 'load_run', 'read_log']
 
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
 def first_line(reason) -> str:
@@ -90,12 +88,6 @@ def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
     except Exception as reason:  # safetensors and torch each have their own
         raise RunError(path, f"does not fit the model: {first_line(reason)}") from reason
 
-# %% ../../nbs/training/01_runs.ipynb #f3866da2
-def fingerprint(features: Tensor) -> str:
-    "A short name of some of the features, quick to make; `learned_from` reads every byte."
-    some = features[:: max(1, len(features) // 64)].cpu().contiguous()
-    return hashlib.sha256(some.view(torch.uint8).numpy()).hexdigest()[:12]
-
 # %% ../../nbs/training/01_runs.ipynb #ed8d58c6
 def learned_from(corpus: Corpus, again: bool = False) -> dict[str, str]:
     """Everything a run learns from: the size of each part, and letters that change when anything
@@ -133,26 +125,27 @@ def changes(was: dict, now: dict) -> list[str]:
 _MOST_FRAMES, _MOST_WORDS = 1000, 1000
 _KINDS = {
     "version": int,
-    "clip": dict,
     "recipe": dict,
     "details": dict,
     "settings": dict,
     "learned_from": dict,
     "began_from": dict,
     "corpus": str,
-    "vocabulary": str,
-    "features": str,
     "feature_dims": int,
     "glance_dims": int,
 }  # what run.json may say
 
 
 def read_about(folder: Path) -> dict:
-    "Read `run.json`, check the type of each part, and bring it into today's form."
+    "Read `run.json`, and check its version and the type of each part."
     path = Path(folder)/"run.json"
     about = read_json(path, RunError)
     if not isinstance(about, dict):
         raise RunError(path, "does not describe a run: it is not an object")
+    try:
+        check_version(about)
+    except ConfigError as reason:
+        raise RunError(path, str(reason)) from reason
     opened = about["details"].get("opened", {}) if isinstance(about.get("details"), dict) else {}
     wrong = [name for name, kind in _KINDS.items() if type(about.get(name, kind())) is not kind]
     wrong += (
@@ -166,10 +159,7 @@ def read_about(folder: Path) -> dict:
     )
     if wrong:
         raise RunError(path, f"does not describe a run: {first_few(wrong)} cannot be what it says")
-    try:
-        return upgraded("run", about)
-    except PickNetError as reason:
-        raise RunError(path, str(reason)) from reason
+    return about
 
 # %% ../../nbs/training/01_runs.ipynb #a2768ce9
 def read_recipe(path: Path, stored: dict) -> Recipe:
@@ -221,8 +211,7 @@ def at_threshold(config: Config, recipe: Recipe, threshold: float) -> Config:
 
 def read_settings(folder) -> Config:
     "The settings of a run."
-    read = partial(load_config, upgrade=partial(upgraded, "settings"))
-    return _of_a_run(read, Path(folder)/"config.json")
+    return _of_a_run(load_config, Path(folder)/"config.json")
 
 
 def read_words(folder) -> Vocabulary:
@@ -263,13 +252,12 @@ def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> l
     now = {name: value for name, value in config.flat().items() if name not in clip}
     names = ("corpus", "feature_dims", "glance_dims")
     known = {name: None for name in names} | stored
-    data = noted["learned_from"] | fingerprints(noted)
     return [
         *changes(read_settings(folder).flat(), now),
         *changes(asdict(begun), asdict(recipe)),
         *changes(known, {name: noted[name] for name in names}),
         *changes(stored.get("began_from", {}), noted["began_from"]),
-        *changes(stored.get("learned_from", {}), data),
+        *changes(stored.get("learned_from", {}), noted["learned_from"]),
     ]
 
 # %% ../../nbs/training/01_runs.ipynb #2b45227b
@@ -296,8 +284,6 @@ def open_run(
         "version": VERSION,
         "recipe": asdict(recipe),
         "corpus": corpus.name,
-        "vocabulary": corpus.vocabulary.fingerprint(),
-        "features": fingerprint(corpus.features),
         "feature_dims": corpus.features.shape[-1],
         "glance_dims": corpus.glances.shape[-1],
         "learned_from": learned_from(corpus),
@@ -341,7 +327,7 @@ def shapes_of(
         raise
 
 
-def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
+def check_weight_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
     "Raise an error for a file of weights that does not fit a model, before the model is built."
     path = existing_file(path)
     try:
@@ -365,36 +351,28 @@ def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
         )
 
 # %% ../../nbs/training/01_runs.ipynb #b676c51b
-def _with_clip(folder: Path, config: Config, clip: dict) -> Config:
-    "The settings with the clip settings of `run.json`; values beyond the limits raise an error."
-    try:
-        config = replace(config, clip=replace(config.clip, **clip))
-    except (ConfigError, TypeError) as reason:
-        raise RunError(folder/"run.json", str(reason)) from reason
+def _check_sizes(folder: Path, config: Config) -> None:
+    "Raise an error for clips that are far too long, or captions that are."
     for name, value, most in (
         ("frames", config.clip.frames, _MOST_FRAMES),
         ("max_words", config.clip.max_words, _MOST_WORDS),
     ):
         if value > most:
             raise RunError(
-                folder/("run.json" if name in clip else "config.json"),
-                f"{name} {value} is far too large: {most} are the most",
-            )
-    return config
+                folder/"config.json", f"{name} {value} is far too large: {most} are the most")
 
 
 def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
     "Settings, words and description of a run, without its weights."
     about = read_about(folder)
     read_recipe(folder/"run.json", about.get("recipe", {}))
-    config, clip = read_settings(folder), about.get("clip", {})
-    said = read_json(folder/"config.json", RunError)
-    if not any("cnn" in each for each in (said, said.get("clip", {}), clip)):
+    config, stored = read_settings(folder), read_json(folder/"config.json", RunError)
+    if "cnn" not in stored and "cnn" not in stored.get("clip", {}):
         raise RunError(
             folder/"config.json", "does not say which backbone made the features of the run"
         )
     _edited(folder, about, {field.name for field in fields(ClipSettings)})
-    config = _with_clip(folder, config, clip)
+    _check_sizes(folder, config)
     if missing := [name for name in ("feature_dims", "glance_dims") if about.get(name, 0) < 1]:
         raise RunError(
             folder/"run.json", f"lacks or garbles sizes of the model: {', '.join(missing)}"
@@ -439,7 +417,7 @@ def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, di
         about = {**about, "recipe": asdict(Recipe("uniform", 6))}  # its policy knows nothing yet
     sizes = about["feature_dims"], about["glance_dims"], len(vocabulary)
     try:
-        check_shapes(weights, shapes_of(config, *sizes))
+        check_weight_shapes(weights, shapes_of(config, *sizes))
         model = Model(config, *sizes)
     except (
         KeyError,
