@@ -14,7 +14,7 @@ from picknet_nb.core.settings import Config
 from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
-LAST_LESSON = 15  # later numbers of nbs/method are optional chapters
+LAST_LESSON = 17  # later numbers of nbs/method are optional chapters
 METHOD = tuple(
     f"method/{path.stem}"
     for path in sorted((ROOT/"nbs"/"method").glob("[0-9]*.ipynb"))
