@@ -3,6 +3,7 @@ before any work is done."""
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -369,6 +370,43 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     )
     found = json.loads(picknet("evaluate", tmp_path/"run", "--data", other, "--json")[1])
     assert found["frames_used"] == 30 and 0 <= found["scores"]["BLEU@1"] <= 1
+
+
+def test_a_run_is_set_beside_the_model_that_it_began_from(noise, tmp_path, quick_meteor):
+    data = ("--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    first, second = tmp_path/"first", tmp_path/"second"
+    alone = picknet("train", first, *data)[2]
+    assert "from which the run began" not in alone  # it began from random weights
+    assert "chosen on 8 validation clips, scores come from 8 test clips" in alone
+    told = picknet("train", second, *data, "--set", f"start_from={first}")[2]
+    assert f"{first}, from which the run began, and the run on 8 test clips" in told
+    assert told.count("\n  people: ") == 5 and "95 % interval" in told
+    assert re.search(f"CIDEr [0-9.]+ of {first}, [0-9.]+ of the run: [+-]", told)
+    assert "8 clips are too few to show" in told or "training changed nothing" in told
+    said = picknet("evaluate", "--model", second)[1]
+    assert f"{second} on 8 test clips: " in said and "8 clips are too few to judge" in said
+    assert f"of {first}, " in said and f"{first} was trained on noise: if these clips" in said
+    found = json.loads(picknet("evaluate", "--model", second, "--json")[1])
+    low, high = found["CIDEr_interval"]
+    assert low <= found["scores"]["CIDEr"] <= high
+    assert found["start"]["CIDEr_of_the_run"] == pytest.approx(found["scores"]["CIDEr"])
+    assert found["start"]["model"] == str(first)
+    # other weights at that place are not what it began from
+    shutil.rmtree(first)
+    picknet("train", first, *data, "--set", "seed=7")
+    assert "start" not in json.loads(picknet("evaluate", "--model", second, "--json")[1])
+
+
+def test_a_run_without_scorers_is_compared_in_sentences(noise, tmp_path, monkeypatch):
+    data = ("--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    picknet("train", tmp_path/"first", *data)
+
+    def missing(): raise PickNetError("scoring needs pycocoevalcap")
+
+    monkeypatch.setattr(reproduction, "check_scorers", missing)
+    told = picknet("train", tmp_path/"second", *data,
+                   "--set", f"start_from={tmp_path/'first'}")[2]
+    assert "from which the run began" in told and "CIDEr" not in told.split("began")[1]
 
 
 # settings

@@ -334,6 +334,12 @@ RATED = {"models": {"mine": {"clips": 100, "right": 61, "half": 20, "wrong": 19,
                              "right_or_half": 0.81, "right_or_half_interval": [0.72, 0.87]}}}
 
 
+STRICT = {"raters": {f"rater {number}": {"who": f"person {number}", "models": {"mine": {
+    "right": right, "half": 30, "wrong": 70 - right, "right_interval": [0.1, 0.3]}}}
+    for number, right in ((1, 20), (2, 25))},
+    "agreement": {"raters 1 and 2": {"alike": 0.78, "kappa": 0.66}}}
+
+
 @pytest.fixture
 def carded(run, tmp_path, monkeypatch):
     "A model in a folder of bundled ones whose card was written from a result and from ratings."
@@ -345,6 +351,7 @@ def carded(run, tmp_path, monkeypatch):
     results = tmp_path/"data"/"results"
     results.mkdir(parents=True)
     (results/"ratings.json").write_text(json.dumps(RATED))
+    (results/"ratings_strict.json").write_text(json.dumps(STRICT))
     (results/"benchmark_mine.json").write_text(json.dumps(
         {"seconds_per_clip": 3.14, "clips_per_second": 0.3, "machine": "two cores"}))
     monkeypatch.setattr(card, "ROOT", tmp_path)
@@ -356,6 +363,9 @@ def test_a_card_has_ratings_uniform_frames_and_what_models_compares(carded):
     text = read_card(find_model("mine"))
     assert "right for 61, half right for 20 and wrong for 19; right or half right 81 % (95 %: 72 " \
         "to 87)" in text
+    assert "blind (person 1 and person 2), the same clips came out as: 20 right (95 %: 10 to 30), " \
+        "30 half right, 50 wrong; 25 right" in text
+    assert "they rated 78 % of captions the same (Cohen's kappa 0.66)" in text
     assert "| MSVD, 1 clips | the frames it picks, 5.5 | 112.3" in text
     assert "| MSVD, 1 clips | as many, uniform, 6.0 | 110.0" in text
     found = describe_model(find_model("mine")).measured

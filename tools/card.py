@@ -6,9 +6,9 @@ The corpora are made by `picknet prepare msvd --backbone lite0-clip …` and `pi
 msrvtt --backbone lite0-clip …`. With --no-scores the captions are made and kept, on a
 machine without Java; where such captions of the same weights are there, they are scored. What is
 measured goes to data/results/model_NAME.json. The card goes to the model's folder: card.md for
-people, and card.json for `picknet models`, with the ratings of data/results/ratings.json
-(`tools/rate.py score --out`) and the seconds of data/results/benchmark_NAME.json where they are
-there. `--only-card` writes both again.
+people, and card.json for `picknet models`, with the ratings of data/results/ratings.json and, of
+two raters by a written rule, ratings_strict.json (`tools/rate.py count --out`), and the seconds of
+data/results/benchmark_NAME.json where they are there. `--only-card` writes both again.
 """
 from __future__ import annotations
 
@@ -239,6 +239,27 @@ def rated_in_words(rated: dict | None) -> str:
     )
 
 
+def strictly_in_words(name: str) -> str:
+    "What raters found who judged the same clips by a written rule, and how often they agreed."
+    path = ROOT/"data"/"results"/"ratings_strict.json"
+    strict = read_json(path) if path.exists() else {"raters": {}}
+    rated = [rater["models"][name] for rater in strict["raters"].values()
+             if name in rater["models"]]
+    if not rated:
+        return ""
+    share = lambda each: "%.0f to %.0f" % tuple(100 * value for value in each["right_interval"])
+    counts = "; ".join(f"{each['right']} right (95 %: {share(each)}), {each['half']} half right, "
+                       f"{each['wrong']} wrong" for each in rated)
+    agreed = "; ".join(f"they rated {100 * each['alike']:.0f} % of captions the same (Cohen's "
+                       f"kappa {each['kappa']:.2f})"
+                       for each in strict["agreement"].values() if each["kappa"] is not None)
+    who = " and ".join(f"{rater['who']}" for rater in strict["raters"].values())
+    return (f" Rated again strictly, by a written rule, blind ({who}), the same clips came out as: "
+            + "; ".join(part for part in (counts, agreed) if part)
+            + ". The rule and every rating are in data/results/ratings_strict.json; "
+              "`python tools/rate.py sheet` makes the sheets for another rater.")
+
+
 def write_card(name: str, result: dict) -> Path:
     "The card: the text about the model with the measured numbers in it, and card.json beside it."
     text = (ROOT/"tools"/"cards"/f"{name}.md").read_text(encoding="utf-8")
@@ -254,7 +275,7 @@ def write_card(name: str, result: dict) -> Path:
     with safe_open(folder/"weights.safetensors", "pt") as file:
         weights = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
     facts = {
-        "RATED": rated_in_words(known.get("rated")),
+        "RATED": rated_in_words(known.get("rated")) + strictly_in_words(name),
         "WORDS": f"{len(read_json(folder/'vocabulary.json')) - len(SPECIALS):,}",
         "WEIGHTS": f"{weights / 1e6:.1f} million",
         "TABLE": table(result) if "scores" in result else "",

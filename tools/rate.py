@@ -1,18 +1,18 @@
-"""Rate captions by hand, blind to the model: right, half right or wrong.
+"""Rate captions by hand, blind to the model, so that a second person can repeat it.
 
-python tools/rate.py sheet ratings --videos clips --captions sharp=FILE --captions everyday=FILE
-python tools/rate.py page ratings                 rate on a local web page, resumable
-python tools/rate.py score ratings/ratings.json ratings/key.json
+python tools/rate.py sheet FOLDER --videos clips30.zip --videos clips.zip
+python tools/rate.py count FOLDER/key.json rater_1.json rater_2.json --out FILE
 
-`sheet` draws random clips of those that all models have captioned, with a seed, and writes to the
-folder: sheet-01.png … with six frames of each clip and the captions below, lettered in a random
-order; questions.json, the same as text; ratings.json, to be filled in; and key.json, which says
-whose caption has which letter and is not needed before the end. A caption that several models give
-is shown once. A FILE with captions is JSON {clip: caption}, or what tools/card.py wrote. `score`
-counts, with 95 % Wilson intervals.
+`sheet` takes the clips that data/results/ratings.json has rated, and writes to the folder:
+RULE.md, what right, half and wrong mean; sheet_01.png … with six frames of each clip and, below
+them, its captions, lettered in a random order; index.html, the same with buttons, which keeps what
+was clicked and saves it as a file; sheet.json, the same as text, to be filled in; and key.json,
+which says whose caption has which letter and is not opened before the end. Videos are folders or
+zip files. The captions are those of data/results/model_NAME.json (--models). With --clips and
+--seed, clips are drawn anew. A caption that several models give is shown once.
 
-Right: a person would accept the sentence for this clip. Half: something essential is right, and
-something is wrong. Wrong: the rest.
+`count` gives each rater's right, half and wrong for each model with 95 % Wilson intervals, and for
+every two raters how many captions both rated alike and Cohen's kappa.
 """
 from __future__ import annotations
 
@@ -22,53 +22,94 @@ import html
 import io
 import json
 import random
+import shutil
 import sys
+import tempfile
 import textwrap
-from http.server import BaseHTTPRequestHandler, HTTPServer
+import zipfile
+from itertools import combinations
 from math import sqrt
 from pathlib import Path
-from urllib.parse import parse_qs
 
 from PIL import Image, ImageDraw, ImageFont
 
 from picknet_nb.core.files import FileError, PickNetError, read_json, write_whole
 from picknet_nb.core.printing import printable
-from picknet_nb.data.extraction import find_videos
-from picknet_nb.data.video import VideoError, read_clip
+from picknet_nb.data.video import is_video, read_clip
 
-JUDGEMENTS = {"r": "right", "h": "half", "w": "wrong"}
-FRAMES, WIDTH, GAP = 6, 1400, 8  # of a clip; pixels of a sheet, and between its parts
-LETTERS = "abcdefghij"
+RESULTS = Path(__file__).resolve().parents[1]/"data"/"results"
+JUDGEMENTS = "right", "half", "wrong"
+FRAMES, WIDTH, GAP = 6, 1540, 8  # of a clip; pixels of a sheet, and between its parts
+LETTERS = "ABCDEFGHIJ"
+RULE = """\
+# How a caption is rated
+
+Look at the frames of a clip, left to right: they are spread over the whole clip. Then judge each
+caption on its own, strictly, as someone would who has just typed the command and wants to use the
+sentence. Ask in this order and stop at the first yes:
+
+1. **right**: would a person who watched the clip say this sentence about it? Everything in it
+   fits: who, what they do, with what, where. What it leaves out does not count against it; a slip
+   of grammar ("a elephant") does not either.
+2. **half**: does the clip show this action or a related one (slicing for peeling, a flute for a
+   violin, two puppies for five), with something else in the sentence amiss?
+3. **half**: is the action missed, but do both who and where, or who and with what, fit?
+4. **wrong**: everything else. That the subject alone fits ("a man") does not count.
+
+When two answers are possible, take the stricter one. Judge what the frames show: sound and titles
+are not known here. A man called a woman is amiss: half at best. Rate all clips; do not compare the
+captions of a clip with each other, do not look anything up, and do not change the ratings of
+earlier clips once you have gone on to the next sheet.
+
+Write `right`, `half` or `wrong` (or `r`, `h`, `w`) as each `rating` of sheet.json, and who you are
+as its `rater`; or open index.html, click, and save the file at its end.
+"""
 
 
-def captions_in(path: Path) -> dict[str, str]:
-    "Captions by clip: a plain JSON object, or what tools/card.py wrote of a model."
-    content = read_json(path)
-    if isinstance(content, dict) and isinstance(content.get("sets"), dict):
-        content = {clip: text for found in content["sets"].values()
-                   for clip, text in found["learned, as it speaks"]["captions"].items()}
-    if not isinstance(content, dict) or not all(isinstance(each, str) for each in content.values()):
-        raise FileError(path, "must be {clip: caption}, or a file of tools/card.py")
-    return content
+# the sheets
+# --------------------------------------------------------------------------------------------------
+
+
+def captions_of(model: str) -> dict[str, str]:
+    "Captions by clip, as tools/card.py made them of a bundled model."
+    sets = read_json(RESULTS/f"model_{model}.json")["sets"]
+    return {clip: text for found in sets.values()
+            for clip, text in found["learned, as it speaks"]["captions"].items()}
 
 
 def questions_for(
     models: dict[str, dict[str, str]],  # model -> clip -> caption
-    clips: list[str], count: int, seed: int,
-) -> tuple[dict, dict]:  # number -> clip and captions by letter; number -> models by letter
-    "Draw clips, and put the captions of each in a random order; equal ones are one."
+    clips: list[str], seed: int,
+) -> tuple[dict, dict]:  # number -> letter -> caption; number -> letter -> models
+    "The captions of each clip in a random order; equal ones are one."
     draw, questions, key = random.Random(seed), {}, {}
-    if count > len(clips):
-        raise PickNetError(f"{count} clips are wanted, and there are {len(clips)} that all models "
-                           "have captioned and whose videos are here")
-    for number, clip in enumerate(draw.sample(sorted(clips), count), 1):
+    for number, clip in enumerate(clips, 1):
         by_text: dict[str, list[str]] = {}
         for model, captions in models.items():
             by_text.setdefault(captions[clip], []).append(model)
         order = draw.sample(sorted(by_text), len(by_text))
-        questions[str(number)] = {"clip": clip, "captions": dict(zip(LETTERS, order))}
+        questions[str(number)] = dict(zip(LETTERS, order))
         key[str(number)] = {letter: by_text[text] for letter, text in zip(LETTERS, order)}
     return questions, key
+
+
+def find_clips(places: list[Path], wanted: list[str] | None, into: Path) -> dict[str, Path]:
+    "Paths of videos by clip; what a zip file holds of the wanted ones is unpacked."
+    found = {}
+    for place in places:
+        if zipfile.is_zipfile(place):
+            with zipfile.ZipFile(place) as packed:
+                for member in filter(is_video, packed.namelist()):
+                    if wanted is None or Path(member).stem in wanted:
+                        path = into/Path(member).name
+                        with packed.open(member) as source, open(path, "wb") as target:
+                            shutil.copyfileobj(source, target)
+                        found[path.stem] = path
+        elif place.is_dir():
+            found |= {path.stem: path for path in sorted(place.rglob("*")) if is_video(path)}
+        else:
+            raise FileError(place, "is neither a folder nor a zip file")
+    return found
 
 
 def strip_of(path: Path) -> Image.Image:
@@ -82,145 +123,132 @@ def strip_of(path: Path) -> Image.Image:
     return strip
 
 
-def drawn(number: str, question: dict, strip: Image.Image) -> Image.Image:
+def drawn(number: str, captions: dict[str, str], strip: Image.Image) -> Image.Image:
     "One clip of a sheet: its number, its frames, and its lettered captions."
-    large, plain = ImageFont.load_default(30), ImageFont.load_default(26)
+    font = ImageFont.load_default(28)
     rows = [(letter if not place else "", line)
-            for letter, text in question["captions"].items()
+            for letter, text in captions.items()
             for place, line in enumerate(textwrap.wrap(text, 96) or ["(no words)"])]
-    part = Image.new("RGB", (WIDTH, strip.height + 44 + 36 * len(rows) + 14), "white")
+    part = Image.new("RGB", (WIDTH, strip.height + 12 + 38 * len(rows) + 12), "white")
     pen = ImageDraw.Draw(part)
     pen.line((0, 2, WIDTH, 2), "black", 2)
-    pen.text((GAP, 8), f"Clip {number}", "black", large)
-    part.paste(strip, (0, 44))
+    part.paste(strip, (0, 10))
     for place, (letter, line) in enumerate(rows):
-        height = strip.height + 50 + 36 * place
+        height = strip.height + 14 + 38 * place
         if letter:
-            pen.text((GAP, height), f"{number}{letter}", "#b00000", plain)
-        pen.text((GAP + 90, height), line, "black", plain)
+            pen.text((GAP, height), f"{number} {letter}", "#b00000", font)
+        pen.text((GAP + 110, height), line, "black", font)
     return part
 
 
-def write_sheets(folder: Path, questions: dict, videos: dict[str, Path], per_sheet: int) -> None:
-    "Write the sheets, so many clips on each."
-    parts, sheets = [], 0
-    for number, question in questions.items():
-        parts.append(drawn(number, question, strip_of(videos[question["clip"]])))
-        if len(parts) == per_sheet or number == str(len(questions)):
-            sheets += 1
-            sheet = Image.new("RGB", (WIDTH, sum(part.height for part in parts)), "white")
-            for place, part in enumerate(parts):
-                sheet.paste(part, (0, sum(each.height for each in parts[:place])))
-            file = io.BytesIO()
-            sheet.save(file, "PNG")
-            write_whole(folder/f"sheet-{sheets:02}.png", file.getvalue())
-            parts = []
+def write_sheets(folder: Path, parts: list[Image.Image], per_sheet: int) -> None:
+    "Write the pictures of clips below each other, a few on each sheet."
+    for first in range(0, len(parts), per_sheet):
+        some = parts[first:first + per_sheet]
+        sheet = Image.new("RGB", (WIDTH, sum(part.height for part in some)), "white")
+        for place, part in enumerate(some):
+            sheet.paste(part, (0, sum(each.height for each in some[:place])))
+        file = io.BytesIO()
+        sheet.save(file, "PNG")
+        write_whole(folder/f"sheet_{first // per_sheet + 1:02}.png", file.getvalue())
 
 
-def sheet(given: argparse.Namespace) -> None:
-    "Draw clips, write sheets, questions, an empty file of ratings, and the key."
-    models = {}
-    for pair in given.captions:
-        name, mark, path = pair.partition("=")
-        if not mark:
-            raise PickNetError(f"--captions {pair}: write NAME=FILE")
-        models[name] = captions_in(Path(path))
-    if (given.folder/"key.json").exists():
-        raise FileError(given.folder/"key.json", "is there already: choose another folder")
-    videos = {path.stem: path for path in find_videos(given.videos)}
-    clips = set(videos).intersection(*models.values())
-    questions, key = questions_for(models, sorted(clips), given.clips, given.seed)
-    write_sheets(given.folder, questions, videos, given.per_sheet)
-    empty = {number: dict.fromkeys(each["captions"], "") for number, each in questions.items()}
-    keep = lambda name, content: write_whole(
-        given.folder/name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
-    keep("questions.json", {number: {**each, "video": str(videos[each["clip"]])}
-                            for number, each in questions.items()})
-    keep("ratings.json", empty)
-    # last: with it the folder is complete
-    keep("key.json", {"seed": given.seed, "drawn from": len(clips), "key": key,
-                      "clips": {number: each["clip"] for number, each in questions.items()}})
-    print(f"{printable(given.folder)}: {len(questions)} clips of {len(clips)}, "
-          f"{sum(map(len, key.values()))} captions to rate; fill in ratings.json (right, half or "
-          f"wrong), or `python tools/rate.py page {printable(given.folder)}`")
-
-
-# a web page
+# the page, which needs no server: it keeps its answers in the browser and saves them as a file
 # --------------------------------------------------------------------------------------------------
 
-PAGE = """<!doctype html><meta charset="utf-8"><title>{done} of {total}</title>
-<style>body {{font: 20px sans-serif; max-width: 1420px; margin: 1em auto}}
-button {{font-size: 20px; margin-right: .6em}} .said {{margin: .8em 0}}</style>
-<p>{done} of {total} captions rated</p><img src="data:image/jpeg;base64,{strip}" width="1400">
-{forms}"""
-FORM = """<form method="post" class="said"><p>{text}</p><input type="hidden" name="clip"
-value="{number}"><input type="hidden" name="letter" value="{letter}">
-<button name="is" value="right">right</button><button name="is" value="half">half</button>
-<button name="is" value="wrong">wrong</button> {now}</form>"""
+PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Captions to rate</title>
+<meta name="viewport" content="width=device-width">
+<style>body {{font: 18px sans-serif; max-width: 1560px; margin: 1em auto; padding: 0 1em}}
+img {{max-width: 100%}} fieldset {{border: 0; border-top: 1px solid #888; margin: 1.5em 0; padding: 0}}
+p.caption {{margin: .5em 0}} label {{margin-right: 1em}} pre {{white-space: pre-wrap}}
+footer {{position: sticky; bottom: 0; background: #fff; padding: .6em 0}}</style>
+<pre>{rule}</pre>{clips}
+<footer><label>Who are you? <input id="rater"></label> <button id="save">save</button>
+<span id="count"></span></footer>
+<script>
+const sheet = {sheet}, kept = "captions to rate {mark}"
+const inputs = [...document.querySelectorAll("input[type=radio]")]
+Object.assign(sheet, JSON.parse(localStorage.getItem(kept) || "{{}}"))
+const at = input => sheet.ratings[input.dataset.clip][input.dataset.letter]
+function keep() {{
+  localStorage.setItem(kept, JSON.stringify(sheet))
+  const all = Object.values(sheet.ratings).flatMap(each => Object.values(each))
+  count.textContent = `${{all.filter(each => each.rating).length}} of ${{all.length}} captions rated`
+}}
+for (const input of inputs) {{
+  input.checked = at(input).rating === input.value
+  input.onchange = () => {{ at(input).rating = input.value; keep() }}
+}}
+rater.value = sheet.rater
+rater.oninput = () => {{ sheet.rater = rater.value; keep() }}
+save.onclick = () => {{
+  const link = document.createElement("a")
+  link.href = URL.createObjectURL(new Blob([JSON.stringify(sheet, null, 1)]))
+  link.download = "ratings.json"
+  link.click()
+}}
+keep()
+</script></html>
+"""
 
 
-class Ratings:
-    "What was asked and answered so far; an answer is on the disk before the next question."
-
-    def __init__(self, folder: Path):
-        self.path, self.questions = folder/"ratings.json", read_json(folder/"questions.json")
-        self.given = read_json(self.path)
-
-    def next(self) -> str | None:
-        "The first clip with a caption that nobody has rated."
-        return next((number for number, each in self.given.items() if not all(each.values())), None)
-
-    def rate(self, number: str, letter: str, judgement: str) -> None:
-        if letter not in self.given.get(number, {}) or judgement not in JUDGEMENTS.values():
-            raise PickNetError(f"there is no caption {number}{letter} that could be {judgement}")
-        self.given[number][letter] = judgement
-        write_whole(self.path, json.dumps(self.given, indent=1) + "\n")
-
-    def page(self) -> str:
-        "The clip that comes next, with a form for each caption that is not rated yet."
-        answers = [answer for each in self.given.values() for answer in each.values()]
-        counts = {"done": sum(map(bool, answers)), "total": len(answers)}
-        if (number := self.next()) is None:
-            return PAGE.format(strip="", forms="<p>All of them are rated.</p>", **counts)
-        question, image = self.questions[number], io.BytesIO()
-        strip_of(Path(question["video"])).save(image, "JPEG", quality=90)
-        forms = "".join(
-            FORM.format(text=html.escape(text), number=number, letter=letter,
-                        now=self.given[number][letter] and f"now: {self.given[number][letter]}")
-            for letter, text in question["captions"].items())
-        return PAGE.format(strip=base64.b64encode(image.getvalue()).decode(), forms=forms, **counts)
+def page_of(sheet: dict, strips: dict[str, Image.Image], mark: str) -> str:
+    "The rule, and each clip with its captions and a button for each judgement."
+    clips = []
+    for number, captions in sheet["ratings"].items():
+        image = io.BytesIO()
+        strips[number].save(image, "JPEG", quality=85)
+        picture = base64.b64encode(image.getvalue()).decode()
+        rows = "".join(
+            f'<p class="caption"><b>{number} {letter}</b> {html.escape(each["caption"])}<br>'
+            + "".join(f'<label><input type="radio" name="{number}{letter}" value="{judgement}" '
+                      f'data-clip="{number}" data-letter="{letter}"> {judgement}</label>'
+                      for judgement in JUDGEMENTS)
+            + "</p>" for letter, each in captions.items())
+        clips.append(f'<fieldset><img alt="six frames of clip {number}" loading="lazy" '
+                     f'src="data:image/jpeg;base64,{picture}">{rows}</fieldset>')
+    # a caption that holds "</script>" must not end the script
+    inside = json.dumps(sheet).replace("<", "\\u003c")
+    return PAGE.format(rule=html.escape(RULE), clips="\n".join(clips), sheet=inside, mark=mark)
 
 
-def server_of(folder: Path, port: int) -> HTTPServer:
-    "A server for this machine alone that shows clips and keeps ratings."
-    ratings = Ratings(folder)
-
-    class Answer(BaseHTTPRequestHandler):
-        def do_GET(self):
-            try:
-                content = ratings.page().encode()
-            except VideoError as reason:
-                content = f"<p>{html.escape(str(reason))}</p>".encode()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.end_headers()
-            self.wfile.write(content)
-
-        def do_POST(self):
-            length = min(int(self.headers.get("Content-Length", 0)), 10_000)
-            sent = {name: values[0] for name, values in
-                    parse_qs(self.rfile.read(length).decode()).items()}
-            try:
-                ratings.rate(sent.get("clip", ""), sent.get("letter", ""), sent.get("is", ""))
-                self.send_response(303)
-                self.send_header("Location", "/")
-            except PickNetError:
-                self.send_response(400)
-            self.end_headers()
-
-        def log_message(self, *_): pass
-
-    return HTTPServer(("127.0.0.1", port), Answer)
+def write_sheet(given: argparse.Namespace) -> None:
+    "Write the rule, the sheets, the page, what is to be filled in, and the key."
+    models = {name: captions_of(name) for name in given.models.split(",")}
+    if (given.folder/"key.json").exists():
+        raise FileError(given.folder/"key.json", "is there already: choose another folder")
+    captioned = set.intersection(*map(set, models.values()))
+    with tempfile.TemporaryDirectory() as unpacked:
+        if given.clips:
+            videos = find_clips(given.videos, None, Path(unpacked))
+            both = sorted(captioned & set(videos))
+            if given.clips > len(both):
+                raise PickNetError(f"{given.clips} clips are wanted, and there are {len(both)} "
+                                   "that all models have captioned and whose videos are here")
+            clips = random.Random(given.seed).sample(both, given.clips)
+        else:
+            clips = list(read_json(RESULTS/"ratings.json")["clips"])
+            videos = find_clips(given.videos, clips, Path(unpacked))
+        if missing := sorted(set(clips) - captioned.intersection(videos)):
+            raise PickNetError(f"{len(missing)} of {len(clips)} clips have no video here or no "
+                               f"caption, the first is {missing[0]}")
+        questions, key = questions_for(models, clips, given.seed)
+        strips = {str(number): strip_of(videos[clip]) for number, clip in enumerate(clips, 1)}
+    sheet = {"rater": "", "ratings": {
+        number: {letter: {"caption": text, "rating": ""} for letter, text in captions.items()}
+        for number, captions in questions.items()}}
+    keep = lambda name, content: write_whole(
+        given.folder/name, json.dumps(content, indent=1, ensure_ascii=False) + "\n")
+    write_whole(given.folder/"RULE.md", RULE)
+    write_sheets(given.folder, [drawn(number, captions, strips[number])
+                                for number, captions in questions.items()], given.per_sheet)
+    write_whole(given.folder/"index.html", page_of(sheet, strips, f"{given.seed} {len(clips)}"))
+    keep("sheet.json", sheet)
+    # last: with it the folder is complete
+    keep("key.json", {"seed": given.seed, "clips": dict(zip(key, clips)), "key": key,
+                      "captions": questions})
+    print(f"{printable(given.folder)}: {len(clips)} clips, {sum(map(len, key.values()))} captions "
+          "to rate by RULE.md; open index.html, or fill in sheet.json beside the pictures")
 
 
 # counting
@@ -237,83 +265,126 @@ def wilson(count: int, total: int, z: float = 1.96) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def counted(ratings: dict, key: dict) -> dict[str, dict]:
+def judgements_in(path: Path, key: dict) -> tuple[str, dict[str, dict[str, str]]]:
+    "Who rated, and what, by number and letter, of a sheet that is filled in."
+    sheet = read_json(path)
+    if not isinstance(sheet, dict) or not isinstance(sheet.get("ratings"), dict):
+        raise FileError(path, "is not a sheet that `sheet` wrote")
+    found: dict[str, dict[str, str]] = {}
+    for number, captions in key["captions"].items():
+        for letter, text in captions.items():
+            try:
+                each = sheet["ratings"][number][letter]
+                caption, rating = each["caption"], str(each["rating"]).strip().lower()
+            except (KeyError, TypeError):
+                raise FileError(path, f"has no caption and rating of {number} {letter}") from None
+            if caption != text:
+                raise FileError(path, f"{number} {letter} is another caption than the key's")
+            full = next((word for word in JUDGEMENTS if rating in (word, word[0])), "")
+            if rating and not full:
+                raise FileError(path, f"{number} {letter} is rated {rating!r}: right, half or "
+                                      "wrong")
+            found.setdefault(number, {})[letter] = full
+    return str(sheet.get("rater") or path.stem), found
+
+
+def counted(ratings: dict[str, dict[str, str]], key: dict) -> dict[str, dict]:
     "How often each model was right, half right and wrong, with intervals."
-    found: dict[str, dict] = {}
+    by_model: dict[str, list[str]] = {}
     for number, letters in key["key"].items():
         for letter, models in letters.items():
-            said = str(ratings.get(number, {}).get(letter, "")).strip().lower()
-            judgement = JUDGEMENTS.get(said, said)
-            if judgement and judgement not in JUDGEMENTS.values():
-                raise PickNetError(f"{number}{letter} is rated {said!r}: right, half or wrong")
             for model in models:
-                each = found.setdefault(
-                    model, {"clips": 0, "right": 0, "half": 0, "wrong": 0, "not rated": 0})
-                each[judgement or "not rated"] += 1
-                each["clips"] += bool(judgement)
-    for each in found.values():
-        good = each["right"] + each["half"]
-        each["right_interval"] = wilson(each["right"], each["clips"])
-        each["right_or_half"] = good / each["clips"] if each["clips"] else 0.0
-        each["right_or_half_interval"] = wilson(good, each["clips"])
-        each["shown"] = "in random order, without the name of the model"
+                by_model.setdefault(model, []).append(ratings[number][letter])
+    found = {}
+    for model, given in sorted(by_model.items()):
+        count = {word: given.count(word) for word in JUDGEMENTS}
+        total, good = sum(count.values()), count["right"] + count["half"]
+        found[model] = {
+            "clips": total, **count, "not rated": given.count(""),
+            "right_interval": wilson(count["right"], total),
+            "wrong_interval": wilson(count["wrong"], total),
+            "right_or_half": good / total if total else 0.0,
+            "right_or_half_interval": wilson(good, total)}
     return found
 
 
-def score(given: argparse.Namespace) -> dict[str, dict]:
-    "Print a table of models; with --out, write what a card needs."
+def agreement(one: dict, two: dict) -> dict:
+    "How often two raters gave the same judgement, and Cohen's kappa, over captions both rated."
+    pairs = [(one[number][letter], two[number][letter]) for number in one for letter in one[number]
+             if one[number][letter] and two[number][letter]]
+    table = {f"{a}, {b}": pairs.count((a, b)) for a in JUDGEMENTS for b in JUDGEMENTS}
+    if not pairs:
+        return {"captions": 0, "alike": None, "kappa": None, "table": table}
+    total = len(pairs)
+    alike = sum(a == b for a, b in pairs) / total
+    chance = sum(sum(a == word for a, _ in pairs) * sum(b == word for _, b in pairs)
+                 for word in JUDGEMENTS) / total ** 2
+    kappa = (alike - chance) / (1 - chance) if chance < 1 else None
+    return {"captions": total, "alike": alike, "kappa": kappa, "table": table}
+
+
+def percent(count: int, total: int, interval: tuple[float, float]) -> str:
+    return (f"{100 * count / max(1, total):.0f} % ({100 * interval[0]:.0f} to "
+            f"{100 * interval[1]:.0f})")
+
+
+def count(given: argparse.Namespace) -> dict:
+    "Print a table of raters and models and their agreement; with --out, keep both."
     key = read_json(given.key)
-    if not isinstance(key, dict) or "key" not in key:
+    if not isinstance(key, dict) or not {"key", "captions", "clips"} <= set(key):
         raise FileError(given.key, "is not a key that `sheet` wrote")
-    found = counted(read_json(given.ratings), key)
-    print("| model | clips | right | half | wrong | right (95 %) | right or half (95 %) |\n"
-          "|---|---|---|---|---|---|---|")
-    share = lambda value, interval: (f"{100 * value:.0f} % ({100 * interval[0]:.0f} to "
-                                     f"{100 * interval[1]:.0f})")
-    for model, each in sorted(found.items()):
-        right = each["right"] / each["clips"] if each["clips"] else 0.0
-        print(f"| {model} | {each['clips']} | {each['right']} | {each['half']} | {each['wrong']} | "
-              f"{share(right, each['right_interval'])} | "
-              f"{share(each['right_or_half'], each['right_or_half_interval'])} |")
-        if each["not rated"]:
-            print(f"{model}: {each['not rated']} captions are not rated", file=sys.stderr)
+    sheets = [judgements_in(path, key) for path in given.sheets]
+    raters = {f"rater {place}": {"who": who, "models": counted(found, key)}
+              for place, (who, found) in enumerate(sheets, 1)}
+    print("| rater | model | clips | right | half | wrong | right (95 %) | wrong (95 %) |\n"
+          "|---|---|---|---|---|---|---|---|")
+    for name, rater in raters.items():
+        for model, each in rater["models"].items():
+            print(f"| {name} | {model} | {each['clips']} | "
+                  + " | ".join(str(each[word]) for word in JUDGEMENTS)
+                  + f" | {percent(each['right'], each['clips'], each['right_interval'])} | "
+                  f"{percent(each['wrong'], each['clips'], each['wrong_interval'])} |")
+            if each["not rated"]:
+                print(f"{name}, {model}: {each['not rated']} captions are not rated",
+                      file=sys.stderr)
+    pairs = {}
+    for (a, (_, one)), (b, (_, two)) in combinations(enumerate(sheets, 1), 2):
+        pairs[f"raters {a} and {b}"] = found = agreement(one, two)
+        if found["kappa"] is not None:
+            print(f"raters {a} and {b} rate {100 * found['alike']:.0f} % of {found['captions']} "
+                  f"captions alike; Cohen's kappa {found['kappa']:.2f}")
+    clips = {clip: {letter: {"models": key["key"][number][letter], "caption": text,
+                             "ratings": [found[number][letter] for _, found in sheets]}
+                    for letter, text in key["captions"][number].items()}
+             for number, clip in key["clips"].items()}
+    result = {"kind": "strict ratings", "rule": RULE, "seed": key["seed"],
+              "command": "python tools/rate.py sheet … ; python tools/rate.py count …",
+              "raters": raters, "agreement": pairs, "clips": clips}
     if given.out:
-        write_whole(given.out, json.dumps(
-            {"kind": "ratings", "seed": key["seed"], "drawn from": key["drawn from"],
-             "models": found}, indent=1) + "\n")
-    return found
+        write_whole(given.out, json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    return result
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(dest="way", required=True)
-    one = ways.add_parser("sheet")
+    one = ways.add_parser("sheet", help="write the rule, sheets, a page and the key")
     one.add_argument("folder", type=Path)
     one.add_argument("--videos", type=Path, action="append", required=True)
-    one.add_argument("--captions", action="append", required=True, metavar="NAME=FILE")
-    one.add_argument("--clips", type=int, default=100)
+    one.add_argument("--models", default="everyday,sharp", help="bundled models, with commas")
+    one.add_argument("--clips", type=int, default=0, help="draw so many (default: the rated ones)")
     one.add_argument("--seed", type=int, default=0)
-    one.add_argument("--per-sheet", type=int, default=4)
-    two = ways.add_parser("page")
-    two.add_argument("folder", type=Path)
-    two.add_argument("--port", type=int, default=8877)
-    three = ways.add_parser("score")
-    three.add_argument("ratings", type=Path)
-    three.add_argument("key", type=Path)
-    three.add_argument("--out", type=Path, help="JSON for tools/card.py")
+    one.add_argument("--per-sheet", type=int, default=5)
+    two = ways.add_parser("count", help="count what raters have filled in")
+    two.add_argument("key", type=Path)
+    two.add_argument("sheets", type=Path, nargs="+")
+    two.add_argument("--out", type=Path, help="JSON, which tools/card.py reads")
     given = parser.parse_args(arguments)
     try:
-        if given.way == "page":
-            server = server_of(given.folder, given.port)
-            print(f"http://127.0.0.1:{server.server_port}; Ctrl-C ends it, and nothing is lost")
-            server.serve_forever()
-        else:
-            {"sheet": sheet, "score": score}[given.way](given)
+        {"sheet": write_sheet, "count": count}[given.way](given)
     except PickNetError as reason:
         sys.exit(f"rate: {printable(reason)}")
-    except KeyboardInterrupt:
-        pass
 
 
 if __name__ == "__main__":

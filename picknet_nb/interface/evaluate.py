@@ -6,19 +6,21 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Optional
+from typing import Annotated, Any, Optional
 
 import typer
 
-from ..core.files import write_whole
-from ..core.printing import JSON, json_text, say
+from ..core.files import PickNetError, write_whole
+from ..core.printing import JSON, json_text, printable, say
 from ..core.registry import use_thing
-from .prepare import joined
+from .prepare import FEW_TO_SCORE, joined
 from .watch import MODEL, PICKER, check_place, chosen_model
 
 # %% auto #0
-__all__ = ['explain_zero', 'score', 'evaluate']
+__all__ = ['explain_zero', 'score', 'interval_of', 'interval_in_words', 'BesideStart', 'beside_start', 'evaluate']
 
 # %% ../../nbs/interface/04_evaluate.ipynb #465b09b9
 def explain_zero(captions: dict) -> None:
@@ -44,6 +46,141 @@ def score(
     explain_zero(said := read_candidates(captions))
     scores = measure(said, read_references(references))
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
+
+# %% ../../nbs/interface/04_evaluate.ipynb #c4a10003
+def interval_of(
+    scores,  # with the scores of every clip
+) -> tuple[float, float]:
+    "The 95 % interval of CIDEr over clips."
+    from picknet_nb.measure.metrics import paired_bootstrap
+
+    clips = scores.per_video["CIDEr"]
+    return paired_bootstrap(clips, dict.fromkeys(clips, 0.0))[1:3]
+
+
+def interval_in_words(scores) -> str:
+    "The interval of CIDEr, and for few clips what it is worth."
+    clips, (low, high) = len(scores.per_video["CIDEr"]), interval_of(scores)
+    few = ("" if clips >= FEW_TO_SCORE else
+           f"; {clips} clips are too few to judge a model by, and this number cannot be compared "
+           "with that of other clips")
+    return (f"CIDEr {100 * scores['CIDEr']:.1f} on {clips} clips, 95 % interval "
+            f"{100 * low:.1f} to {100 * high:.1f}{few}")
+
+# %% ../../nbs/interface/04_evaluate.ipynb #c4a10006
+@dataclass(frozen=True)
+class BesideStart:
+    "A run beside the model that it began from, on the same clips; printing it shows both."
+    start: str          # the model, as the run's settings name it
+    trained_on: str     # what the model was trained on
+    decoding: str       # of both: "greedy", or "beam 5"
+    before: dict[str, str] = field(repr=False)  # captions of the model, by clip
+    now: dict[str, str] = field(repr=False)     # captions of the run
+    references: dict[str, list[str]] = field(repr=False)  # what people said
+    scores: tuple[Any, Any] | None = None  # CIDEr of both; None: they were not scored
+
+    @cached_property
+    def difference(self):
+        "How much higher the run's CIDEr is, with its 95 % interval over clips."
+        from picknet_nb.measure.metrics import paired_bootstrap
+
+        return paired_bootstrap(self.scores[1], self.scores[0]) if self.scores else None
+
+    @property
+    def changed(self) -> list[str]:
+        "The clips whose captions differ."
+        return [clip for clip, text in self.now.items() if text != self.before[clip]]
+
+    def verdict(self) -> str:
+        "What these clips show, in plain words."
+        count = len(self.now)
+        if not self.changed:
+            return (f"all {count} sentences are as before: on these clips, training changed "
+                    "nothing")
+        if self.difference is None:
+            return f"{len(self.changed)} of {count} sentences changed"
+        if count < FEW_TO_SCORE:
+            return (f"{count} clips are too few to show whether anything was gained; compare the "
+                    "sentences")
+        if self.difference.low > 0:
+            return f"training gained: better than {self.start} on these clips"
+        if self.difference.high < 0:
+            return f"training made it worse: use {self.start} instead"
+        return f"no gain over {self.start} that {count} clips could show"
+
+    def to_dict(self) -> dict:
+        found = {"model": self.start, "changed": len(self.changed), "verdict": self.verdict()}
+        if self.difference is None:
+            return found
+        before, now = (scores["CIDEr"] for scores in self.scores)
+        return found | {"CIDEr": before, "CIDEr_of_the_run": now,
+                        "difference": self.difference._asdict()}
+
+    def numbers(self) -> str:
+        "CIDEr of both, their difference, and the verdict."
+        if self.difference is None:
+            return self.verdict()
+        before, now = (100 * scores["CIDEr"] for scores in self.scores)
+        change, low, high = (100 * value for value in self.difference[:3])
+        return (f"CIDEr {before:.1f} of {self.start}, {now:.1f} of the run: {change:+.1f} (95 % "
+                f"interval {low:+.1f} to {high:+.1f}; both {self.decoding}): {self.verdict()}")
+
+    def overlap(self) -> str:
+        "A warning that the model may know the clips already."
+        return (f"{self.start} was trained on {self.trained_on or 'clips that it does not name'}: "
+                "if these clips are among its training clips, both scores are too high")
+
+    def __str__(self) -> str:
+        "A few sentences side by side, those that changed first; then the numbers."
+        same = [clip for clip in self.now if clip not in self.changed]
+        lines = []
+        for clip in (self.changed + same)[:5]:
+            people = next(iter(self.references[clip]), "")
+            lines += [printable(clip), f"  {self.start}: {self.before[clip]}",
+                      f"  now: {self.now[clip]}", f"  people: {printable(people)}"]
+        return "\n".join([
+            f"{self.start}, from which the run began, and the run on {len(self.now)} test clips; "
+            f"sentences that changed: {len(self.changed)}", *lines, self.numbers(),
+            self.overlap()])
+
+
+def beside_start(
+    run,  # the folder of a run or model
+    found,  # the `Evaluation` of the run
+    corpus,  # that it was evaluated on
+    scored: bool = True,  # which takes Java
+    device: str = "cpu",
+) -> BesideStart | None:
+    """The run beside the model that it began from; None if it began from random weights or the
+    model is gone or another one by now."""
+    from picknet_nb.interface.python import evaluate as caption_split
+    from picknet_nb.training.models import Decoding
+    from picknet_nb.training.runs import load_run, read_about
+    from picknet_nb.training.transfer import Start, find_start
+
+    began = read_about(run).get("began_from") or {}
+    try:
+        folder = find_start(str(began["model"]))
+        model, _, words, about = load_run(folder)
+    except (KeyError, PickNetError):
+        return None
+    start = Start(str(began["model"]), model.state_dict(), words, str(about.get("corpus", "")),
+                  False)
+    if start.noted()["weights"] != began.get("weights"):
+        return None
+    # decoded as the run is: what differs is then what training changed
+    beam = int(found.decoding.removeprefix("beam ")) if found.decoding != "greedy" else 1
+    before = caption_split(folder, corpus, found.split, beam=beam, scores=False, device=device,
+                           no_repeats=Decoding.read(run).no_repeats)
+    scores = None
+    if scored:
+        from picknet_nb.measure.metrics import score_many
+
+        scores = tuple(value for _, value in score_many(
+            {"before": before.captions, "now": found.captions}, found.references, ("CIDEr",),
+            per_video=True, split=found.split, decoding=found.decoding))
+    return BesideStart(start.name, start.corpus, found.decoding, before.captions, found.captions,
+                       found.references, scores)
 
 # %% ../../nbs/interface/04_evaluate.ipynb #c2ab132a
 def evaluate(
@@ -93,9 +230,11 @@ def evaluate(
 ) -> None:
     "Caption a split with a trained run, and score the captions."
     from picknet_nb.training.diagnostics import problems
-    from picknet_nb.training.models import find_model
+    from picknet_nb.training.models import BUNDLED, describe_model, find_model
     from picknet_nb.measure.reproduction import check_scorers
-    from picknet_nb.interface.python import evaluate as caption_split
+    from picknet_nb.interface.python import clips_for, evaluate as caption_split
+    from picknet_nb.measure.metrics import score as measure
+    from picknet_nb.training.runs import read_about
 
     use_thing(picker)
     folder = chosen_model(model) or find_model()
@@ -103,6 +242,9 @@ def evaluate(
         check_scorers()  # this and the place of the file before hours of captions
     if out:
         check_place(out, set())
+    asked = model or run or "everyday"
+    # of a model that is given other frames or another threshold, its start says nothing
+    usual = picker is None and threshold is None and no_repeats is None
     with joined() as device:
         found = caption_split(
             folder,
@@ -116,18 +258,29 @@ def evaluate(
             scores=False,
             device=device,
         )
+        start = None
+        if scored and usual and read_about(folder).get("began_from"):
+            corpus = clips_for(folder, read_about(folder), data, scale, device, bars=False)[1]
+            start = beside_start(folder, found, corpus, device=device)
     for worry in problems(found.signs):
         print(f"picknet: {worry}", file=sys.stderr)
     if out:
         write_whole(out, json_text(found.captions, indent=1))
     counts = {"frames_used": found.frames_used, "signs": found.signs.to_dict()}
-    counted = f"{found.frames_used:.1f} frames a clip; {found.signs}"
+    counted = (f"{printable(asked)} on {len(found.captions)} {split} clips: "
+               f"{found.frames_used:.1f} frames a clip; {found.signs}")
     if not scored:
         return say(counts, as_json, counted)
     explain_zero(found.captions)
-    scores = found.with_scores().scores
-    say(
-        {"scores": scores.values, "signature": scores.signature, **counts},
-        as_json,
-        f"{scores}\n{counted}",
-    )
+    scores = measure(found.captions, found.references, split=split, decoding=found.decoding,
+                     per_video=True)
+    content = {"scores": scores.values, "CIDEr_interval": interval_of(scores),
+               "signature": scores.signature, **counts}
+    lines = [str(scores), counted, interval_in_words(scores)]
+    if start:
+        content["start"] = start.to_dict()
+        lines += [start.numbers(), start.overlap()]
+    elif folder.parent == BUNDLED:  # whose training clips are not those of the corpus
+        lines.append(f"{folder.name} was trained on {describe_model(folder).corpus}: if these "
+                     "clips are among its training clips, this score is too high")
+    say(content, as_json, "\n".join(lines))

@@ -24,11 +24,11 @@ from picknet_nb.core.settings import (
     preset)
 
 # %% auto #0
-__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'RAY', 'SETTINGS', 'BRING',
-           'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table', 'StrictCommand',
-           'DataSetCommands', 'kinds_of_data', 'joined', 'extractor', 'of_all', 'report', 'check_room',
-           'before_extraction', 'prepare_shapes', 'warn_of_few', 'prepare_videos', 'add_dataset', 'prepare_features',
-           'prepare_join']
+__all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'RAY', 'SETTINGS', 'FEW_TO_SCORE',
+           'BRING', 'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table',
+           'StrictCommand', 'DataSetCommands', 'kinds_of_data', 'joined', 'extractor', 'of_all', 'small_splits',
+           'report', 'check_room', 'before_extraction', 'prepare_shapes', 'warn_of_few', 'prepare_videos',
+           'add_dataset', 'prepare_features', 'prepare_join']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -237,6 +237,21 @@ def of_all(name: str, split: str, count: int) -> str:
     return f"{count:,}" if count == whole else f"{count:,} of {whole:,}"
 
 # %% ../../nbs/interface/02_prepare.ipynb #67adbc28
+_FEW = 10  # clips, of which a split for validation or test has one or two
+FEW_TO_SCORE = 50  # clips; with fewer, the interval of a score is wider than most gains
+
+
+def small_splits(corpus) -> str:
+    "A line about splits that are too small to choose weights on, or to be scored on; or nothing."
+    does = {"validation": "weights are chosen on", "test": "scores come from"}
+    small = {split: count for split in does
+             if 0 < (count := len(corpus.splits.get(split, ()))) < FEW_TO_SCORE}
+    said = ", ".join(f"{does[split]} {count} {split} clip{'s' * (count > 1)}"
+                     for split, count in small.items())
+    return said and (f"picknet: {said}: with fewer than {FEW_TO_SCORE}, chance decides much of "
+                     f"{'both' if len(small) > 1 else 'it'}")
+
+
 def report(prepared, out: Path, named: bool = True) -> None:
     """What was made, what was left out; the exit code says whether anything was. Files that were
     named on the way are only counted."""
@@ -260,6 +275,7 @@ def report(prepared, out: Path, named: bool = True) -> None:
     for what, names in (("captions but no video", prepared.missing), ("in no split", loose)):
         if names:
             print(f"{what}: {printable(first_few(names, 5))} ({len(names)})", file=sys.stderr)
+    if len(corpus.ids) >= _FEW and (line := small_splits(corpus)): print(line, file=sys.stderr)
     left_out(len(prepared.failed), len(corpus.ids))
 
 # %% ../../nbs/interface/02_prepare.ipynb #02ce5eda
@@ -366,9 +382,6 @@ def prepare_shapes(
     )
 
 # %% ../../nbs/interface/02_prepare.ipynb #91811193
-_FEW = 10  # clips, of which a split for validation or test has one or two
-
-
 def warn_of_few(count: int) -> None:
     "Warn that a handful of clips is enough to try the commands, but too few to learn from."
     if count < _FEW:

@@ -29,7 +29,7 @@ from ..method.pickers import PICKERS, Choice, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
 from ..training.diagnostics import Diagnostics
-from ..training.models import Decoding, named_model
+from ..training.models import BUNDLED, Decoding, named_model
 from ..training.runs import (
     EPOCHS_SETTING, at_threshold, load_run, read_log, read_recipe, read_settings)
 from ..training.train import (
@@ -304,6 +304,11 @@ def _change_epochs(folder: Path, config: Config) -> None:
         change_epochs(folder, before.changed(**epochs))
 
 # %% ../../nbs/interface/01_python.ipynb #1be4aee2
+def _called(run: Path) -> str:
+    "What a message calls a model: a bundled one by its name, not by the package's folder."
+    return run.name if run.parent == BUNDLED else str(run)
+
+
 def check_features(run: Path, config: Config, about: dict, data: str, corpus: Corpus) -> None:
     """Raise an error for data whose features are not of the kind that a run has seen: backbone and
     its weights, size of features, size of glances."""
@@ -312,7 +317,7 @@ def check_features(run: Path, config: Config, about: dict, data: str, corpus: Co
     if seen != here:
         kind = lambda cnn, features, glances: f"{cnn} ({features}, glances {glances})"
         raise PickNetError(
-            f"{run} was trained on features of {kind(*seen)}, and {data} has those of "
+            f"{_called(run)} was trained on features of {kind(*seen)}, and {data} has those of "
             f"{kind(*here)}: give its own data, and for the toy world its preset (on the command "
             f"line --data and --preset)"
         )
@@ -322,8 +327,8 @@ def check_features(run: Path, config: Config, about: dict, data: str, corpus: Co
     )
     if then and now and fingerprint(then) != fingerprint(now):
         raise PickNetError(
-            f"{run} was trained on features made with other weights than those of {data}: {then}, "
-            f"not {now}; prepare the clips again with the weights of the model"
+            f"{_called(run)} was trained on features made with other weights than those of "
+            f"{data}: {then}, not {now}; prepare the clips again with the weights of the model"
         )
 
 
@@ -344,7 +349,8 @@ def clips_for(
         data = "shapes"
     if not data:
         raise PickNetError(
-            f"{run}: name a corpus to evaluate it on (`data`, on the command line --data)")
+            f"{_called(run)}: name a corpus to evaluate it on (`data`, on the command line "
+            "--data)")
     preset = preset or was["scale"] or "small"
     return str(data), open_data(str(data), preset, device=device, bars=bars)
 

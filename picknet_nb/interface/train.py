@@ -15,11 +15,11 @@ from ..core.files import PickNetError
 from ..core.printing import printable
 from ..core.registry import USED, use_thing
 from ..core.settings import preset, with_part
-from .prepare import check_room, joined, settings_of
+from .prepare import check_room, joined, settings_of, small_splits
 from .watch import PICKER
 
 # %% auto #0
-__all__ = ['SET', 'CAPTIONER', 'SCALES', 'use_parts', 'changes_of', 'room_for_run', 'announce', 'train']
+__all__ = ['SET', 'CAPTIONER', 'SCALES', 'use_parts', 'changes_of', 'room_for_run', 'announce', 'show_gain', 'train']
 
 # %% ../../nbs/interface/03_train.ipynb #b17b76c6
 SET = Annotated[
@@ -94,6 +94,8 @@ def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
 
     corpus = with_start_words(corpus, config)
     check_room(folder, room_for_run(corpus, config))
+    if rank_and_world()[0] == 0 and corpus.name != "shapes":  # its presets say what they are for
+        if few := small_splits(corpus): print(few, file=sys.stderr)
     start = read_start(recipe.settings(config), corpus, load_run)
     if start and rank_and_world()[0] == 0:
         print(start.told(corpus), file=sys.stderr)
@@ -109,6 +111,28 @@ def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
         )
     except PickNetError:
         return  # training raises the same error, with a better message
+
+# %% ../../nbs/interface/03_train.ipynb #d4b20002
+def show_gain(folder: Path, corpus, device: str) -> None:
+    "Print a run beside the model that it began from, on its test clips, to standard error."
+    from picknet_nb.interface.evaluate import beside_start
+    from picknet_nb.interface.python import evaluate
+    from picknet_nb.measure.reproduction import check_scorers
+    from picknet_nb.training.runs import read_about
+
+    if not (read_about(folder).get("began_from") and len(corpus.splits.get("test", ()))):
+        return
+    try:
+        found = evaluate(folder, corpus, scores=False, device=device)
+        scored = True
+        try: check_scorers()
+        except PickNetError: scored = False  # the sentences say something without numbers
+        pair = beside_start(folder, found, corpus, scored, device)
+    except PickNetError as reason:  # the run is trained and stored, whatever happens here
+        print(f"picknet: not compared with what it began from: {printable(reason)}",
+              file=sys.stderr)
+        return
+    if pair: print(pair, file=sys.stderr)
 
 # %% ../../nbs/interface/03_train.ipynb #b3e29a4f
 def train(
@@ -150,6 +174,7 @@ def train(
     ] = False,
 ) -> None:
     "Train one model. If it is interrupted, --resume continues it."
+    from picknet_nb.core.processes import rank_and_world
     from picknet_nb.training.runs import RunError, read_settings
     from picknet_nb.training.train import (
         change_epochs, check_changes, check_run_parts, noted, open_data, picking_with,
@@ -187,6 +212,7 @@ def train(
         if not started:
             announce(folder, corpus, config, recipe, scale)
         run(folder, corpus, config, recipe)
+    if rank_and_world()[0] == 0: show_gain(folder, corpus, device)
     print(printable(folder/"weights.safetensors"))
     command = " ".join(["picknet", *(f"--use {printable(name)}" for name in USED)])
     print(
