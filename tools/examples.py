@@ -117,7 +117,7 @@ def main() -> None:
     picture.save(OUT, quality=72, method=6)
     write_whole(RESULTS/"examples.json", json.dumps({
         "kind": "examples", "command": "python tools/examples.py CLIPS CAPTIONS", "seed": SEED,
-        "rule": f"random.Random({SEED}).sample(sorted(clips), {COUNT}) of the test clips of MSVD",
+        "rule": f"random.Random({SEED}).sample(sorted(clips), {COUNT})",
         "weights": {name: read_json(RESULTS/f"model_{name}.json")["weights"] for name in MODELS},
         "clips": shown, "scores": scores}, indent=1, ensure_ascii=False) + "\n")
     print(f"{OUT}: {picture.width} x {picture.height}, {OUT.stat().st_size / 1000:.0f} kB")
