@@ -5,10 +5,12 @@ python tools/moving_picture.py CLIP                                       what t
     does with any clip, into moving.webp
 python tools/moving_picture.py CLIP --model shapes --out shapes.webp      another model or run,
     another file
-python tools/moving_picture.py CLIP --out nbs/images/moving.webp --front  the one of the front page,
-    and a note of how it was made
+python tools/moving_picture.py FOLDER --out nbs/images/moving.webp --front  the one of the front
+    page, and a note of how it was made: of the clips in the folder that `ratings.json` calls right
+    for this model, the one whose picks are least like uniform sampling
 """
 import argparse
+import statistics
 import textwrap
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from PIL import Image, ImageDraw
 from picture import made_with, note
 
 from picknet_nb.core.figures import PICK_GREEN
+from picknet_nb.core.files import PickNetError, read_json
 from picknet_nb.data.video import read_clip
 from picknet_nb.use.clips import Caption
 from picknet_nb.use.loading import load
@@ -110,11 +113,34 @@ def moving_picture(caption: Caption, out: Path) -> int:  # how many pictures
     return len(pictures)
 
 
+def deviation(picked: list[int], frames: int) -> float:
+    "How far picks are from as many uniform ones, from first to last: a mean over picks, in frames."
+    steps = max(len(picked) - 1, 1)
+    return sum(abs(pick - place * (frames - 1) / steps)
+               for place, pick in enumerate(sorted(picked))) / len(picked)
+
+
+def least_uniform(folder: Path, model: str) -> tuple[Caption, dict]:
+    "Of a folder's clips that were rated right for a model, the one with the least uniform picks."
+    rated = read_json(Path("data/results/ratings.json"))["clips"]
+    paths = [path for path in sorted(folder.glob("*.mp4"))
+             if rated.get(path.stem, {}).get(model, {}).get("rating") == "right"]
+    if not paths:
+        raise PickNetError(f"{folder}: none of its clips was rated right for {model}")
+    captioner = load(model)
+    found = [captioner.caption(path) for path in paths]
+    far = [deviation(each.picked, len(each.probabilities)) for each in found]
+    best = max(range(len(found)), key=far.__getitem__)
+    return found[best], {"of clips": len(paths), "deviation": round(far[best], 2),
+                         "median deviation": round(statistics.median(far), 2),
+                         "frames": found[best].picked}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("clip", type=Path)
+    parser.add_argument("clip", type=Path, help="a clip, or a folder of rated clips")
     parser.add_argument(
         "--model", default="everyday", help="a bundled model, or the folder of a run"
     )
@@ -123,13 +149,14 @@ def main() -> None:
         "--front", action="store_true", help="note in data/results/front_page.json what was drawn"
     )
     given = parser.parse_args()
-    found = load(given.model).caption(given.clip)
+    found, rule = (least_uniform(given.clip, given.model) if given.clip.is_dir()
+                   else (load(given.model).caption(given.clip), {}))
     count = moving_picture(found, given.out)
     print(f"{given.out}: {count} pictures, {given.out.stat().st_size / 1000:.0f} kB: {found.text}")
     if given.front:
         note(
-            "moving", **made_with(given.model), clip=given.clip.stem, caption=found.text,
-            picks=len(found.picked)
+            "moving", **made_with(given.model), clip=Path(found.source).stem, caption=found.text,
+            picks=len(found.picked), **rule
         )
 
 

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
+from math import comb
 from pathlib import Path
 from typing import NamedTuple
 
@@ -22,7 +23,7 @@ from ..training.train import LEADER
 
 # %% auto #0
 __all__ = ['CLAIMS', 'row_path', 'decoding_name', 'score_rows', 'scored_meanwhile', 'compare_rows', 'clip_scores',
-           'rows_of_clips', 'Gap', 'gaps_of', 'claims_table', 'draw_gaps']
+           'rows_of_clips', 'signed', 'Gap', 'gaps_of', 'few_seeds', 'claims_table', 'draw_gaps']
 
 # %% ../../nbs/measure/02_scoring.ipynb #515963aa
 def row_path(folder: Path, seed: int, name: str) -> Path:
@@ -155,6 +156,12 @@ CLAIMS = {
 }
 
 
+def signed(value: float, digits: int = 1) -> str:
+    "A difference with its sign, a real minus, and no sign where it rounds to zero."
+    text = f"{value:+.{digits}f}"
+    return f"{0:.{digits}f}" if float(text) == 0 else text.replace("-", "−")
+
+
 class Gap(NamedTuple):
     "CIDEr × 100 of one experiment minus another's, and the ends of its 95% interval."
     difference: float
@@ -163,14 +170,15 @@ class Gap(NamedTuple):
 
     @property
     def verdict(self) -> str:
-        return "above" if self.low > 0 else "below" if self.high < 0 else "level"
+        return ("above" if self.low > 0 else "below" if self.high < 0
+                else "no significant difference")
 
     @classmethod
     def of(cls, compared: dict) -> Gap:  # one of `compare_rows`
         return cls(*(100*compared[end] for end in cls._fields))
 
     def __str__(self) -> str:
-        return "{:+.1f} ({:+.1f} to {:+.1f})".format(*self)
+        return "{} ({} to {})".format(*map(signed, self))
 
 
 def gaps_of(
@@ -181,6 +189,14 @@ def gaps_of(
     "CIDEr of an experiment minus that of each other one, from stored scores of clips."
     compared = compare_rows(rows_of_clips(clips), name, decoding)
     return {other: Gap.of(each) for other, each in compared.items()}
+
+
+def few_seeds(seeds: int) -> str:
+    "What an interval over few seeds leaves out, as a sentence; nothing for ten or more."
+    if seeds >= 10: return ""
+    if seeds == 1: return "One seed: the intervals are over clips alone."
+    return (f"{seeds} seeds can be resampled in only {comb(2 * seeds - 1, seeds)} different ways: "
+            "the intervals are rather too narrow.")
 
 # %% ../../nbs/measure/02_scoring.ipynb #171e0335
 def claims_table(
@@ -194,7 +210,8 @@ def claims_table(
     ]
     said = lambda gap: "not measured" if gap is None else f"{gap}: {gap.verdict}"
     for claim, row in CLAIMS.items():
-        paper = f"{printed[LEADER]['CIDEr'] - printed[row]['CIDEr']:+.1f}" if row in printed else ""
+        paper = (signed(printed[LEADER]["CIDEr"] - printed[row]["CIDEr"])
+                 if row in printed else "")
         lines.append(
             f"| {claim} | {row} | {paper} | "
             f"{' | '.join(said(gaps.get(row)) for gaps in found.values())} |"
