@@ -5,9 +5,9 @@ if TYPE_CHECKING:  # what editors and type checkers read; a test compares it wit
     from . import core, data, interface, measure, method, systems, training, use, world
     from .core.files import PickNetError as PickNetError
     from .core.settings import setting as setting
+    from .data.annotations import DATASETS as DATASETS
     from .data.backbones import BACKBONES as BACKBONES, Backbone as Backbone
     from .data.corpus import Corpus as Corpus
-    from .data.datasets import DATASETS as DATASETS
     from .interface.python import (
         Evaluation as Evaluation, Run as Run, Table as Table, caption as caption,
         caption_many as caption_many, evaluate as evaluate, load as load, prepare as prepare,
@@ -30,7 +30,7 @@ _HOMES = {  # where each public name is defined; it is imported when it is first
     "method.recipes": ("ROWS", "Recipe"),
     "data.backbones": ("BACKBONES", "Backbone"),
     "data.corpus": ("Corpus",),
-    "data.datasets": ("DATASETS",),
+    "data.annotations": ("DATASETS",),
     "use.captioning": ("Caption", "VideoCaptioner"),
     "core.settings": ("setting",),
     "core.files": ("PickNetError",),

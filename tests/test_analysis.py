@@ -159,7 +159,8 @@ def test_paper_file_is_complete_and_its_time_columns_agree_with_each_other():
                 and row["time"] == times["time"]
                 and (row["ours"] or row["cite"])
             )
-            assert all(row[metric] is None or 20 < row[metric] < 80 for metric in analysis.TABLE_METRICS)
+            assert all(row[metric] is None or 20 < row[metric] < 80
+                       for metric in analysis.TABLE_METRICS)
             factors = [
                 times[key]
                 for key in ("appearance_cost", "motion_cost", "frames_cost")

@@ -106,10 +106,9 @@ def test_run_folders_that_cannot_be_used(toy, tmp_path):
         with pytest.raises(FileError, match=name.split(".")[0]):
             load_captioner(broken)
     other = shutil.copytree(toy/"run", tmp_path/"other")
-    details = json.loads((other/"run.json").read_text())
-    (other/"run.json").write_text(
-        json.dumps(details | {"details": details["details"] | {"cnn": "resnet18"}})
-    )
+    for name in ("config.json", "run.json"):
+        text = (other / name).read_text()
+        (other / name).write_text(text.replace('"cnn": "tiny"', '"cnn": "resnet18"'))
     with pytest.raises(RunError, match="resnet18 makes 512"):
         load_captioner(other, weights="random")
 

@@ -309,20 +309,20 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
         "--experiment", "Baseline", *QUICK,
     )
     assert "noise has no clips in the split 'nope'; it has train (24)" in refused(
-        "evaluate", tmp_path/"run", "--split", "nope"
+        "evaluate", "--model", tmp_path/"run", "--split", "nope"
     )
     world = noise_corpus(seed=1)
     other = replace(world, features=world.features[..., :16].contiguous()).save(tmp_path/"other")
-    assert "give its own data" in refused("evaluate", tmp_path/"run", "--data", other)
+    assert "give its own data" in refused("evaluate", "--model", tmp_path/"run", "--data", other)
     details = {"weights": "tiny, of other days"}  # the same sizes by other weights
     other = replace(world, details=world.details | details).save(tmp_path/"weights")
     about = json.loads((tmp_path/"run"/"run.json").read_text())
     about["details"] = {"weights": "tiny, of today"}
     (tmp_path/"run"/"run.json").write_text(json.dumps(about))
     assert "with other weights than those of" in refused(
-        "evaluate", tmp_path/"run", "--data", other)
+        "evaluate", "--model", tmp_path/"run", "--data", other)
     assert "everyday was trained on features of lite0-clip (1536" in refused(
-        "evaluate", "everyday", "--data", noise
+        "evaluate", "--model", "everyday", "--data", noise
     )
 
 
@@ -335,9 +335,9 @@ def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
     chosen = ("--picker", "uniform-4", "--threshold", 0.01)
     said = "uniform-4 picks without a policy, so it has no threshold"
     assert said in refused("caption", toy/"videos"/"example.mp4", "--model", toy/"run", *chosen)
-    assert said in refused("evaluate", tmp_path/"run", "--no-scores", *chosen)
+    assert said in refused("evaluate", "--model", tmp_path/"run", "--no-scores", *chosen)
     assert "uniform-6 picks without a policy" in refused(
-        "evaluate", tmp_path/"run", "--no-scores", "--threshold", 0.01
+        "evaluate", "--model", tmp_path/"run", "--no-scores", "--threshold", 0.01
     )
     assert "uniform-6 picks without a policy" in refused(
         "export", tmp_path/"run", tmp_path/"model", "--threshold", 0.01
@@ -355,6 +355,7 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     # without Java
     code, said = picknet(
         "evaluate",
+        "--model",
         tmp_path/"run",
         "--data",
         other,
@@ -368,7 +369,7 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
         and json.loads(said).keys() == {"frames_used", "signs"}
         and len(json.loads((tmp_path/"said.json").read_text())) == 8
     )
-    found = json.loads(picknet("evaluate", tmp_path/"run", "--data", other, "--json")[1])
+    found = json.loads(picknet("evaluate", "--model", tmp_path/"run", "--data", other, "--json")[1])
     assert found["frames_used"] == 30 and 0 <= found["scores"]["BLEU@1"] <= 1
 
 
@@ -1213,12 +1214,6 @@ def test_a_folder_that_is_not_there_is_not_explored(toy, tmp_path):
     )
 
 
-@pytest.mark.parametrize("line", ["bench captioner", "extract videos", "prepare download msvd"])
-def test_a_command_that_is_gone_says_what_replaces_it(line, monkeypatch, capsys):
-    assert typed(monkeypatch, *line.split()) == 2
-    assert f"there is no command {line.split()[-2]} any more: " in capsys.readouterr().err
-
-
 TRAP = "from pathlib import Path\nPath({mark!r}).touch()\nraise SystemExit\n"
 
 
@@ -1347,14 +1342,14 @@ def test_a_place_that_cannot_be_written_is_noticed_before_a_split_is_captioned(
     )
     (tmp_path/"file").write_text("")
     assert "file" in refused(
-        "evaluate", toy/"run", "--no-scores", "--out", tmp_path/"file"/"captions.json"
+        "evaluate", "--model", toy/"run", "--no-scores", "--out", tmp_path/"file"/"captions.json"
     )
     monkeypatch.setattr(
         reproduction,
         "check_scorers",
         lambda: (_ for _ in ()).throw(PickNetError("scoring needs pycocoevalcap")),
     )
-    assert "scoring needs" in refused("evaluate", toy/"run")
+    assert "scoring needs" in refused("evaluate", "--model", toy/"run")
 
 
 def test_a_damaged_log_of_one_run_does_not_hide_the_others(tmp_path):

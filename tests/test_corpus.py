@@ -138,8 +138,6 @@ def test_loading_cannot_rename_the_cnn(tmp_path):
     [
         ({"frames": "thirty"}, "frames must be int"),
         ({"colour": "red"}, "colour"),
-        ([], "mapping"),
-        (7, "mapping"),
     ],
 )
 def test_settings_that_cannot_be(tmp_path, settings, reason):

@@ -17,9 +17,10 @@ from picknet_nb.core.registry import MODULES, USED
 from picknet_nb.core.settings import ClipSettings
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import SPLITS, Corpus, CorpusError
-from picknet_nb.data.datasets import (
-    DATASETS, open_features, prepare_dataset, prepare_features, prepare_videos, read_annotations,
-    read_splits)
+from picknet_nb.data.annotations import DATASETS, read_annotations
+from picknet_nb.data.datasets import prepare_dataset, prepare_videos
+from picknet_nb.data.own_features import open_features, prepare_features
+from picknet_nb.data.splits import read_splits
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import _nltk_words

@@ -263,8 +263,8 @@ def test_what_a_large_file_is_known_by(tmp_path, monkeypatch):
 
 
 def test_parts_that_do_not_say_of_what_they_are_made_and_videos_that_are_gone(videos, tmp_path):
-    """Those of the first edition are believed; so are the parts of videos that somebody has put
-    away; one that is torn is made again."""
+    """The part of a video that somebody has put away is believed; one that does not say of what
+    it is made, and one that is torn, are made again."""
     again = lambda: extract_folder(
         {f"clip{n}": videos/f"clip{n}.mp4" for n in range(3)},
         tmp_path/"out",
@@ -280,7 +280,7 @@ def test_parts_that_do_not_say_of_what_they_are_made_and_videos_that_are_gone(vi
     torn.write_bytes(torn.read_bytes()[:50])
     done = again()
     assert (
-        done.made == 1
+        done.made == 2
         and done.ids == ["clip0", "clip1", "clip2"]
         and read_part(tmp_path/"out", "clip2")["features"].shape == (3, 256)
     )

@@ -23,7 +23,7 @@ from picknet_nb.core.settings import preset
 from picknet_nb.data import extraction
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import Corpus, CorpusError, assemble
-from picknet_nb.data.datasets import prepare_features
+from picknet_nb.data.own_features import prepare_features
 from picknet_nb.data.extraction import extract_folder, part_path, read_part
 from picknet_nb.data.video import read_clip
 from picknet_nb.world import world

@@ -26,7 +26,9 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import ClipSettings, load_config, preset
 from picknet_nb.data.backbones import load_backbone, read_weights
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.data.datasets import prepare_features, read_captions, read_splits
+from picknet_nb.data.annotations import read_captions
+from picknet_nb.data.own_features import prepare_features
+from picknet_nb.data.splits import read_splits
 from picknet_nb.data.extraction import extract_folder, read_part, write_part
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping

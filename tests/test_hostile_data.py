@@ -21,8 +21,9 @@ from picknet_nb.core.files import FileError, PickNetError, WriteError, locked, r
 from picknet_nb.core.settings import ClipSettings
 from picknet_nb.data.backbones import WeightsError, load_backbone, read_weights
 from picknet_nb.data.corpus import Corpus, CorpusError, _read_videos, check_captions
-from picknet_nb.data.datasets import (
-    open_features, prepare_features, read_captions, read_splits)
+from picknet_nb.data.annotations import read_captions
+from picknet_nb.data.own_features import open_features, prepare_features
+from picknet_nb.data.splits import read_splits
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping, read_msvd_csv
 from picknet_nb.data.text import tokenize

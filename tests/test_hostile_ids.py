@@ -11,9 +11,10 @@ import torch
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.data.datasets import (
-    DATASETS, draw_splits, files_by_clip, open_features, prepare_joined, read_annotations,
-    read_captions, read_splits)
+from picknet_nb.data.annotations import DATASETS, files_by_clip, read_annotations, read_captions
+from picknet_nb.data.joining import prepare_joined
+from picknet_nb.data.own_features import open_features
+from picknet_nb.data.splits import draw_splits, read_splits
 from picknet_nb.data.extraction import list_videos
 from picknet_nb.data.msrvtt import read_msrvtt
 from picknet_nb.data.msvd import read_mapping, read_msvd_csv

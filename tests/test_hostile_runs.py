@@ -341,7 +341,7 @@ def test_a_run_json_with_anything_anywhere_is_refused_or_read(run, trained, tmp_
     for value in ODD[len(place) % 2 :: 2]:
         for folder, line in (
             (run, ("train", run, "--resume", "--data", tmp_path/"nowhere")),
-            (trained, ("evaluate", trained, "--data", tmp_path/"nowhere")),
+            (trained, ("evaluate", "--model", trained, "--data", tmp_path/"nowhere")),
             (trained, None),
         ):
             kept = (folder/"run.json").read_text()
@@ -652,7 +652,8 @@ def test_an_edited_checkpoint_is_named_with_the_reason(run, monkeypatch, number)
         go_on(run)
 
 
-@pytest.mark.parametrize("content", [[], 5, "text", {}, {"progress": 1}], ids=str)
+@pytest.mark.parametrize(
+    "content", [[], 5, "text", {"version": VERSION}, {"version": VERSION, "progress": 1}], ids=str)
 def test_what_is_no_checkpoint_is_told_so(run, content):
     torch.save(content, run/"checkpoint.pt")
     with pytest.raises(RunError, match="checkpoint.pt: is not a checkpoint of a run"):
@@ -785,7 +786,7 @@ def test_escapes_in_names_do_not_reach_the_terminal(tmp_path, capsys, monkeypatc
     for words in (
         ("score", bad, "--references", bad),
         ("train", tmp_path/"\x1b[2J\n", "--resume"),
-        ("evaluate", tmp_path/"\x1b[2J"),
+        ("evaluate", "--model", tmp_path/"\x1b[2J"),
     ):
         monkeypatch.setattr(sys, "argv", ["picknet", *map(str, words)])
         with pytest.raises(SystemExit) as end:

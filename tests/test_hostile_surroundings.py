@@ -21,7 +21,8 @@ from toys import film
 
 from picknet_nb.core.files import PickNetError, WriteError, check_distinct, write_whole
 from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.datasets import draw_splits, read_captions, read_splits
+from picknet_nb.data.annotations import read_captions
+from picknet_nb.data.splits import draw_splits, read_splits
 from picknet_nb.data.extraction import extract_folder
 from picknet_nb.training import checkpoints
 from picknet_nb.training.models import export_model, find_model

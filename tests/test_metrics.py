@@ -17,7 +17,7 @@ from reliability import wait_for
 from picknet_nb.measure import metrics
 from picknet_nb.measure.metrics import (
     ScoreError, Scores, check_scorable, find_java, meteor_process, meteor_scores, paired_bootstrap,
-    ptb_tokenize, read_captions, read_references, score, score_many)
+    ptb_tokenize, read_candidates, read_references, score, score_many)
 
 REFERENCES = {
     "guitar": [
@@ -320,7 +320,7 @@ def test_caption_files_that_cannot_be_used(tmp_path, content, reason):
     path = tmp_path/"captions.json"
     path.write_text(content)
     with pytest.raises(ScoreError, match=reason) as error:
-        read_captions(path)
+        read_candidates(path)
     assert str(path) in str(error.value)
 
 
@@ -328,7 +328,7 @@ def test_caption_file_missing_or_not_text(tmp_path):
     (tmp_path/"noise").write_bytes(b"\xff\xfe\x00")
     for name in ("nowhere.json", "noise"):
         with pytest.raises(ScoreError, match="cannot be read"):
-            read_captions(tmp_path / name)
+            read_candidates(tmp_path / name)
 
 
 def test_caption_files(tmp_path):
@@ -341,7 +341,7 @@ def test_caption_files(tmp_path):
         {"annotations": [{"image_id": 7, "id": 99, "caption": "a dog"}]},
     ):
         path.write_text(json.dumps(content))
-        assert read_captions(path) == {"7": "a dog"}
+        assert read_candidates(path) == {"7": "a dog"}
     for content in (
         {"7": ["a dog", "dogs"]},
         {

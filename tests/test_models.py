@@ -136,13 +136,13 @@ def test_a_split_is_captioned_as_the_model_was_stored(talker, searches, tmp_path
     "By the command and by the function, unless an option says otherwise."
     model, corpus, _ = talker
     data = ("--data", corpus.save(tmp_path/"corpus"), "--split", "train", "--no-scores")
-    assert invoked("evaluate", model, *data).exit_code == 0
+    assert invoked("evaluate", "--model", model, *data).exit_code == 0
     assert set(searches) == {(3, 7, True)}
     searches.clear()
     assert evaluate(model, corpus, "train", scores=False).decoding == "beam 3"
     assert set(searches) == {(3, 7, True)}
     searches.clear()
-    assert invoked("evaluate", model, *data, "--beam", 2, "--repeats").exit_code == 0
+    assert invoked("evaluate", "--model", model, *data, "--beam", 2, "--repeats").exit_code == 0
     assert set(searches) == {(2, 7, False)}
 
 

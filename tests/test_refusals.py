@@ -8,7 +8,7 @@ from picknet_nb.core.files import FileError, PickNetError, read_json
 from picknet_nb.core.settings import ClipSettings, preset
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import CorpusError
-from picknet_nb.data.datasets import checked_splits, draw_splits
+from picknet_nb.data.splits import checked_splits, draw_splits
 from picknet_nb.data.extraction import extract_folder
 from picknet_nb.data.video import VideoError
 from picknet_nb.world import world

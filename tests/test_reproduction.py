@@ -232,7 +232,9 @@ def test_other_clips_make_other_rows(corpus, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "content", ["[]", "{}", '{"captions": {}, "frames_used": 3, "picker": "all", "made_from": {}}']
+    "content",
+    ["[]", "{}", '{"captions": {}, "frames_used": 3, "picker": "all", "made_from": {}, '
+                 '"version": 4}'],
 )
 def test_a_damaged_row_is_named(corpus, tmp_path, content):
     (tmp_path/"rows").mkdir()
@@ -480,12 +482,11 @@ def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
 
 
 def test_a_table_from_before_a_setting_was_there_keeps_its_command(tmp_path):
-    # which is no setting any more
     older = {
         name: value
         for name, value in CONFIG.flat().items()
         if name not in ("clock", "architecture")
-    } | {"beam": 1}
+    }
     (tmp_path/"results.json").write_text(json.dumps({"command": "first", "config": older}))
     assert commands_of(tmp_path, CONFIG, "second") == "first && second"
     assert commands_of(tmp_path, CONFIG.changed(clock=True), "second") == "second"

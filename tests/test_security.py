@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reliability import tally
 
-from picknet_nb.data import datasets
+from picknet_nb.data import own_features
 from picknet_nb.data.backbones import WeightsError, read_weights
 from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.msrvtt import read_msrvtt
@@ -231,8 +231,8 @@ def test_pickled_features_run_nothing(tmp_path):
     np.savez(tmp_path/"a.npz", a=array)
     with pytest.raises(CorpusError, match="a.npz"):
         next(
-            datasets._read_features(
-                datasets.open_features(tmp_path/"a.npz"), ["a"], 1, tmp_path/"a.npz"
+            own_features._read_features(
+                own_features.open_features(tmp_path/"a.npz"), ["a"], 1, tmp_path/"a.npz"
             )
         )
     assert not trace.exists()

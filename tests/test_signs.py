@@ -93,13 +93,13 @@ def test_train_and_evaluate_say_so(parrot, tmp_path, monkeypatch, capsys):
     said, people = zip(*line["samples"])
     assert len(set(said)) == 1 and len(set(people)) == 3
 
-    found = CliRunner().invoke(cli.app, ["evaluate", "run"])
+    found = CliRunner().invoke(cli.app, ["evaluate", "--model", "run"])
     assert (
         found.exit_code == 0
         and "1 distinct caption of 8" in found.stdout
         and f"picknet: {SAME}" in found.stderr
     )
-    found = json.loads(CliRunner().invoke(cli.app, ["evaluate", "run", "--json"]).stdout)
+    found = json.loads(CliRunner().invoke(cli.app, ["evaluate", "--model", "run", "--json"]).stdout)
     assert found["signs"]["distinct"] == 1 and found["signs"]["clips"] == 8
 
 

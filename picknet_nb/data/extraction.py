@@ -236,14 +236,14 @@ def read_part(out, name: str) -> dict[str, Tensor]:
 
 # %% ../../nbs/data/08_extraction.ipynb #fa0d639b
 def has_part(out, name: str, path) -> bool:
-    """Whether there is a part, made of the video as it is now; a video that is gone, and a part
-    that does not say, are believed."""
+    """Whether there is a part, made of the video as it is now; the part of a video that is gone
+    is kept."""
     part = part_path(out, name)
     try:
         open_regular(part).close()
         with safetensors.safe_open(part, "pt") as found:
             known = (found.metadata() or {}).get("video")
-        if not known or known_by(path) in ("", known):
+        if known and known_by(path) in ("", known):
             return True
     except (OSError, FileError, safetensors.SafetensorError):
         pass  # none, or one that cannot be read

@@ -10,7 +10,8 @@ from pathlib import Path
 
 from ..core.files import check_distinct, limit, open_regular, parse_json, read_json
 from .corpus import CorpusError, check_captions
-from .datasets import DATASETS, SPLIT_NAMES
+from .annotations import DATASETS
+from .splits import SPLIT_NAMES
 from .feature_files import DAMAGED
 
 # %% auto #0

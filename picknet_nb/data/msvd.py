@@ -12,7 +12,8 @@ from torch import Tensor
 
 from ..core.files import check_distinct, first_few, read_text
 from .corpus import SPLITS, CorpusError, check_captions
-from .datasets import DATASETS, Annotations, read_captions, split_by_name
+from .annotations import DATASETS, Annotations, read_captions
+from .splits import split_by_name
 
 # %% auto #0
 __all__ = ['split_of', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'msvd_numbers', 'read_msvd']

@@ -19,7 +19,8 @@ from torch import Tensor
 
 from ..core.files import FileError, limit, read_json, read_text
 from .corpus import CorpusError, check_captions
-from .datasets import DATASETS, SPLIT_NAMES, Annotations, read_splits
+from .annotations import DATASETS, Annotations
+from .splits import SPLIT_NAMES, read_splits
 from .video import VideoError, check_file, is_picture
 
 # %% auto #0

@@ -152,13 +152,13 @@ class DataSetCommands(typer.core.TyperGroup):
     def list_commands(self, context) -> list[str]:
         found = super().list_commands(context)
         # a module that registers a data set has imported its registry
-        registered = getattr(sys.modules.get("picknet_nb.data.datasets"), "DATASETS", ())
+        registered = getattr(sys.modules.get("picknet_nb.data.annotations"), "DATASETS", ())
         return [*found, *(name for name in registered if name not in found)]
 
     def get_command(self, context, name: str):
         if name not in self.list_commands(context) or super().get_command(context, name):
             return super().get_command(context, name)
-        from picknet_nb.data.datasets import DATASETS, dataset_facts
+        from picknet_nb.data.annotations import DATASETS, dataset_facts
 
         about = (DATASETS[name].__doc__ or f"The data set {name}.").partition("\n\n")[0]
         network = dataset_facts(name).get("backbone", "lite0-clip")
@@ -230,7 +230,7 @@ def extractor(ray: Optional[str]):
 # %% ../../nbs/interface/02_prepare.ipynb #f52b17e5
 def of_all(name: str, split: str, count: int) -> str:
     "How many clips of a split there are, and of a known data set how many there should be."
-    from picknet_nb.data.datasets import DATASETS, dataset_facts
+    from picknet_nb.data.annotations import DATASETS, dataset_facts
 
     clips = dataset_facts(name).get("clips", {}) if name in DATASETS else {}
     whole = clips.get(split, count)
@@ -306,7 +306,7 @@ def before_extraction(
 ):
     "A function that checks splits and disk space and prints a forecast before extraction."
     from picknet_nb.core.processes import rank_and_world
-    from picknet_nb.data.datasets import check_trainable
+    from picknet_nb.data.splits import check_trainable
     from picknet_nb.training.forecast import forecast, foresee_extraction
 
     def check(files: dict[str, Path], splits: dict) -> None:
@@ -424,8 +424,9 @@ def prepare_videos(
     """Your own data set, from videos and captions. If interrupted, run the same command again to
     continue."""
     from picknet_nb.data.backbones import load_backbone
-    from picknet_nb.data.datasets import (
-        checked_splits, clip_settings, prepare_videos as make, read_captions, read_splits)
+    from picknet_nb.data.annotations import read_captions
+    from picknet_nb.data.datasets import clip_settings, prepare_videos as make
+    from picknet_nb.data.splits import checked_splits, read_splits
     from picknet_nb.data.extraction import list_videos
 
     clip = clip_settings(settings_of(settings))
@@ -491,7 +492,8 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
         settings: SETTINGS = None,
     ) -> None:
         from picknet_nb.data.backbones import load_backbone
-        from picknet_nb.data.datasets import clip_settings, dataset_facts, prepare_dataset as make
+        from picknet_nb.data.annotations import dataset_facts
+        from picknet_nb.data.datasets import clip_settings, prepare_dataset as make
 
         clip = clip_settings(settings_of(settings), **dataset_facts(name).get("settings", {}))
         extract = extractor(ray)
@@ -585,7 +587,8 @@ def prepare_features(
     ] = None,
 ) -> None:
     "A corpus from features that you already have."
-    from picknet_nb.data.datasets import clip_settings, prepare_features as make
+    from picknet_nb.data.datasets import clip_settings
+    from picknet_nb.data.own_features import prepare_features as make
 
     clip = clip_settings(
         settings_of(settings), OF_FEATURES, glance="grey" if glances else "feature"
@@ -632,7 +635,8 @@ def prepare_join(
     all training captions."""
     from dataclasses import replace
     from picknet_nb.data.corpus import Corpus
-    from picknet_nb.data.datasets import Prepared, prepare_joined as make
+    from picknet_nb.data.datasets import Prepared
+    from picknet_nb.data.joining import prepare_joined as make
 
     if len(corpora) < 2:
         raise PickNetError("join needs at least two corpora")

@@ -21,8 +21,9 @@ from ..core.settings import Config, preset as named_preset, with_part
 from ..data.backbones import (
     Backbone, check_registered, fingerprint, load_backbone, weights_origin)
 from ..data.corpus import Corpus, check_captions
-from ..data.datasets import (
-    checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
+from ..data.annotations import read_captions
+from ..data.datasets import clip_settings, prepare_videos
+from ..data.splits import checked_splits, read_splits
 from ..data.extraction import extract_here, list_videos
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, Choice, parse_label

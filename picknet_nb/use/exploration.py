@@ -21,7 +21,7 @@ from torch import Tensor
 from ..core.files import PickNetError
 from ..core.settings import PolicySettings
 from ..data.corpus import Corpus
-from ..data.datasets import read_captions
+from ..data.annotations import read_captions
 from ..data.extraction import find_videos
 from ..data.text import tokenize
 from ..data.video import Clip, VideoError
