@@ -417,7 +417,7 @@ def test_lessons_without_code_of_their_own_come_before_the_first_equation():
         code = "\n".join(source for kind, source in cells if kind == "code")
         assert "#| export" not in code and "#| default_exp" not in code
     words, _ = book.before_equation(1)
-    assert words < 3500
+    assert words < 5000  # of which lesson 1, which derives equations 19 to 24, has 1,400
 
 
 def test_the_index_leads_along_the_course():

@@ -187,6 +187,8 @@ def copy_notebooks() -> list[Path]:
             f"GitHub]({GITHUB}nbs/{folder}/{path.name})\n\n{ELSEWHERE}"
         )
         nbformat.write(notebook, DOCS/folder/path.name)
+    for page in (ROOT/"nbs").glob("*/*.html"):  # figures that are pages of their own
+        shutil.copy(page, DOCS/page.parent.name)
     return paths
 
 
