@@ -181,9 +181,9 @@ def test_a_tenth_of_the_inputs_has_one_of_each_kind_and_is_always_the_same(monke
 
 
 def test_building_the_site_says_every_ten_seconds_how_far_it_is(monkeypatch):
-    site, now = load_script(ROOT/"tools"/"site.py"), [0.0]
-    monkeypatch.setattr(site.time, "monotonic", lambda: now[0])
-    progress, said = site.Progress(60), []
+    hook, now = load_script(ROOT/"tools"/"progress.py"), [0.0]
+    monkeypatch.setattr(hook.time, "monotonic", lambda: now[0])
+    progress, said = hook.Progress(60), []
     for _ in range(60):
         now[0] += 3.0
         said.append(progress.page_done())

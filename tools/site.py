@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 import tokenize
 from html.parser import HTMLParser
 from pathlib import Path
@@ -55,6 +54,9 @@ mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
 .md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] {
   padding: 0.5em 0.35em; }
 .md-typeset table:not([class]) th { vertical-align: bottom; }
+/* a model's name is not broken in two */
+.md-typeset table:not([class]) td:first-child code, .md-typeset table:not([class]) td a code {
+  white-space: nowrap; }
 .md-typeset table:not([class]) td[style*=right] {
   white-space: nowrap; font-variant-numeric: tabular-nums; }
 .md-typeset blockquote:has(> p:first-child > strong:first-child) {
@@ -463,33 +465,6 @@ def broken_links(site: Path) -> list[str]:
     return sorted(set(broken))
 
 
-class Progress:
-    "Says every ten seconds how many pages are done, and how long the rest will take."
-
-    def __init__(self, total: int):
-        self.total, self.done, self.began = total, 0, time.monotonic()
-        self.said = self.began
-
-    def page_done(self) -> str:
-        "Count a page; a line if the last one is ten seconds old."
-        self.done, now = self.done + 1, time.monotonic()
-        if now - self.said < 10:
-            return ""
-        self.said, left = now, (now - self.began) / self.done * (self.total - self.done)
-        return (f"   {self.done} of {self.total} pages, about "
-                + (f"{left / 60:.0f} minutes" if left >= 90 else f"{left:.0f} seconds") + " left")
-
-
-_progress: list[Progress] = []  # of the build that mkdocs is at
-
-
-def on_page_content(html: str, page, config, files) -> str:
-    "Called by mkdocs, to which this file is a hook, for each page whose content is made."
-    _progress[:] = _progress or [Progress(len(files.documentation_pages()))]
-    if line := _progress[0].page_done(): print(line, flush=True)
-    return html
-
-
 STEPS = (
     "copying the notebooks, with equations as MathML",
     "writing the API reference and the model cards",
@@ -523,7 +498,7 @@ def main() -> None:
         "nav": navigation(modules, write_models()),
         "docs_dir": str(DOCS.resolve()),
         "site_dir": str(Path("site").resolve()),
-        "hooks": [str(Path(__file__).resolve())],
+        "hooks": [str(ROOT/"tools"/"progress.py")],
     }
     made = DOCS.with_suffix(".yml")
     made.write_text(yaml.safe_dump(settings, sort_keys=False))
