@@ -102,7 +102,7 @@ WRITTEN = f"""
 .pn {{font: 14px/1.45 system-ui, sans-serif; color: #222; max-width: 1180px}}
 .pn-head {{color: #555; margin: 0 0 4px 2px}}
 .pn-head b {{color: #222; font-size: 17px; margin-right: 10px}}
-.pn-moment {{width: 550px; max-width: 100%; margin-right: 24px}}
+.pn-moment {{width: min(550px, 100vw - 76px); margin-right: 24px}}
 .pn-looks figcaption {{color: #555; font-size: 12px; line-height: 1.8}}
 .pn table {{border-collapse: collapse; margin: 4px 0}}
 .pn td, .pn th {{padding: 2px 10px 2px 0; text-align: left; vertical-align: middle;

@@ -235,7 +235,8 @@ def make_handler(
             await super().get(path)
 
         async def get_generator(self, path=None):
-            waiting = f'<div id="loading" class="pn-first">{first}</div>'
+            waiting = (f'<div id="loading" class="pn-first" style="display: block; height: auto; '
+                       f'padding: 16px">{first}</div>')
             async for part in super().get_generator(path):
                 yield _LOADING.sub(lambda _: waiting, part) if first else part
 
