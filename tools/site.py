@@ -486,6 +486,8 @@ def main() -> None:
     (DOCS/"site.css").write_text(STYLE)
     shutil.copytree(ROOT/"nbs"/"images", DOCS/"images")
     home = (ROOT/"README.md").read_text().replace("<details>", '<details markdown="1">')
+    # what compares the models is a page of the site; GitHub has the notebook behind it
+    home = home.replace("[Models](nbs/training/00_cards.ipynb)", "[Models](models/index.md)")
     # notebooks and pictures are part of the site, folders are not
     home = re.sub(r"(\]\(|src=\")nbs/(?=images/|\w+/\w+\.ipynb)", r"\1", home)
     elsewhere = r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)"
