@@ -22,7 +22,7 @@ $(READY): constraints.txt settings.ini setup.py pyproject.toml
 	@touch $(READY)
 
 check: $(READY) ## in two minutes, for every day: sync, and the notebooks and tests that your change touches
-	$(BIN)/python tools/check.py sync changed
+	@$(BIN)/python tools/check.py sync changed
 
 test: $(READY) ## notebooks and package in sync, every notebook and test file in a process of its own, wheel and source distribution in a clean environment
 	$(BIN)/python tools/check.py $(STEPS)
@@ -41,11 +41,13 @@ reproduce: $(READY) ## train every row on the built-in world and print the table
 	@echo "on two CPU cores smoke takes minutes, small five to ten minutes for each seed, paper hours; bars show how far it is"
 	@$(BIN)/picknet reproduce --data shapes --scale $(SCALE) --seeds $(SEEDS)
 
-lab: $(READY) ## JupyterLab on the notebooks
-	$(BIN)/jupyter lab --notebook-dir nbs nbs/index.ipynb
+lab: $(READY) ## JupyterLab on the notebooks; what it saves is clean, so that make check passes
+	@echo "make lab: JupyterLab in a browser, in some ten seconds; Ctrl-C here ends it"
+	@PYTHONPATH=tools $(BIN)/jupyter lab --ContentsManager.pre_save_hook=clean.before_saving --notebook-dir nbs nbs/index.ipynb
 
 docs: $(READY) ## the web site, into site/
-	$(BIN)/python tools/site.py
+	@echo "make docs: the web site from the notebooks, into site/; about three minutes on two quiet cores"
+	@$(BIN)/python tools/site.py
 	@echo "open site/index.html; for the search box, serve it: python -m http.server --directory site"
 
 book-stats: $(READY) ## how long the method track is; modules, lines, commands, options and settings of the package

@@ -50,6 +50,8 @@ def test_every_shape_of_video_gets_a_caption_a_strip_and_a_rendering(captioner, 
         and caption.picked[0] == 0
         and len(caption.probabilities) == 30
     )
+    written = [each.get_text() for each in caption_strip(caption).axes[0].texts]
+    assert "bar: probability of being picked · dotted line: one half" in written[-1]
     images = caption_strip(caption).axes[0].images
     left, right, bottom, top = images[0].get_extent()
     assert (

@@ -214,7 +214,7 @@ def quick(desk, monkeypatch):
         ],
     )  # Java takes seconds
     monkeypatch.setattr(
-        server, "make_server", lambda: SimpleNamespace(launch_instance=lambda *_, **__: None)
+        server, "make_server", lambda *_: SimpleNamespace(launch_instance=lambda *_, **__: None)
     )
 
 

@@ -30,7 +30,8 @@ from picknet_nb.training.models import example_run, find_model
 from picknet_nb.use import page as module, server
 from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.exploration import Exploration, Library, limited_threshold, threshold_sweep
-from picknet_nb.use.page import Explorer, choose_sources
+from picknet_nb.use.page import (
+    Explorer, captions_html, choose_sources, first_look, head_html)
 from picknet_nb.use.server import write_page
 
 
@@ -172,7 +173,7 @@ def test_a_picker_of_ones_own_is_explored(toy, tmp_path, monkeypatch):
     assert (
         names[0] == "brightest-4"
         and "PickNet" not in names
-        and "picks by brightest-4" in explorer.head()
+        and "picks by brightest-4" in head_html(explorer.exploration)
     )
     assert (
         explorer.exploration.outcome().name == "brightest-4"
@@ -289,6 +290,31 @@ def test_an_uploaded_clip_is_shown_and_forgotten(exploration, toy):
     assert exploration.viewing is before
 
 
+def test_picks_that_leave_a_sentence_as_it_was_share_its_line(exploration):
+    from dataclasses import replace
+
+    outcome = exploration.outcome()
+    many = int(outcome.picks.sum())
+    assert many >= 3
+    texts = ["a dog runs"] * (many - 1) + ["a cat sits"]
+    told = replace(outcome, captions=texts)
+    shown = captions_html(exploration.viewing, told, int(outcome.picks.nonzero()[-2]))
+    assert shown.count("a dog runs") == 1 and f"after {many - 1} picks, to " in shown
+    assert shown.index("pn-current") < shown.index("a dog runs") < shown.index("a cat sits")
+    one = captions_html(exploration.viewing, replace(outcome, captions=["a dog runs"] * many), 0)
+    assert one.count("<li") == 1 + len(exploration.viewing.references)
+    assert "a dog runs" in first_look(replace_outcome(exploration, told))
+
+
+def replace_outcome(exploration, outcome):
+    "An exploration with this outcome of the chosen picker."
+    from types import SimpleNamespace
+
+    return SimpleNamespace(
+        viewing=exploration.viewing, outcome=lambda: outcome, captioner=exploration.captioner,
+        library=exploration.library)
+
+
 def test_a_clip_that_is_too_large_is_not_uploaded(exploration, monkeypatch):
     monkeypatch.setattr("picknet_nb.use.exploration.UPLOAD_MB", 1)
     with pytest.raises(VideoError, match="^big.mp4: is larger than 1 MB: put it into the folder$"):
@@ -306,7 +332,7 @@ def test_a_folder_opens_with_the_first_clip_that_can_be_read(toy, tmp_path):
     shown = lambda: [label for label, _ in clips.options]
     assert (
         explorer.exploration.viewing.name == clips.value == "c.mp4"
-        and "(2 of them cannot be read)" in explorer.head()
+        and "(2 of them cannot be read)" in head_html(explorer.exploration)
     )
     assert shown() == [
         "a.mp4 (cannot be read)",
@@ -551,6 +577,36 @@ def test_a_clip_of_one_s_own_is_shown(page, toy):
         lambda: page.locator(".pn-moment").inner_text(),
         lambda text: "there are no captions of this clip" in text,
     )
+
+
+def test_the_first_picture_is_there_before_the_page_has_a_process(address):
+    "What the browser gets first shows the clip; Voilà's spinner counts cells to nobody."
+    import urllib.request
+
+    with urllib.request.urlopen(address, timeout=180) as reply:
+        text = ""
+        while 'id="rendered_cells"' not in text:
+            text += reply.read(4096).decode(errors="replace")
+    assert 'class="pn-strip"' in text and 'class="pn pn-captions"' in text
+    assert "The controls come when" in text
+    assert "spinner-container" not in text.partition("<body")[2]
+
+
+def test_on_a_telephone_the_caption_comes_first_and_nothing_is_cut(browser, address):
+    page = browser.new_page(viewport={"width": 400, "height": 900})
+    page.goto(address, timeout=180_000)
+    page.wait_for_selector(".widget-slider", timeout=180_000)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    box = lambda what: page.locator(what).first.bounding_box()
+    caption, moment = box(".pn-captions .pn-current"), box(".pn-moment")
+    assert caption["y"] < moment["y"]
+    for what in (".pn-captions", ".pn-moment", ".pn-strip", ".widget-dropdown", ".widget-slider"):
+        for each in page.locator(what).all():
+            if (place := each.bounding_box()) and place["width"]:
+                assert place["x"] >= 0 and place["x"] + place["width"] <= 400, what
+    for track in page.locator(".widget-slider .noUi-base").all():
+        assert track.bounding_box()["width"] > 60
+    page.close()
 
 
 def test_the_server_hands_out_no_files(address):

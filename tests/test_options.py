@@ -361,7 +361,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     # a page
     server = SimpleNamespace(launch_instance=lambda argv, config: bench.seen["page"].append(
         (config.Voila.port, config.Voila.open_browser)))
-    bench.note("use.server.make_server", lambda: server)
+    bench.note("use.server.make_server", lambda *_: server)
     bench.note("use.server.make_kernels", lambda *_: None)
     bench.monkeypatch.setenv("PICKNET_EXPLORE", "{}")  # as it was, when the test has ended
     # data

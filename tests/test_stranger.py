@@ -22,6 +22,7 @@ from test_packaging import shared_wheel
 
 from picknet_nb.world.shapes import describe, draw, make_story
 
+ROOT = Path(__file__).parents[1]
 BRIEF = [
     word
     for setting in (
@@ -252,6 +253,69 @@ def test_the_first_hour(command, desk):
         assert (desk / name).read_bytes().startswith(begins)
     assert len(list((desk/"out").iterdir())) == 20
     assert "runs/mine" in typed(command, desk, "info")[0]
+
+
+def blocks_of(page: str) -> list[tuple[str, list[str]]]:
+    "The language and the lines of every fenced block of a page."
+    return [(kind, text.splitlines())
+            for kind, text in re.findall(r"^```(\w*)\n(.*?)^```", page, re.M | re.S)]
+
+
+def test_every_block_of_the_front_page_is_typed_or_printed():
+    "No line of a block is of a kind that these tests do not type."
+    page = (ROOT/"README.md").read_text(encoding="utf-8")
+    makefile = (ROOT/"Makefile").read_text(encoding="utf-8")
+    named, targets = front_page(), set(re.findall(r"^([\w-]+):", makefile, re.M))
+    extras = known_extras()
+    typed_something = 0
+    for kind, lines in blocks_of(page):
+        if kind == "python":
+            continue  # typed below
+        for line in lines:
+            first = line.split()[0] if line.split() else ""
+            if first == "picknet":
+                assert line in named, line
+            elif first == "make":
+                assert line.split()[1] in targets, line
+            elif line.startswith("pip install"):
+                for extra in re.findall(r"picknet_nb\[([\w,]+)\]", line):
+                    assert set(extra.split(",")) <= extras, line
+            else:  # what the command above prints
+                assert typed_something, line
+                continue
+            typed_something += 1
+    assert typed_something > 8 and any(kind == "python" for kind, _ in blocks_of(page))
+
+
+def known_extras() -> set[str]:
+    "The extras that pip knows of this package."
+    from importlib.metadata import metadata
+
+    return set(metadata("picknet_nb").get_all("Provides-Extra"))
+
+
+@pytest.mark.long
+def test_the_python_of_the_front_page(command, desk):
+    "Its blocks of Python, in their order, in the environment that has nothing but the wheel."
+    page = (ROOT/"README.md").read_text(encoding="utf-8")
+    code = "\n".join(line for kind, lines in blocks_of(page) if kind == "python" for line in lines)
+    code += "\nprint(found.text)\nassert found.times[0] == 0\n"
+    done = subprocess.run([command.with_name("python"), "-c", code], cwd=desk, env=alone(),
+                          capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and re.fullmatch(r"[a-z ]+\n", done.stdout), done.stderr
+
+
+@pytest.mark.long
+def test_the_make_lines_of_the_front_page_say_first_what_they_do():
+    "Each is a target that make accepts; what it runs is read, and not run again from here."
+    page = (ROOT/"README.md").read_text(encoding="utf-8")
+    lines = [line for _, block in blocks_of(page) for line in block if line.startswith("make ")]
+    assert lines
+    for line in lines:
+        words = shlex.split(line, comments=True)
+        done = subprocess.run(
+            [words[0], "-n", *words[1:]], cwd=ROOT, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
 
 def test_a_stream_by_a_pipe(command, desk):

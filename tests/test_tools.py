@@ -22,6 +22,7 @@ def test_a_change_touches_itself_and_the_tests_that_import_it(check):
     tests = sorted((ROOT/"tests").glob("test_*.py"))
     changed = [
         Path("nbs/method/10_cider.ipynb"),
+        Path("picknet_nb/method/cider.py"),
         Path("README.md"),
         Path("nbs/method/99_gone.ipynb"),
     ]
@@ -29,6 +30,8 @@ def test_a_change_touches_itself_and_the_tests_that_import_it(check):
     assert names[0] == "method/10_cider" and "test_cider" in names[1:4]
     assert "test_subtitles" not in names and not any("gone" in name for name in names)
     assert check.touched_by([Path("README.md")], tests) == []
+    # a word of prose changes no module
+    assert check.touched_by(changed[:1], tests) == ["method/10_cider"]
 
 
 def test_only_what_fits_into_the_time_is_run_every_day(check, monkeypatch):
@@ -70,6 +73,28 @@ def test_copies_that_an_editor_left_are_not_run(check, opened_in_jupyter, monkey
     pool = load_script(ROOT/"tools"/"pool.py")
     monkeypatch.setattr(pool, "ROOT", opened_in_jupyter)
     assert [path.name for path in pool.chosen([])] == ["10_cider.ipynb"]
+
+
+def test_a_lesson_that_was_opened_run_and_saved_is_as_clean_as_before(tmp_path, monkeypatch):
+    "What `make lab` adds to JupyterLab: lessons with outputs, counts and live widgets are saved."
+    manager = pytest.importorskip("jupyter_server.services.contents.largefilemanager")
+    monkeypatch.syspath_prepend(str(ROOT/"tools"))
+    assert "ContentsManager.pre_save_hook=clean.before_saving" in (ROOT/"Makefile").read_text()
+    files = manager.LargeFileManager(
+        root_dir=str(tmp_path), pre_save_hook="clean.before_saving")
+    for lesson in ("10_cider", "12_reinforce"):
+        path = tmp_path/f"{lesson}.ipynb"
+        path.write_bytes(before := (ROOT/"nbs"/"method"/path.name).read_bytes())
+        model = files.get(path.name)
+        files.create_checkpoint(path.name)
+        model["content"]["metadata"]["language_info"] = {"version": "3.12"}
+        model["content"]["metadata"]["widgets"] = {"state": {}}
+        for number, cell in enumerate(model["content"]["cells"]):
+            cell["metadata"]["execution"] = {"iopub.status.busy": "now"}
+            if cell["cell_type"] == "code": cell["execution_count"] = number
+        files.save({**model, "type": "notebook", "format": "json"}, path.name)
+        assert path.read_bytes() == before
+    assert list(tmp_path.glob(".ipynb_checkpoints/*.ipynb"))
 
 
 @pytest.mark.parametrize("steps, title", [
@@ -153,6 +178,28 @@ def test_a_tenth_of_the_inputs_has_one_of_each_kind_and_is_always_the_same(monke
     assert reliability.a_tenth(["x", "y", "z"], str) == ["x", "y", "z"]
     monkeypatch.setattr(reliability, "LONG", True)
     assert reliability.a_tenth(inputs, kind) is inputs
+
+
+def test_building_the_site_says_every_ten_seconds_how_far_it_is(monkeypatch):
+    hook, now = load_script(ROOT/"tools"/"progress.py"), [0.0]
+    monkeypatch.setattr(hook.time, "monotonic", lambda: now[0])
+    progress, said = hook.Progress(60), []
+    for _ in range(60):
+        now[0] += 3.0
+        said.append(progress.page_done())
+    lines = [line for line in said if line]
+    assert lines[0] == "   4 of 60 pages, about 3 minutes left" and len(lines) == 15
+    assert lines[-2] == "   56 of 60 pages, about 12 seconds left"
+
+
+def test_long_commands_say_at_once_what_they_do_and_how_long():
+    "The first line of each comes from make itself, before anything is imported."
+    rules = dict(re.findall(r"^(\w+): .*\n((?:\t.+\n)+)", (ROOT/"Makefile").read_text(), re.M))
+    for name in ("docs", "reproduce", "lab"):
+        first = rules[name].splitlines()[0]
+        assert first.startswith(f'\t@echo "make {name}: '), first
+    assert "minutes" in rules["docs"] and "minutes" in rules["reproduce"]
+    assert 'echo "make setup: ' in (ROOT/"Makefile").read_text()
 
 
 def test_setting_up_says_how_far_it_is():

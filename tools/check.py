@@ -142,17 +142,15 @@ def imports_of(test: Path) -> set[str]:
 
 def touched_by(files: list[Path], tests: list[Path]) -> list[str]:
     """Names of notebooks and test files for tools/pool.py: first what was changed itself, then
-    tests of changed modules, those that import the fewest modules first."""
+    tests of changed modules of the package, those that import the fewest modules first."""
     there = lambda path: path.exists()  # a file that was removed touches nothing
     books = [path for path in files if path.suffix == ".ipynb" and there(path)]
     names = [f"{path.parent.name}/{path.stem}" for path in books if path.parent != Path("nbs")]
     names += ["index"] * (Path("nbs/index.ipynb") in books)
     names += [path.stem for path in files if path in tests and there(path)]
-    modules = {
-        f"{path.parent.name}.{re.sub(r'^[0-9]+_', '', path.stem)}"
-        for path in files
-        if path.suffix == ".ipynb" or path.parts[0] == "picknet_nb"
-    }
+    # prose, a lesson cell or an output of a notebook changes no module, and `sync` has seen to it
+    # that each module is what its notebook exports
+    modules = {f"{path.parent.name}.{path.stem}" for path in files if path.parts[0] == "picknet_nb"}
     imports = {test: imports_of(test) for test in tests}
     users = sorted(
         (test for test in tests if imports[test] & modules), key=lambda test: len(imports[test])

@@ -1,5 +1,7 @@
 """What `make clean-notebooks` does: nbdev_clean, then drop live widgets from stored outputs. A live
 widget cannot be shown without the kernel that made it; the page that is stored beside it can."""
+from __future__ import annotations
+
 import json
 import subprocess
 import sys
@@ -8,20 +10,35 @@ from pathlib import Path
 LIVE = "application/vnd.jupyter.widget-view+json"
 
 
-def drop_live_widgets(path: Path) -> None:
+def without_live_widgets(notebook: dict) -> None:
     "Remove live widgets, and their state, from a notebook; outputs in other forms stay."
-    text = path.read_text(encoding="utf-8")
-    if LIVE not in text and '"widgets"' not in text:
-        return
-    notebook = json.loads(text)
     notebook["metadata"].pop("widgets", None)
     for cell in notebook["cells"]:
         for output in cell.get("outputs", []):
             output.get("data", {}).pop(LIVE, None)
+
+
+def drop_live_widgets(path: Path) -> None:
+    "Remove live widgets from a notebook file, which is written only where it had some."
+    text = path.read_text(encoding="utf-8")
+    if LIVE not in text and '"widgets"' not in text:
+        return
+    notebook = json.loads(text)
+    without_live_widgets(notebook)
     # as nbdev writes it
     written = json.dumps(notebook, sort_keys=True, indent=1, ensure_ascii=False) + "\n"
     if written != text:
         path.write_text(written, encoding="utf-8")
+
+
+def before_saving(model: dict, **_) -> None:
+    """What `make lab` has JupyterLab do to a notebook before it writes it, so that one that was
+    opened and run is as clean as a commit needs it."""
+    from nbdev.clean import clean_nb
+
+    if model["type"] == "notebook" and model["content"]["nbformat"] == 4:
+        clean_nb(model["content"])
+        without_live_widgets(model["content"])
 
 
 def main() -> None:

@@ -159,7 +159,8 @@ def write_sheets(folder: Path, parts: list[Image.Image], per_sheet: int) -> None
 PAGE = """<!doctype html><html lang="en"><meta charset="utf-8"><title>Captions to rate</title>
 <meta name="viewport" content="width=device-width">
 <style>body {{font: 18px sans-serif; max-width: 1560px; margin: 1em auto; padding: 0 1em}}
-img {{max-width: 100%}} fieldset {{border: 0; border-top: 1px solid #888; margin: 1.5em 0; padding: 0}}
+img {{max-width: 100%}} 
+fieldset {{border: 0; border-top: 1px solid #888; margin: 1.5em 0; padding: 0}}
 p.caption {{margin: .5em 0}} label {{margin-right: 1em}} pre {{white-space: pre-wrap}}
 footer {{position: sticky; bottom: 0; background: #fff; padding: .6em 0}}</style>
 <pre>{rule}</pre>{clips}
@@ -173,7 +174,8 @@ const at = input => sheet.ratings[input.dataset.clip][input.dataset.letter]
 function keep() {{
   localStorage.setItem(kept, JSON.stringify(sheet))
   const all = Object.values(sheet.ratings).flatMap(each => Object.values(each))
-  count.textContent = `${{all.filter(each => each.rating).length}} of ${{all.length}} captions rated`
+  const done = all.filter(each => each.rating).length
+  count.textContent = `${{done}} of ${{all.length}} captions rated`
 }}
 for (const input of inputs) {{
   input.checked = at(input).rating === input.value

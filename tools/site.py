@@ -54,6 +54,9 @@ mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
 .md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] {
   padding: 0.5em 0.35em; }
 .md-typeset table:not([class]) th { vertical-align: bottom; }
+/* a model's name is not broken in two */
+.md-typeset table:not([class]) td:first-child code, .md-typeset table:not([class]) td a code {
+  white-space: nowrap; }
 .md-typeset table:not([class]) td[style*=right] {
   white-space: nowrap; font-variant-numeric: tabular-nums; }
 .md-typeset blockquote:has(> p:first-child > strong:first-child) {
@@ -479,13 +482,14 @@ def announce(step: int) -> None:
 
 def main() -> None:
     "Write _docs, build site, follow its links."
-    print("make docs: the web site from the notebooks, into site/; a few minutes", flush=True)
     announce(0)
     shutil.rmtree(DOCS, ignore_errors=True)
     DOCS.mkdir()
     (DOCS/"site.css").write_text(STYLE)
     shutil.copytree(ROOT/"nbs"/"images", DOCS/"images")
     home = (ROOT/"README.md").read_text().replace("<details>", '<details markdown="1">')
+    # what compares the models is a page of the site; GitHub has the notebook behind it
+    home = home.replace("[Models](nbs/training/00_cards.ipynb)", "[Models](models/index.md)")
     # notebooks and pictures are part of the site, folders are not
     home = re.sub(r"(\]\(|src=\")nbs/(?=images/|\w+/\w+\.ipynb)", r"\1", home)
     elsewhere = r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)"
@@ -498,6 +502,7 @@ def main() -> None:
         "nav": navigation(modules, write_models()),
         "docs_dir": str(DOCS.resolve()),
         "site_dir": str(Path("site").resolve()),
+        "hooks": [str(ROOT/"tools"/"progress.py")],
     }
     made = DOCS.with_suffix(".yml")
     made.write_text(yaml.safe_dump(settings, sort_keys=False))

@@ -18,12 +18,12 @@ from ..core.files import FileError, PickNetError, write_whole
 from ..core.printing import JSON, printable, say, typed
 from ..core.registry import USED
 from ..core.settings import settings_from
-from .prepare import settings_of
+from .prepare import FEW_TO_SCORE, settings_of
 from .train import CAPTIONER, SCALES, SET, changes_of, use_parts
 
 # %% auto #0
 __all__ = ['LATER', 'DATA', 'SCALE', 'SEEDS', 'BEAM', 'SCORES', 'WORKERS', 'RAY', 'save_figure', 'if_they_can_be_drawn',
-           'save_pictures', 'finish', 'reproduce', 'compare', 'frontier']
+           'save_pictures', 'what_it_is_worth', 'finish', 'reproduce', 'compare', 'frontier']
 
 # %% ../../nbs/interface/05_reproduce.ipynb #ae6c317e
 def save_figure(figure, path: Path) -> Path:
@@ -97,9 +97,25 @@ RAY = Annotated[
 ]
 
 
+def what_it_is_worth(result: dict) -> str:
+    "A warning under a table of few test clips, or of captioners that say hardly anything; or none."
+    signs = [each["greedy"] for row in result.get("rows", ())
+             if "greedy" in (each := row.get("signs", {}))]
+    if not signs:
+        return ""
+    clips, fewest = min(sign["clips"] for sign in signs), min(sign["distinct"] for sign in signs)
+    if clips >= FEW_TO_SCORE:
+        return ""
+    return (f"These numbers mean nothing: {clips} test clips, for which some experiment has only "
+            f"{fewest} different captions. A table of this size shows that everything runs; one "
+            "that says something takes a larger preset (--preset small; of make reproduce, "
+            "SCALE=small).")
+
+
 def finish(result: dict, table: str, as_json: bool, folder: Path, draw: Callable) -> None:
     "Print a result and its folder, and draw its figures there."
-    say(result, as_json, table)
+    worth = what_it_is_worth(result)
+    say(result, as_json, f"{table}\n\n{worth}" if worth and table != LATER else table)
     with if_they_can_be_drawn():
         draw()
     if not as_json:
@@ -144,6 +160,10 @@ def reproduce(
         )
     changes = changes_of(settings, captioner)
     folder = folder or table_folder(data, scale, changes)
+    print(f"picknet reproduce: the clips are opened or made, then the speed of this machine is "
+          f"measured; in a minute or two (more where it is busy) an estimate of how long "
+          f"{len(rows) if rows else 'all'} experiments with {seeds} seed{'s' * (seeds > 1)} take, "
+          "then a bar for each stage", file=sys.stderr, flush=True)
     result = run(
         data,
         scale,

@@ -155,6 +155,7 @@ def caption_strip(
         )
         tops.append(height)
         height += tall + bars + 0.18
+    height += 0.16  # for the legend
     figure = plt.figure(figsize=(width, width * height / across), dpi=dpi)
     axis = figure.add_axes((0, 0, 1, 1))
     for i, (image, time) in enumerate(zip(caption.clip.frames, caption.clip.times.tolist())):
@@ -180,6 +181,8 @@ def caption_strip(
             linespacing=1.1,
             parse_math=False,
         )
+    axis.text(gap, height - 0.14, "green box: picked, at this time · bar: probability of being "
+              "picked · dotted line: one half", fontsize=6.5, color="#555", va="top")
     axis.set(xlim=(0, across), ylim=(height, 0), aspect="equal")
     axis.axis("off")
     plt.close(figure)

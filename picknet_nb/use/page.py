@@ -10,6 +10,7 @@ import html
 import io
 import os
 import threading
+from itertools import groupby
 from pathlib import Path
 
 import torch
@@ -26,7 +27,8 @@ from .exploration import Exploration, Library, Moment, Outcome, Viewing, other_p
 # %% auto #0
 __all__ = ['DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'picture_uri', 'vector_picture', 'thumbnail_style', 'strip_html',
            'decision_html', 'rewards_html', 'moment_html', 'captions_html', 'comparison_html', 'import_widgets',
-           'make_controls', 'Board', 'examples_folder', 'choose_sources', 'error_html', 'Explorer', 'connect']
+           'make_controls', 'Board', 'examples_folder', 'choose_sources', 'error_html', 'head_html', 'first_look',
+           'Explorer', 'connect']
 
 # %% ../../nbs/use/06_page.ipynb #6df93fd7
 def picture_uri(
@@ -86,10 +88,11 @@ DRAWN = f"""
 .pn-picked .pn-bar i {{background: {PICK_GREEN}}}
 .pn-bar b {{position: absolute; top: -2px; bottom: -2px; width: 2px; background: #c2185b}}
 .pn-looks {{display: flex; gap: 12px; margin: 4px 0}}
-.pn-looks figure {{margin: 0; width: 124px}}
-.pn-looks img, .pn-looks .pn-image {{display: block; width: 124px; height: 124px;
+.pn-looks figure {{margin: 0; width: 124px; min-width: 0}}
+.pn-looks img, .pn-looks .pn-image {{display: block; width: 100%; aspect-ratio: 1;
   image-rendering: pixelated; border-radius: 3px}}
-.pn-row {{display: grid; grid-template-columns: repeat(10, 40px); gap: 1px; margin-top: 6px}}
+.pn-row {{display: grid; grid-template-columns: repeat(10, minmax(0, 40px)); gap: 1px;
+  margin-top: 6px}}
 .pn-row .pn-frame {{border-width: 2px; border-radius: 2px; padding: 0}}
 .pn-row .pn-dropped .pn-image {{opacity: .22}}
 """
@@ -99,7 +102,7 @@ WRITTEN = f"""
 .pn {{font: 14px/1.45 system-ui, sans-serif; color: #222; max-width: 1180px}}
 .pn-head {{color: #555; margin: 0 0 4px 2px}}
 .pn-head b {{color: #222; font-size: 17px; margin-right: 10px}}
-.pn-moment {{width: 550px; margin-right: 24px}}
+.pn-moment {{width: min(550px, 100vw - 76px); margin-right: 24px}}
 .pn-looks figcaption {{color: #555; font-size: 12px; line-height: 1.8}}
 .pn table {{border-collapse: collapse; margin: 4px 0}}
 .pn td, .pn th {{padding: 2px 10px 2px 0; text-align: left; vertical-align: middle;
@@ -113,6 +116,19 @@ WRITTEN = f"""
   font-variant-numeric: tabular-nums}}
 .pn-error {{color: #b00020}}
 .pn-wait {{color: #777}}
+@media (max-width: 700px) {{
+  /* a telephone: the caption before the glances, no wide margins, words may wrap */
+  body #rendered_cells > div, body .jp-Cell, body .jp-Cell-outputWrapper {{padding: 4px 2px}}
+  body .jp-OutputPrompt {{display: none}}
+  body .widget-tab-contents, body .lm-TabPanel-tabContents {{padding: 6px 2px}}
+  body .pn-captions-part {{order: -1}}
+  .pn-strip {{gap: 2px; grid-template-columns: repeat(10, minmax(0, 1fr))}}
+  .pn-frame {{border-width: 2px; padding: 0}}
+  .pn-looks {{gap: 5px}}
+  .pn-moment {{margin-right: 0}}
+  .pn-head b {{display: block}}
+  .pn td, .pn th {{padding-right: 5px; overflow-wrap: anywhere}}
+}}
 """
 
 STYLE = f"<style>{DRAWN}{WRITTEN}</style>"
@@ -206,15 +222,19 @@ def moment_html(moment: Moment, outcome: Outcome) -> str:
 
 # %% ../../nbs/use/06_page.ipynb #2da5787c
 def captions_html(viewing: Viewing, outcome: Outcome, frame: int) -> str:
-    "The caption after each pick, with the current one at this frame in bold."
-    count, lines = outcome.so_far(frame), []
-    for k, (place, text) in enumerate(
-        zip(outcome.picks.nonzero().flatten().tolist(), outcome.captions), start=1
-    ):
-        kind = "pn-current" if k == count else "pn-past" if k < count else ""
+    """The caption after each pick, with the current one at this frame in bold. Picks that leave
+    the sentence as it was share its line."""
+    count, lines, done = outcome.so_far(frame), [], 0
+    places = outcome.picks.nonzero().flatten().tolist()
+    for text, same in groupby(outcome.captions):
+        first, done = done + 1, done + len(list(same))
+        kind = "pn-current" if first <= count <= done else "pn-past" if done < count else ""
+        more = "" if first == done else (
+            f' <small>after {done - first + 1} picks, to {viewing.clip.times[places[done - 1]]:.1f}'
+            " s</small>")
         lines.append(
-            f'<li class="{kind}"><span class="pn-time">{viewing.clip.times[place]:.1f} '
-            f's</span>{html.escape(text)}</li>'
+            f'<li class="{kind}"><span class="pn-time">{viewing.clip.times[places[first - 1]]:.1f} '
+            f's</span>{html.escape(text)}{more}</li>'
         )
     said = "".join(f"<li>{html.escape(text)}</li>" for text in viewing.references)
     people = (
@@ -267,7 +287,7 @@ def make_controls(exploration: Exploration) -> dict:
         *((each.label, each) for each in other_pickers(min(6, frames), frames, own)),
     ]
     as_wide = lambda width: {
-        "layout": widgets.Layout(width=width),
+        "layout": widgets.Layout(width=width, max_width="97%"),
         "style": {"description_width": "initial"},
     }
     return {
@@ -310,9 +330,11 @@ class Board:
             name: widgets.HTML()
             for name in ("message", "thumbnails", "strip", "moment", "captions", "comparison")
         }
+        self.parts["captions"].add_class("pn-captions-part")
         self.tabs = widgets.Tab(
             [
-                widgets.HBox([self.parts["moment"], self.parts["captions"]]),
+                widgets.HBox([self.parts["moment"], self.parts["captions"]],
+                             layout=widgets.Layout(flex_flow="row wrap")),
                 self.parts["comparison"],
             ],
             titles=("this frame", "side by side"),
@@ -368,6 +390,25 @@ def error_html(error: PickNetError) -> str:
     return f'<div class="pn pn-error">{html.escape(str(error))}</div>'
 
 
+def head_html(exploration: Exploration) -> str:
+    "What is being explored."
+    cnn, clips = exploration.captioner.eye.cnn.name, len(exploration.library.names)
+    broken = len(exploration.library.broken)
+    unread = f" ({broken} of them cannot be read)" if broken else ""
+    about = f"{clips} clips{unread} · {cnn} features · picks by {exploration.outcome().name}"
+    return f'<div class="pn pn-head"><b>PickNet explorer</b>{html.escape(about)}</div>'
+
+
+def first_look(exploration: Exploration) -> str:
+    "The first clip as the page will show it: drawn once, to be seen until its controls are there."
+    viewing, outcome = exploration.viewing, exploration.outcome()
+    last = len(viewing.glances) - 1
+    return (f"{STYLE}{thumbnail_style(viewing)}{head_html(exploration)}"
+            f'<p class="pn pn-wait">{html.escape(viewing.name)}. The controls come when a process '
+            "of their own has loaded the model; that takes some seconds.</p>"
+            f"{strip_html(outcome, last)}{captions_html(viewing, outcome, last)}")
+
+
 class Explorer:
     """The page: JupyterLab shows it as the last value of a cell, and `picknet explore` in a
     browser."""
@@ -381,26 +422,15 @@ class Explorer:
         self.controls = make_controls(self.exploration)
         widgets = import_widgets()
         rows = (("clip", "upload", "picker"), ("threshold", "limits"), ("play", "frame"))
-        lines = [widgets.HBox([self.controls[name] for name in row]) for row in rows]
-        top, parts = widgets.HTML(STYLE + self.head()), self.board.parts
+        wrapped = widgets.Layout(flex_flow="row wrap")  # on a narrow screen below each other
+        lines = [widgets.HBox([self.controls[name] for name in row], layout=wrapped)
+                 for row in rows]
+        top, parts = widgets.HTML(STYLE + head_html(self.exploration)), self.board.parts
         self.page = widgets.VBox(
             [top, parts["thumbnails"], *lines, parts["message"], parts["strip"], self.board.tabs]
         )
         connect(self)
         self.board.show_clip()
-
-    def head(self) -> str:
-        "What is being explored."
-        cnn, clips = self.exploration.captioner.backbone.name, len(self.exploration.library.names)
-        unread = (
-            f" ({broken} of them cannot be read)"
-            if (broken := len(self.exploration.library.broken))
-            else ""
-        )
-        about = (
-            f"{clips} clips{unread} · {cnn} features · picks by {self.exploration.outcome().name}"
-        )
-        return f'<div class="pn pn-head"><b>PickNet explorer</b>{html.escape(about)}</div>'
 
     def attempt(self, action, *values) -> None:
         "Call an action; an error becomes one red line."

@@ -26,7 +26,8 @@ from ..core.printing import printable
 from ..core.registry import USED, use_module
 from .loading import load_captioner
 from .exploration import PAGES, UPLOAD_MB, Exploration, Library
-from .page import STYLE, WRITTEN, Explorer, choose_sources, error_html, import_widgets
+from .page import (
+    STYLE, WRITTEN, Explorer, choose_sources, error_html, first_look, import_widgets)
 
 # %% auto #0
 __all__ = ['NAMES', 'write_page', 'page', 'refusal', 'connections_at_once', 'Brief', 'keep_brief', 'make_door', 'make_kernels',
@@ -112,6 +113,8 @@ class Brief(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         place, text = (record.pathname, record.lineno), record.getMessage()
+        if text.endswith("explore.ipynb is not trusted"):  # it is ours, and has no outputs
+            return False
         if record.levelno >= logging.WARNING:
             if monotonic() - self.last.get(place, float("-inf")) < 60:
                 self.dropped[place] += 1
@@ -203,9 +206,15 @@ def make_kernels(pages: int):
     return Kernels
 
 # %% ../../nbs/use/07_server.ipynb #3d417573
-def make_handler():
-    """A class of Voilà handlers that ask for the token before they start a page, and answer an
-    error with one sentence."""
+# what Voilà shows until a page is there: a spinner, and "Executing 1 of 1"
+_LOADING = re.compile(r'<div id="loading".*?</h2>\s*</div>', re.S)
+
+
+def make_handler(
+    first: str = "",  # HTML to show until the page is there
+):
+    """A class of Voilà handlers that ask for the token before they start a page, show what was
+    drawn once while they do, and answer an error with one sentence."""
     from tornado.web import HTTPError
     from voila.tornado.handler import TornadoVoilaHandler
 
@@ -225,6 +234,12 @@ def make_handler():
             self.xsrf_token
             await super().get(path)
 
+        async def get_generator(self, path=None):
+            waiting = (f'<div id="loading" class="pn-first" style="display: block; height: auto; '
+                       f'padding: 16px">{first}</div>')
+            async for part in super().get_generator(path):
+                yield _LOADING.sub(lambda _: waiting, part) if first else part
+
         def write_error(self, status, exc_info=(None, None), **options):
             sentence = (
                 getattr(exc_info[1], "log_message", None)
@@ -239,7 +254,9 @@ def make_handler():
     return Page
 
 # %% ../../nbs/use/07_server.ipynb #ff2fc9bf
-def make_server():
+def make_server(
+    first: str = "",  # HTML to show until a page is there
+):
     "A class of Voilà servers behind `make_door`, whose address has the token."
     from jupyter_server import DEFAULT_STATIC_FILES_PATH
     from tornado.ioloop import IOLoop
@@ -256,7 +273,7 @@ def make_server():
         def init_handlers(self):
             *others, (pattern, _, options) = super().init_handlers()
             return [each for each in others if each[0] not in ("/login", "/logout")] + [
-                (pattern, make_handler(), options)
+                (pattern, make_handler(first), options)
             ]
 
         def listen(self):
@@ -324,15 +341,16 @@ def serve(
     try:
         from traitlets.config import Config
 
-        server, kernels = make_server(), make_kernels(pages)
+        make_server()  # a Voilà that is missing or too old is noticed before anything is loaded
     except ImportError as reason:
         raise PickNetError(
             'the page needs Voilà 0.5 or later: pip install "picknet_nb[notebook]"'
         ) from reason
     run, videos = choose_sources(run, videos)
     library = Library(videos, captions)
+    print("loading the model and the first clip", file=sys.stderr, flush=True)
     # errors are raised here, before a page opens
-    Exploration(load_captioner(run, weights=weights), library)
+    exploration = Exploration(load_captioner(run, weights=weights), library)
     if library.broken:
         print(f"cannot be read: {first_few(map(repr, library.broken))}", file=sys.stderr)
     sources = {"run": run, "videos": videos, "captions": captions, "weights": weights}
@@ -341,6 +359,7 @@ def serve(
     os.environ[_SOURCES] = json.dumps(
         {name: source and str(Path(source).resolve()) for name, source in sources.items()} | parts
     )
+    server, kernels = make_server(first_look(exploration)), make_kernels(pages)
     with tempfile.TemporaryDirectory() as folder:
         server.launch_instance(
             [str(write_page(folder))],
