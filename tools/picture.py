@@ -250,7 +250,7 @@ def draw_explorer(path: Path) -> None:
         page = playwright.chromium.launch(
             executable_path=find_chromium(), args=["--no-sandbox"]
         ).new_page(viewport={"width": 1180, "height": 900})
-        page.goto(address)
+        page.goto(address, timeout=300_000)
         page.locator(".pn-strip").first.wait_for(timeout=300_000)
         handle = page.locator(".noUi-handle").last
         handle.focus()
