@@ -221,6 +221,8 @@ def quick(desk, monkeypatch):
 def type_in(line: str, desk: Path) -> None:
     "A line must succeed. A command that is only named is asked for its help."
     words = shlex.split(line.partition("#")[0])[1:]
+    # whose CLIP is fetched; the command is the same for the model that comes with the package
+    words = ["everyday" if word == "sharp" and words[0] == "caption" else word for word in words]
     named = words[1:] if words[:1] == ["prepare"] else words
     if len(named) <= 1 and words != ["models"] and "--help" not in words:
         words.append("--help")
@@ -254,9 +256,10 @@ def test_the_lines_of_the_front_page(quick, desk):
     assert {
         "picknet caption holiday.mp4",
         "picknet evaluate --model runs/mine",
+        "picknet caption holiday.mp4 --model sharp",
         "picknet explore --videos clips",
         "picknet --help",
-    } <= set(lines)
+    } <= {line.partition("#")[0].strip() for line in lines}
     for line in [*BEFORE, *lines]:
         type_in(line, desk)
 

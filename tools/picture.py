@@ -4,12 +4,13 @@ python tools/picture.py method             nbs/images/method.png: the shared cli
     as the model of lesson 14 glances at it, picks from it and captions it
 python tools/picture.py caption CLIP       nbs/images/caption.jpg: what the bundled model picks
     of a real clip, a test clip of MSVD
-python tools/picture.py explorer           nbs/images/explorer.png: the page of `picknet explore`
-    (needs a Chromium)
+python tools/picture.py explorer CLIP      nbs/images/explorer.png: the page of `picknet explore`
+    with the clip of the moving picture (needs a Chromium)
 """
 import argparse
 import json
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -210,8 +211,8 @@ def draw_caption(path: Path, people: str) -> None:
          times=found.times)
 
 
-def draw_explorer() -> None:
-    "A screenshot of the page with an example clip."
+def draw_explorer(path: Path) -> None:
+    "A screenshot of the page with a real clip."
     from playwright.sync_api import sync_playwright
 
     sys.path.insert(0, "tools")
@@ -220,7 +221,9 @@ def draw_explorer() -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    with tempfile.TemporaryDirectory() as cache, sync_playwright() as playwright:
+    with (tempfile.TemporaryDirectory() as cache, tempfile.TemporaryDirectory() as clips,
+          sync_playwright() as playwright):
+        shutil.copy(path, clips)
         serving = subprocess.Popen(
             [
                 sys.executable,
@@ -230,6 +233,8 @@ def draw_explorer() -> None:
                 "--port",
                 str(port),
                 "--no-browser",
+                "--videos",
+                clips,
             ],
             text=True,
             stdout=subprocess.PIPE,
@@ -245,8 +250,8 @@ def draw_explorer() -> None:
         page = playwright.chromium.launch(
             executable_path=find_chromium(), args=["--no-sandbox"]
         ).new_page(viewport={"width": 1180, "height": 900})
-        page.goto(address)
-        page.locator(".pn-strip").first.wait_for(timeout=120_000)
+        page.goto(address, timeout=300_000)
+        page.locator(".pn-strip").first.wait_for(timeout=300_000)
         handle = page.locator(".noUi-handle").last
         handle.focus()
         for _ in range(9):  # to a frame that differs from the last pick
@@ -269,8 +274,8 @@ def main() -> None:
         return draw_caption(given.clip, given.people)
     if given.picture == "method":
         return draw_method()
-    draw_explorer()
-    note("explorer", **made_with("shapes"))
+    draw_explorer(given.clip)
+    note("explorer", **made_with("everyday"), clip=given.clip.stem)
 
 
 if __name__ == "__main__":

@@ -392,7 +392,7 @@ def error_html(error: PickNetError) -> str:
 
 def head_html(exploration: Exploration) -> str:
     "What is being explored."
-    cnn, clips = exploration.captioner.eye.cnn.name, len(exploration.library.names)
+    cnn, clips = exploration.captioner.backbone.name, len(exploration.library.names)
     broken = len(exploration.library.broken)
     unread = f" ({broken} of them cannot be read)" if broken else ""
     about = f"{clips} clips{unread} · {cnn} features · picks by {exploration.outcome().name}"
