@@ -363,8 +363,8 @@ def test_a_card_has_ratings_uniform_frames_and_what_models_compares(carded):
     text = read_card(find_model("mine"))
     assert "right for 61, half right for 20 and wrong for 19; right or half right 81 % (95 %: 72 " \
         "to 87)" in text
-    assert "blind (person 1 and person 2), the same clips came out as: 20 right (95 %: 10 to 30), " \
-        "30 half right, 50 wrong; 25 right" in text
+    assert "blind (person 1 and person 2), the same clips came out as: 20 right (95 %: 10 to " \
+        "30), 30 half right, 50 wrong; 25 right" in text
     assert "they rated 78 % of captions the same (Cohen's kappa 0.66)" in text
     assert "| MSVD, 1 clips | the frames it picks, 5.5 | 112.3" in text
     assert "| MSVD, 1 clips | as many, uniform, 6.0 | 110.0" in text
