@@ -20,7 +20,7 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.core.settings import Config, preset
 from picknet_nb.data.corpus import Corpus
-from picknet_nb.world.shapes import moments_seen, oracle_picks, rule_of_thumb
+from picknet_nb.world.shapes import events_seen, oracle_picks, rule_of_thumb
 from picknet_nb.world.world import prepare_shapes
 from picknet_nb.method.captioner import caption, make_captioner, repeated, teach
 from picknet_nb.method.cider import Cider
@@ -43,7 +43,7 @@ CLIPS, TOGETHER = 20, 5  # clips in a batch, captions of each
 def pick(name: str, corpus: Corpus) -> torch.Tensor:
     "Picks of all clips, bool (videos, frames)."
     if name == "oracle":
-        return oracle_picks(corpus.details["telling"]).to(corpus.device)
+        return oracle_picks(corpus.details["key_frames"]).to(corpus.device)
     if name == "rule of thumb":
         return rule_of_thumb(corpus.glances.cpu()).to(corpus.device)
     return PICKERS[name](Clips(corpus.features.float(), corpus.glances))
@@ -111,8 +111,8 @@ def measure(name: str, corpus: Corpus, config: Config, steps: int) -> dict:
         "row": name,
         "seed": config.training.seed,
         "frames": picks[test].sum(1).float().mean().item(),
-        "moments_seen": moments_seen(
-            [corpus.details["telling"][video] for video in test.tolist()], picks[test]
+        "events_seen": events_seen(
+            [corpus.details["key_frames"][video] for video in test.tolist()], picks[test]
         ),
         "cider": score(captioner, corpus, picks, "test"),
         "train_cider": score(captioner, corpus, picks, "train"),
