@@ -29,7 +29,7 @@ setup(
     },
     keywords=settings["keywords"].split(),
     packages=find_packages(include=["picknet_nb", "picknet_nb.*"]),
-    package_data={"picknet_nb": ["paper.json", "py.typed", "bundled/*/*"]},
+    package_data={"picknet_nb": ["paper.json", "py.typed", "bundled/*/*", "course/*"]},
     include_package_data=False,  # models are data, not a package
     install_requires=settings["requirements"].split(),
     extras_require=extras,
