@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-all mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints
+.PHONY: help setup check test test-all mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints handouts slides
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,6 +47,12 @@ lab: $(READY) ## JupyterLab on the notebooks
 docs: $(READY) ## the web site, into site/
 	$(BIN)/python tools/site.py
 	@echo "open site/index.html; for the search box, serve it: python -m http.server --directory site"
+
+handouts: $(READY) ## the exercises without solutions, into handouts/
+	$(BIN)/python tools/handout.py
+
+slides: $(READY) ## six decks of slides from the figures of the lessons, into slides/
+	$(BIN)/python tools/slides.py
 
 book-stats: $(READY) ## how long the method track is; modules, lines, commands, options and settings of the package
 	$(BIN)/python tools/book.py

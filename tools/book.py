@@ -14,7 +14,7 @@ from picknet_nb.core.settings import Config
 from picknet_nb.interface.main import app
 
 ROOT = Path(__file__).parents[1]
-LAST_LESSON = 15  # later numbers of nbs/method are optional chapters
+LAST_LESSON = 17  # later numbers of nbs/method are optional chapters
 METHOD = tuple(
     f"method/{path.stem}"
     for path in sorted((ROOT/"nbs"/"method").glob("[0-9]*.ipynb"))
@@ -54,6 +54,23 @@ def tracks() -> dict[str, list[str]]:
 def cells_of(name: str) -> list:
     "The cells of a notebook."
     return nbformat.read(ROOT/"nbs"/f"{name}.ipynb", as_version=4).cells
+
+
+def uses(name: str) -> tuple[set[int], set[int]]:
+    "The numbers of the lessons whose modules a lesson imports, and of those that it links."
+    modules = {
+        match[1]: int(each.partition("/")[2][:2])
+        for each in METHOD
+        for cell in cells_of(each)
+        if (match := re.match(r"#\| default_exp method\.(\w+)", cell.source))
+    }
+    code, prose = (
+        "\n".join(cell.source for cell in cells_of(name) if cell.cell_type == kind)
+        for kind in ("code", "markdown")
+    )
+    imported = re.findall(r"picknet_nb\.method\.(\w+) import", code)
+    linked = map(int, re.findall(r"\]\((\d\d)_\w+\.ipynb", prose))
+    return {modules[each] for each in imported if each in modules}, set(linked)
 
 
 def words_in(cells) -> int:

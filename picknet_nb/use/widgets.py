@@ -151,6 +151,7 @@ _STYLE = f"""
 .pn-widget {{background: #fff; color: #222; padding: 8px 12px; border-radius: 6px;
   max-width: 980px; overflow-x: auto}}
 .pn-page label {{display: flex; gap: 10px; align-items: center; margin: 2px 0}}
+.pn-page label[hidden] {{display: none}}
 .pn-page label > span {{min-width: 11em}}
 .pn-page button[data-play] {{width: 7em; cursor: pointer}}
 .pn-page input[type=range] {{width: 260px; accent-color: {PICK_GREEN}}}
@@ -274,6 +275,12 @@ class CourseModel(NamedTuple):
     def features(self, frames: Tensor) -> Tensor:  # uint8 (frames, 3, height, width)
         "What its captioner reads of frames, (frames, dims)."
         return (load_backbone("tiny")(frames).half().float() - self.mean) / self.std
+
+    @torch.no_grad()
+    def captions(self, features: Tensor, picks: Tensor) -> list[str]:
+        "Captions of clips, (clips, frames, dims), from their picked frames, (clips, frames)."
+        words = caption(self.captioner, features, picks, self.max_words)
+        return self.vocabulary.decode(words)
 
 
 @lru_cache(maxsize=1)

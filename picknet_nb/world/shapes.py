@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -22,9 +24,9 @@ from ..data.glance import glance
 # %% auto #0
 __all__ = ['SIDE', 'COLOURS', 'PALE', 'SMOKE', 'SHADE', 'SHAPES', 'BACKDROPS', 'ACTIONS', 'ENCOUNTERS', 'BEATS', 'NOISES',
            'NOUNS', 'PLACES', 'SENTENCES', 'PLAIN', 'paint', 'Thing', 'Pen', 'Action', 'Scene', 'Event', 'Shot',
-           'Story', 'make_story', 'draw', 'draw_clip', 'example_story', 'describe', 'plain_stories', 'plain_caption',
-           'example_corpus', 'middle_frames', 'key_frame_features', 'says_it_all', 'events_seen', 'oracle_picks',
-           'rule_of_thumb']
+           'Story', 'make_story', 'draw', 'draw_clip', 'example_story', 'example_file', 'describe', 'plain_stories',
+           'plain_caption', 'example_corpus', 'middle_frames', 'key_frame_features', 'says_it_all', 'events_seen',
+           'oracle_picks', 'rule_of_thumb']
 
 # %% ../../nbs/world/01_shapes.ipynb #5039a290
 SIDE = 96  # of a frame, in pixels
@@ -496,6 +498,11 @@ def example_story() -> Story:
         (Event("jump", meadow.things[1]), Event("chase", sea.things[1])),
         shots,
     )
+
+# %% ../../nbs/world/01_shapes.ipynb #0b23f2e5
+def example_file() -> Path:
+    "The clip that all lessons share as a video file, which comes with the package."
+    return Path(str(files("picknet_nb")))/"course"/"example.mp4"
 
 # %% ../../nbs/world/01_shapes.ipynb #757b6676
 NOUNS = {"ball": ("ball",), "box": ("box", "square"), "star": ("star",), "ring": ("ring", "circle")}
