@@ -130,7 +130,7 @@ class ExtendedSupervision(Supervision):
     def learn(
         self, captions: Tensor, words: Tensor, videos: Tensor, memory, rows
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        "Teach captions, and whatever else is asked for."
+        "Caption loss plus the enabled auxiliary losses."
         loss, measures = super().learn(captions, words, videos, memory, rows)
         training = self.config.training
         if self.cider:

@@ -28,7 +28,8 @@ from ..core.settings import preset
 from ..data.backbones import load_backbone
 from ..data.glance import glance, resize
 from ..data.text import PAD, Vocabulary, tokenize
-from ..method.captioner import Captioner, beam, caption, forbidden_words, greedy, sample, teach
+from ..method.captioner import (
+    Captioner, beam, caption, forbidden_words, greedy, sample, teach)
 from ..method.cider import ORDERS, Cider, document_frequencies, ngrams, plain_cider
 from ..method.encoder import pick_frames
 from ..method.policy import Policy, last_picks
@@ -800,8 +801,8 @@ def learning_widget(
         Part(("epoch",), now), Part(("epoch",), mark),
         Part((), lambda: f"<div class='pn-line pn-keys'>{marks}</div><div class='pn-map'>"
              f"<img alt='p(pick) of each frame after each epoch' src='{picture_uri(rows, 'PNG')}'>"
-             "<div class='pn-now'></div></div><p class='pn-note'>one row for each epoch, one column "
-             "for each frame; black: p(pick) = 1; green: frames that show an event</p>")],
+             "<div class='pn-now'></div></div><p class='pn-note'>one row for each epoch, one "
+             "column for each frame; black: p(pick) = 1; green: frames that show an event</p>")],
         sprite_style(clip) + _MAP)
 
 
