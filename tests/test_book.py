@@ -322,7 +322,7 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
 @pytest.mark.parametrize(
     "written, shown",
     [
-        ("04_encoder.ipynb", "../method/05_encoder.html"),
+        ("05_encoder.ipynb", "../method/05_encoder.html"),
         ("../world/01_shapes.ipynb#A-clip", "../world/01_shapes.html#a-clip"),
         ("#One,-two?", "#one-two"),
         ("19_extras.ipynb#Weights-(EMA)", "../method/19_extras.html#weights-ema"),

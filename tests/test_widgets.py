@@ -20,7 +20,7 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.method.cider import document_frequencies, plain_cider
 from picknet_nb.method.reinforce import all_picks
 from picknet_nb.use import widgets
-from picknet_nb.world.shapes import example_story, plain_caption, plain_stories
+from picknet_nb.world.shapes import example_story, make_story, plain_caption, plain_stories
 
 ROOT = Path(__file__).parents[1]
 
@@ -197,6 +197,12 @@ def test_the_widgets_caption_the_shared_clip_right(made):
     yours = made["yours"]
     assert true in yours.drawn(yours.parts[0], picks=(1, 13, 26))
     assert yours.drawn(yours.parts[1]).count(true) == 2  # learned, oracle
+
+
+def test_a_story_with_other_actions_is_rejected():
+    story = make_story((2**20, 10))  # it meets, and vanishes
+    with pytest.raises(PickNetError, match="does not know meet, vanish: take a story of `plain_"):
+        widgets.toy_clip(story)
 
 
 def test_every_set_of_eight_frames_is_on_the_page(made, browser, tmp_path):

@@ -37,7 +37,7 @@ from ..method.reinforce import all_picks, expected_reward, policy_loss
 from ..method.rewards import Reward, measure_diversity
 from ..method.stages import Model
 from picknet_nb.world.shapes import (
-    Story, describe, draw_clip, example_story, make_story, middle_frames, oracle_picks,
+    PLAIN, Story, describe, draw_clip, example_story, make_story, middle_frames, oracle_picks,
     plain_caption)
 from .page import STYLE, error_html, import_widgets, picture_uri
 
@@ -340,6 +340,9 @@ def toy_clip(
 ) -> ToyClip:
     "Draw a clip and look at it with the model of the course."
     story, model = story or example_story(), course_model()
+    if unknown := {event.action for event in story.events} - PLAIN:
+        raise PickNetError(f"the model of the course does not know {', '.join(sorted(unknown))}: "
+                           "take a story of `plain_stories`")
     frames = torch.from_numpy(draw_clip(story))
     features, settings = model.features(frames), preset("paper").policy
     judge = Cider(toy_references(story), model.vocabulary, eos=True)
