@@ -165,7 +165,8 @@ def launch_links(folder: str, name: str) -> str:
     place = f"nbs/{folder}/{name}"
     return (
         f"\n\n[Open in Colab]({COLAB}{place}) · [Open in Binder]({BINDER}{place}) · "
-        f"[Download this notebook](../notebooks/{folder}/{name}) · [see it on GitHub]({GITHUB}{place})\n\n"
+        f"[Download this notebook](../notebooks/{folder}/{name}) · "
+        f"[see it on GitHub]({GITHUB}{place})\n\n"
         + ELSEWHERE.replace("FOLDER", folder)
     )
 
