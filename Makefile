@@ -7,7 +7,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DEFAULT_GOAL := help
-.PHONY: help setup check test test-all mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints
+.PHONY: help setup check test test-all mutants audit reproduce lab docs book-stats readme export clean-notebooks constraints handouts slides
 
 help: ## list these commands
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-16s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -49,6 +49,12 @@ docs: $(READY) ## the web site, into site/
 	@echo "make docs: the web site from the notebooks, into site/; about three minutes on two quiet cores"
 	@$(BIN)/python tools/site.py
 	@echo "open site/index.html; for the search box, serve it: python -m http.server --directory site"
+
+handouts: $(READY) ## the exercises without solutions, into handouts/
+	$(BIN)/python tools/handout.py
+
+slides: $(READY) ## six decks of slides from the figures of the lessons, into slides/
+	$(BIN)/python tools/slides.py
 
 book-stats: $(READY) ## how long the method track is; modules, lines, commands, options and settings of the package
 	$(BIN)/python tools/book.py

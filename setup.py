@@ -39,7 +39,7 @@ setup(
     },
     keywords=settings["keywords"].split(),
     packages=find_packages(include=["picknet_nb", "picknet_nb.*"]),
-    package_data={"picknet_nb": ["paper.json", "py.typed", "bundled/*/*"]},
+    package_data={"picknet_nb": ["paper.json", "py.typed", "bundled/*/*", "course/*"]},
     include_package_data=False,  # models are data, not a package
     cmdclass={"build_py": Build},
     install_requires=settings["requirements"].split(),

@@ -3,7 +3,7 @@ drawn clips, in about a minute on two CPU cores, and scores random, learned and 
 import torch
 from torch import nn
 from torch.nn import functional as F
-from picknet_nb.world.shapes import ACTIONS, draw_clip, example_story, make_story, oracle_picks
+from picknet_nb.world.shapes import ACTIONS, draw_clip, example_story, oracle_picks, plain_stories
 
 TRAIN, HELD_OUT, FRAMES, HIDDEN, BATCH = 700, 60, 30, 96, 40
 EPOCHS = {"supervision": 6, "reinforcement": 4, "adaptation": 24}
@@ -12,12 +12,7 @@ MIN_PICKS, MAX_PICKS, PENALTY, TRIES = 3, 7, -1.0, 3
 
 def make_stories(count):
     "The shared clip first, then stories with five of the eleven actions."
-    stories, number = [example_story()], 0
-    while len(stories) < count:
-        story, number = make_story((18, number)), number + 1
-        if {event.action for event in story.events} <= {"jump", "chase", "grow", "split", "shine"}:
-            stories.append(story)
-    return stories
+    return [example_story(), *plain_stories(18, count - 1)]
 
 def sentence(story):
     "One plain sentence: who it is, and what it does."
@@ -46,7 +41,7 @@ class Data:
         for row, text in zip(self.words, sentences):
             ids = [1, *map(self.vocabulary.index, text.split()), 2]
             row[:len(ids)] = torch.tensor(ids)
-        self.oracle = oracle_picks([story.telling for story in stories])
+        self.oracle = oracle_picks([story.key_frames for story in stories])
         clips = torch.arange(len(stories))  # the first is the shared clip
         self.held_out, self.train = clips[1:1 + HELD_OUT], clips[1 + HELD_OUT:]
         self.counts = [count_ngrams(self.words, n, len(self.vocabulary)) for n in (1, 2)]
@@ -75,10 +70,11 @@ class Captioner(nn.Module):
         count = picks.sum(1)
         order = picks.int().sort(dim=1, descending=True, stable=True).indices  # picked ones first
         frames = features.gather(1, order[:, :count.max(), None].expand(-1, -1, 432))
-        frames = self.embed(frames)                           # (batch, most picks, HIDDEN)
-        states = self.lstm(frames)[0] + frames
+        frames = self.embed(frames)                             # (batch, most picks, HIDDEN)
+        states = self.lstm(frames)[0]
         empty = torch.arange(states.shape[1]) >= count[:, None]
-        return states.masked_fill(empty[..., None], float("-inf")).amax(1)     # max over time
+        most = (states + frames).masked_fill(empty[..., None], float("-inf")).amax(1)
+        return most + states[torch.arange(len(count)), count - 1]  # what occurred, and in order
 
     def step(self, word, state, video):
         "Logits of the next word, and the new state."
@@ -113,7 +109,7 @@ class PickNet(nn.Module):
     def __init__(self, hidden=64):
         super().__init__()
         self.compare, self.decide = nn.Linear(144, hidden), nn.Linear(hidden, 2)
-        self.decide.bias.data = torch.tensor([0.8, -0.8])  # at first, pick one frame in five
+        self.decide.bias.data = torch.tensor([0.8, -0.8])  # at first, pick one frame in six
 
     def forward(self, difference):  # log p(drop) and log p(pick)
         return self.decide(self.compare(difference).relu()).log_softmax(-1)
@@ -166,17 +162,17 @@ def train_stage(stage, data, captioner, policy):
         optimiser, [group["lr"] for group in groups], EPOCHS[stage] * batches)
     for epoch in range(EPOCHS[stage]):
         for clips in data.train[torch.randperm(len(data.train))].split(BATCH):
-            loss, picks, earned = torch.zeros(()), random_picks(len(clips)), torch.zeros(())
+            (loss, push, earned), picks = torch.zeros(3), random_picks(len(clips))
             if policy in parts:
-                loss, picks, earned = policy_loss(data, captioner, policy, clips)
+                push, picks, earned = policy_loss(data, captioner, policy, clips)
             if captioner in parts:
-                loss = loss + captioner.loss(data.features[clips], picks, data.words[clips])
+                loss = captioner.loss(data.features[clips], picks, data.words[clips])
             optimiser.zero_grad()
-            loss.backward()
+            (loss + push).backward()
             for group in groups: nn.utils.clip_grad_norm_(group["params"], 5.0)
             optimiser.step(), schedule.step()
         history.append((loss.item(), earned.item(), picks.sum(1).float().mean().item()))
-    print(f"{stage:13}  loss {loss:6.3f}  reward {earned:5.2f}  picks {history[-1][2]:4.1f}")
+    print(f"{stage:13}  loss {loss:5.3f}  reward {earned:5.2f}  picks {history[-1][2]:4.1f}")
     return history
 
 def compare(data, captioner, policy):
@@ -193,7 +189,7 @@ def compare(data, captioner, policy):
 
 if __name__ == "__main__":
     data = Data(make_stories(1 + HELD_OUT + TRAIN))
-    torch.manual_seed(0)
+    torch.manual_seed(1)
     captioner, policy = Captioner(len(data.vocabulary)), PickNet()
     for stage in EPOCHS: train_stage(stage, data, captioner, policy)
     for name, row in compare(data, captioner, policy).items():

@@ -420,13 +420,55 @@ def test_lessons_without_code_of_their_own_come_before_the_first_equation():
     assert words < 5000  # of which lesson 1, which derives equations 19 to 24, has 1,400
 
 
-def test_the_index_leads_along_the_course():
+CORE = (0, 1, 2, 6, 9, 10, 11, 14, 15, 16)  # the numbers of the core path
+
+
+def test_the_index_leads_along_two_paths_that_are_the_course():
+    "Each lesson is on one of them, in the order of its number."
     prose = "\n".join(source for _, source in cells_of(FOLDER/"index.ipynb"))
-    plan = re.search(r"## Learn the method in five days(.+?)Optional chapters", prose, re.S)[1]
-    days = re.findall(r"^\d\. (.+)$", plan, re.M)
-    assert len(days) == 5
-    names = [name for day in days for name in re.findall(r"\]\(([\w/]+)\.ipynb\)", day)]
-    assert names == [*book.METHOD, "results/01_toy_world"]
+    plan = re.search(r"## Learn the method\n(.+?)Optional chapters", prose, re.S)[1]
+    core, background = (
+        re.findall(r"\]\(method/((\d\d)_\w+)\.ipynb\)", part)
+        for part in plan[plan.index("**Core path**"):].split("**Background path**")
+    )
+    assert [int(number) for _, number in core] == list(CORE)
+    numbers = [int(number) for _, number in background]
+    assert numbers == sorted(set(range(18)) - set(CORE))
+    assert sorted(f"method/{name}" for name, _ in [*core, *background]) == [*book.METHOD]
+
+
+def guide() -> str:
+    "The prose of the teacher's guide."
+    path = FOLDER/"exercises"/"00_teachers_guide.ipynb"
+    return "\n".join(source for _, source in cells_of(path))
+
+
+def walk() -> dict[int, tuple[set[int], set[int], str]]:
+    "What the teacher's guide says that each lesson needs, looks ahead to, and gives."
+    rows = re.findall(
+        r"^\| \*?\[(\d+) [^|]+\]\(\.\./method/(\d\d)_\w+\.ipynb\)\*? "
+        r"\| ([\d, ]*?) *\| ([\d, ]*?) *\| (.+) \|$", guide(), re.M)
+    assert all(int(shown) == int(number) for shown, number, *_ in rows)
+    some = lambda text: {int(each) for each in re.findall(r"\d+", text)}
+    return {int(number): (some(needs), some(ahead), gives)
+            for _, number, needs, ahead, gives in rows}
+
+
+def test_the_walk_lists_every_lesson_and_marks_its_path():
+    assert [*walk()] == list(range(18)) and all(gives for *_, gives in walk().values())
+    italic = {int(each) for each in re.findall(r"^\| \*\[(\d+) ", guide(), re.M)}
+    assert italic == set(range(18)) - set(CORE)
+
+
+@pytest.mark.parametrize("name", book.METHOD)
+def test_a_lesson_needs_what_the_walk_says(name):
+    "What it imports, from earlier and later lessons, is listed; what is listed is used or linked."
+    needs, ahead, _ = walk()[number := int(name.partition("/")[2][:2])]
+    imported, linked = book.uses(name)
+    assert max(needs, default=-1) < number and min(ahead, default=99) > number
+    assert {each for each in imported if each < number} <= needs
+    assert {each for each in imported if each > number} == ahead
+    assert needs <= imported | linked
 
 
 def test_equations_become_mathml_or_an_error(builder):

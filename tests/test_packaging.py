@@ -129,9 +129,13 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
         f"picknet_nb/bundled/{name}/{file}"
         for name in ("everyday", "shapes")
         for file in ("run.json", "config.json", "vocabulary.json", "weights.safetensors", "card.md")
-    } | {"picknet_nb/bundled/backbones/lite0-clip.safetensors"}
+    } | {"picknet_nb/bundled/backbones/lite0-clip.safetensors"} | {
+        f"picknet_nb/course/{file}"
+        for file in ("weights.safetensors", "model.json", "example.mp4")
+    }
     assert bundled <= names and bundled <= names_in(built["wheel"])
-    weights = sum(path.stat().st_size for path in (ROOT/"picknet_nb"/"bundled").rglob("*"))
+    weights = sum(path.stat().st_size for folder in ("bundled", "course")
+                  for path in (ROOT/"picknet_nb"/folder).rglob("*"))
     assert all(
         built[kind].stat().st_size < min(weights + 400_000, 30_000_000)
         for kind in ("sdist", "wheel")

@@ -2,6 +2,7 @@
 kernel, and on the web site, in a real Chromium."""
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -19,15 +20,25 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.method.cider import document_frequencies, plain_cider
 from picknet_nb.method.reinforce import all_picks
 from picknet_nb.use import widgets
-from picknet_nb.world.shapes import example_story, make_story
+from picknet_nb.world.shapes import example_story, make_story, plain_caption, plain_stories
 
 ROOT = Path(__file__).parents[1]
+
+
+def learning() -> widgets.Widget:
+    "The stored run of lesson 14, played."
+    stored = json.loads((ROOT/"data"/"results"/"course_stages.json").read_text())
+    return widgets.learning_widget([each["shared"] | {"stage": each["stage"]}
+                                    for each in stored["runs"][0]["history"]])
+
+
 WIDGETS = {
     "picking": widgets.picking_widget,
     "cider": widgets.cider_widget,
     "tree": widgets.tree_widget,
     "yours": widgets.your_picks_widget,
     "decoding": widgets.decoding_widget,
+    "learning": learning,
 }
 
 
@@ -164,11 +175,70 @@ def test_sliders_of_a_page_change_it(made, browser, tmp_path, name):
     sliders = page.locator("input[type=range]")
     assert sliders.count() == sum(len(each.steps) > 1 for each in made[name].controls)
     for each in sliders.all():
+        if not each.is_visible():  # moved by buttons
+            continue
         before = page.locator(f".pn-{name}").inner_html()
         each.focus()
         page.keyboard.press("Home" if each.input_value() != "0" else "End")
         assert page.locator(f".pn-{name}").inner_html() != before
+    for button in page.locator("button[data-bit]").all():
+        before = page.locator(f".pn-{name}").inner_html()
+        button.click()
+        assert page.locator(f".pn-{name}").inner_html() != before
     assert not errors
+    page.close()
+
+
+def test_the_widgets_caption_the_shared_clip_right(made):
+    "With the weights that lesson 14 stored; and with those frames that show its events."
+    true = plain_caption(example_story())
+    clip = widgets.toy_clip()
+    assert clip.text(clip.captioned(widgets.decisions(clip, 0.5)[0])) == true
+    yours = made["yours"]
+    assert true in yours.drawn(yours.parts[0], picks=(1, 13, 26))
+    assert yours.drawn(yours.parts[1]).count(true) == 2  # learned, oracle
+
+
+def test_a_story_with_other_actions_is_rejected():
+    story = make_story((2**20, 10))  # it meets, and vanishes
+    with pytest.raises(PickNetError, match="does not know meet, vanish: take a story of `plain_"):
+        widgets.toy_clip(story)
+
+
+def test_every_set_of_eight_frames_is_on_the_page(made, browser, tmp_path):
+    "A button for each frame but the first; what they show is what is computed for these picks."
+    yours = made["yours"]
+    (control,) = yours.controls
+    assert len(set(control.steps)) == 128 and all(1 in each for each in control.steps)
+    (tmp_path/"page.html").write_text(BARE + yours.page())
+    page = browser.new_page()
+    page.goto((tmp_path/"page.html").as_uri())
+    buttons, picked = page.locator(".pn-toggle"), set(control.start)
+    assert buttons.count() == 8 and buttons.first.is_disabled()
+    for place in (1, 7, 3, 1, 5, 6, 2, 4):
+        buttons.nth(place).click()
+        picked ^= {control.frames[place]}
+        pressed = page.locator(".pn-toggle[aria-pressed=true]").evaluate_all(
+            "all => all.map(each => each.title)")
+        assert pressed == [f"frame {each}" for each in sorted(picked)]
+        reward = re.search(r"<b>(-?[\d.]+)</b>", yours.drawn(
+            yours.parts[0], picks=tuple(sorted(picked))).split("reward")[1])[1]
+        assert f"reward {reward}" in page.locator("[data-part='0']").inner_text()
+    page.close()
+
+
+def test_play_goes_from_epoch_to_epoch(made, browser, tmp_path):
+    (tmp_path/"page.html").write_text(BARE + made["learning"].page())
+    page = browser.new_page()
+    page.goto((tmp_path/"page.html").as_uri())
+    handle, button = page.locator("input[type=range]"), page.locator("button[data-play]")
+    last = handle.input_value()
+    button.click()  # at the end it begins anew
+    page.wait_for_function("document.querySelector('input').value === '2'", timeout=30_000)
+    button.click()
+    now = handle.input_value()
+    page.wait_for_timeout(1200)
+    assert handle.input_value() == now != last
     page.close()
 
 
@@ -187,7 +257,7 @@ def test_the_pages_agree_with_what_is_computed(made, browser, tmp_path):
 
 
 def test_two_clips_on_one_page_keep_their_pictures(browser, tmp_path):
-    pages = [widgets.picking_widget(story).page() for story in (None, make_story((2**20, 13)))]
+    pages = [widgets.picking_widget(story).page() for story in (None, *plain_stories(20, 1))]
     (tmp_path/"page.html").write_text(BARE + "".join(pages))
     page = browser.new_page()
     page.goto((tmp_path/"page.html").as_uri())
@@ -233,9 +303,9 @@ def test_jupyterlab_with_a_kernel_shows_them_live(browser, tmp_path):
         move(page, "baseline", "End")
         settled(page, lambda: text_of(page, "tree"), lambda text: text != before)
 
+        settled(page, lambda: text_of(page, "yours"), lambda text: "yours · 3 picks" in text)
+        page.locator(".pn-yours .pn-toggle").nth(3).click()
         settled(page, lambda: text_of(page, "yours"), lambda text: "yours · 4 picks" in text)
-        page.locator(".pn-yours .pn-toggle").nth(4).click()
-        settled(page, lambda: text_of(page, "yours"), lambda text: "yours · 5 picks" in text)
 
         before = text_of(page, "decoding")
         move(page, "temperature", "End")
@@ -273,8 +343,11 @@ def test_the_site_shows_pages_that_work(browser, tmp_path, monkeypatch):
         assert widget.count() == 1
         before = widget.inner_html()
         handle = widget.locator("input[type=range]").first
-        handle.focus()
-        page.keyboard.press("Home" if handle.input_value() != "0" else "End")
+        if handle.is_visible():
+            handle.focus()
+            page.keyboard.press("Home" if handle.input_value() != "0" else "End")
+        else:
+            widget.locator("button[data-bit]").first.click()
         assert widget.inner_html() != before
         if place := os.environ.get("PICKNET_SCREENSHOTS"):
             widget.screenshot(path=f"{place}/site_{name}.png")

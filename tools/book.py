@@ -56,6 +56,23 @@ def cells_of(name: str) -> list:
     return nbformat.read(ROOT/"nbs"/f"{name}.ipynb", as_version=4).cells
 
 
+def uses(name: str) -> tuple[set[int], set[int]]:
+    "The numbers of the lessons whose modules a lesson imports, and of those that it links."
+    modules = {
+        match[1]: int(each.partition("/")[2][:2])
+        for each in METHOD
+        for cell in cells_of(each)
+        if (match := re.match(r"#\| default_exp method\.(\w+)", cell.source))
+    }
+    code, prose = (
+        "\n".join(cell.source for cell in cells_of(name) if cell.cell_type == kind)
+        for kind in ("code", "markdown")
+    )
+    imported = re.findall(r"picknet_nb\.method\.(\w+) import", code)
+    linked = map(int, re.findall(r"\]\((\d\d)_\w+\.ipynb", prose))
+    return {modules[each] for each in imported if each in modules}, set(linked)
+
+
 def words_in(cells) -> int:
     "Words of prose, without answers that are folded away."
     prose = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")

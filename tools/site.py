@@ -25,11 +25,16 @@ from picknet_nb.training.cards import models, models_table, read_card
 
 ROOT, DOCS = Path(__file__).parents[1], Path("_docs")
 GITHUB = "https://github.com/picknet-nb/picknet_nb/blob/main/"
+# one line installs what the notebooks need, at the versions of constraints.txt; .binder/postBuild
+# has it, too
+INSTALL = 'pip install -q -c constraints.txt -e ".[video,metrics,notebook]"'
+COLAB = "https://colab.research.google.com/github/picknet-nb/picknet_nb/blob/main/"
+BINDER = "https://mybinder.org/v2/gh/picknet-nb/picknet_nb/main?labpath="
 ELSEWHERE = (
-    '<details><summary>Run it elsewhere</summary>\n\nIn a hosted notebook (Colab, Kaggle), run '
-    '`!git clone https://github.com/picknet-nb/picknet_nb && pip install -q -e '
-    '"picknet_nb[video,metrics]"`, restart the kernel, and begin with `%cd '
-    'picknet_nb/nbs`.\n\n</details>'
+    "<details><summary>Run it in Colab or Binder</summary>\n\nBinder installs everything; the "
+    "first start takes minutes. In Colab or Kaggle, run `!git clone https://github.com/picknet-nb/"
+    f"picknet_nb && cd picknet_nb && {INSTALL}`, restart the kernel, and begin with `%cd "
+    "/content/picknet_nb/nbs/FOLDER`.\n\n</details>"
 )
 STYLE = """
 .md-grid { max-width: 76rem; }
@@ -158,6 +163,17 @@ def folded(cells: list) -> list:
     return found
 
 
+def launch_links(folder: str, name: str) -> str:
+    "Where a notebook can be downloaded, read and run."
+    place = f"nbs/{folder}/{name}"
+    return (
+        f"\n\n[Open in Colab]({COLAB}{place}) · [Open in Binder]({BINDER}{place}) · "
+        f"[Download this notebook](../notebooks/{folder}/{name}) · "
+        f"[see it on GitHub]({GITHUB}{place})\n\n"
+        + ELSEWHERE.replace("FOLDER", folder)
+    )
+
+
 def copy_notebooks() -> list[Path]:
     """Notebooks with their equations rendered, hidden cells left out; and the originals, to
     download."""
@@ -185,10 +201,7 @@ def copy_notebooks() -> list[Path]:
                     output.data["text/markdown"] = for_site(output.data["text/markdown"], folder)
         if folder == "results":
             notebook.cells = folded(notebook.cells)
-        notebook.cells[0].source += (
-            f"\n\n[Download this notebook](../notebooks/{folder}/{path.name}) · [see it on "
-            f"GitHub]({GITHUB}nbs/{folder}/{path.name})\n\n{ELSEWHERE}"
-        )
+        notebook.cells[0].source += launch_links(folder, path.name)
         nbformat.write(notebook, DOCS/folder/path.name)
     for page in (ROOT/"nbs").glob("*/*.html"):  # figures that are pages of their own
         shutil.copy(page, DOCS/page.parent.name)
