@@ -19,7 +19,7 @@ from picknet_nb.core.settings import preset
 from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
 from picknet_nb.method import (
     captioner as speaking, captioner_contract, checks, cider, custom_rewards, decoder, encoder,
-    fast_cider, fast_decoder, fast_kmeans, fast_policy, picker_contract, pickers, policy,
+    fast_cider, fast_decoder, fast_kmeans, fast_policy, packing, picker_contract, pickers, policy,
     recurrence, reinforce, rewards, starting)
 from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
 from picknet_nb.method.cider import Cider
@@ -976,15 +976,16 @@ def test_every_function_is_named_here():
         "move_state_gradient open_gates_gradient word_losses word_losses_gradient "
         "CaptionLoss GRUTrace",
         "checks": "check_shapes check_finite_frames check_words check_sizes",
-        "encoder": "lstm_step EncoderState Picked",
+        "encoder": "lstm_step",
+        "packing": "EncoderState Picked",
         "decoder": "gru_step NEVER",
         "fast_decoder": "embedded looked_up thin_out Weights Draws gumbel draw_chances choose feed "
         "cast_weights fast_logits losses_by_word",
         "captioner": "Beams extend beam_search generate next_word likeliest_word",
         "captioner_contract": "CAPTIONERS Ready Captioner",
-        "policy": "PickNet project roll_out_by_scan pair_logits roll_out path_logits path_scores "
-        "Rollouts",
-        "fast_policy": "glance_differences project_shift pair_table",
+        "policy": "PickNet",
+        "fast_policy": "glance_differences project_shift pair_table project roll_out_by_scan "
+        "pair_logits roll_out path_logits path_scores Rollouts stream_step",
         "starting": "standardise search set_bias set_direction initialise",
         "pickers": "picks_at all_frames uniform random_k random_p kmeans",
         "picker_contract": "Choice PICKERS Picker PickerError picker_entry top whole_number",
@@ -1005,6 +1006,7 @@ def test_every_function_is_named_here():
         recurrence,
         checks,
         encoder,
+        packing,
         decoder,
         fast_decoder,
         speaking,
