@@ -117,7 +117,7 @@ FAULTS = [
     Fault("each half is rewarded by its own captioner", "training.honest",
           "== 0, second, first)", "== 0, first, second)",
           "test_evidence.py::test_a_clip_is_described_by_the_captioner_that_never_saw_it"),
-    Fault("a beam forgets whose state it continues", "method.captioner",
+    Fault("a beam forgets whose state it continues", "method.generation",
           "state = mapped(lambda each: each[(first + parent).flatten()], state)", "state = state",
           "test_captioner.py::test_the_scores_of_a_beam_are_those_of_its_words"),
     Fault("padding is learned from", "method.recurrence",
