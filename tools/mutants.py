@@ -238,7 +238,7 @@ FAULTS = [
     Fault("keep is ignored", "training.loop",
           "if better or trainer.config.training.keep == \"last\":", "if better:",
           wired("keep")),
-    Fault("the reward's name is ignored", "method.rewards",
+    Fault("the reward's name is ignored", "method.custom_rewards",
           "REWARDS.find(settings.reward)(settings, corpus)",
           "REWARDS.find(\"paper\")(settings, corpus)",
           wired("reward")),
