@@ -1,7 +1,7 @@
 """Picks of PySceneDetect's content detector on the films of `benchmarks/evidence.py`, from the
 pictures themselves: `pip install scenedetect opencv-python-headless av`, then
-`python benchmarks/cuts.py --clips FOLDER --mapping youtube_mapping.txt --out cuts.json`. Needs no
-PyTorch. Its thresholds are set on films of validation clips, as those of the other pickers are."""
+`python benchmarks/cuts.py --clips FOLDER --mapping youtube_mapping.txt --out cuts.json`. Its
+thresholds are set on films of validation clips, as those of the other pickers are."""
 from __future__ import annotations
 
 import argparse
@@ -16,11 +16,10 @@ from pathlib import Path
 import av
 import numpy as np
 import scenedetect
+from films import cut_film
 from scenedetect import FrameTimecode
 from scenedetect.detector import FlashFilter
 from scenedetect.detectors import ContentDetector
-
-from picknet_nb.measure.films import cut_film
 
 
 @lru_cache(maxsize=800)

@@ -1,7 +1,7 @@
-"""What picking is worth, and why: honest rewards, pickers that see the whole clip, and films of
-unequal scenes, on a prepared corpus of MSVD. `python benchmarks/evidence.py all` runs every seed
-that fits the time, several processes side by side; what is done is not done again. `collect`
-puts the files of all seeds together."""
+"""What picking is worth, and why: cross-fitted rewards ("honest" in the files that it writes),
+pickers that see the whole clip, and films of unequal scenes, on a prepared corpus of MSVD.
+`python benchmarks/evidence.py all` runs every seed that fits the time, several processes side by
+side; what is done is not done again. `collect` puts the files of all seeds together."""
 from __future__ import annotations
 
 import argparse
@@ -16,6 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from common import ROOT, origin
+from cross_fitting import (
+    CrossFittedReward, FrameScorer, fit_scorer, halves_of, top, train_cross_fitted, train_halves,
+    value_sets)
+from films import (
+    Films, caption_scenes, clip_seconds, even_picks, grey_distances, learned_picks, make_films,
+    make_streams, middle_picks, noticed, picks_at_cuts, picks_by_change, scenes_noticed,
+    score_scenes, threshold_for)
 
 import torch
 
@@ -28,14 +35,8 @@ from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.method.rewards import Reward, paper_reward
 from picknet_nb.method.stages import Environment, Model
-from picknet_nb.training.honest import (
-    FrameScorer, HonestReward, fit_scorer, halves_of, train_halves, train_honestly, value_sets)
 from picknet_nb.training.runs import load_run
 from picknet_nb.training.train import train
-from picknet_nb.measure.films import (
-    Films, caption_scenes, even_picks, grey_distances, learned_picks, make_films, make_streams,
-    middle_picks, noticed, picks_at_cuts, picks_by_change, scenes_noticed, score_scenes,
-    threshold_for)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 PICKNET = Recipe(language=1.0, diversity=1.0, adapted=False)
@@ -124,7 +125,7 @@ def plain_pickers(judge: Judge, seed: int) -> None:
 
 def whole_clip_pickers(judge: Judge, corpus: Corpus, config: Config, halves: Path, size: dict,
                        budgets=BUDGETS) -> dict:
-    "Pickers that see all glances, or all features, with ordinary and with honest rewards."
+    "Pickers that see all glances, or all features, with ordinary and with cross-fitted rewards."
     paper = paper_reward(config.policy, corpus)
     captioners = [load_run(halves/f"half-{half}", corpus.device)[0].captioner for half in (0, 1)]
     number = halves_of(corpus, config.training.seed)
@@ -132,7 +133,7 @@ def whole_clip_pickers(judge: Judge, corpus: Corpus, config: Config, halves: Pat
     def rewards_of(k: int) -> dict:
         limits = replace(config.policy, min_picks=1, first_max_picks=k, final_max_picks=k)
         reward = Reward(limits, paper.cider, paper.diversity_scale)
-        crossed = lambda pair: HonestReward(reward, pair, number, corpus.settings.max_words)
+        crossed = lambda pair: CrossFittedReward(reward, pair, number, corpus.settings.max_words)
         # "own half": the same two captioners, each on the clips that it knows
         return {"ordinary": reward, "honest": crossed(captioners),
                 "own half": crossed(captioners[::-1])}
@@ -152,7 +153,7 @@ def whole_clip_pickers(judge: Judge, corpus: Corpus, config: Config, halves: Pat
                 scorer = FrameScorer.for_corpus(corpus, looks_at)
                 curve = fit_scorer(scorer, corpus, pool, held_out, size["steps"])
                 with torch.no_grad():
-                    picks = make_picker(picker, k, policy=scorer)(judge.clips)
+                    picks = top(scorer, k)(judge.clips)
                 judge.measure(f"{picker}, {name}-{k}", picks)
                 found[f"{picker}, {name}-{k}"] = [[round(each, 4) for each in pair]
                                                   for pair in curve]
@@ -160,7 +161,7 @@ def whole_clip_pickers(judge: Judge, corpus: Corpus, config: Config, halves: Pat
 
 
 def picknets(judge: Judge, corpus: Corpus, config: Config, home: Path, budget: int) -> dict:
-    "PickNet on a budget, as it starts, with ordinary and with honest rewards."
+    "PickNet on a budget, as it starts, with ordinary and with cross-fitted rewards."
     config, found = limited(config, budget), {}
     limits = config.policy.min_picks, config.policy.final_max_picks
     start = dict(start=home/"whole"/"weights.safetensors", bars=False, save_seconds=1e9)
@@ -168,8 +169,8 @@ def picknets(judge: Judge, corpus: Corpus, config: Config, home: Path, budget: i
         "start": lambda: train(home/f"start-{budget}", corpus,
                                config.changed(reinforcement_epochs=0), PICKNET, **start),
         "ordinary": lambda: train(home/f"ordinary-{budget}", corpus, config, PICKNET, **start),
-        "honest": lambda: train_honestly(home/f"honest-{budget}", corpus, config, PICKNET,
-                                         halves=home, **start)}
+        "honest": lambda: train_cross_fitted(home/f"honest-{budget}", corpus, config, PICKNET,
+                                             halves=home, **start)}
     if budget != 6: del ways["start"]  # one histogram of how it begins is enough
     for name, make in ways.items():
         begun = time.perf_counter()
@@ -370,18 +371,10 @@ def one_seed(data: str, seed: int, out: Path, tiny: bool, parts: list[str],
             films, policies = train_on_films(corpus, config, home, size, tiny)
             spent["film policies"] = round(time.perf_counter() - at, 1)
             found = measure_films(films, model, policies, given_picks(films, given))
-            usual = (lambda name: 10.0) if tiny else None
-            found["streams"] = measure_streams(
-                films, policies[6].policy, usual or seconds_of_msvd)
+            seconds = (lambda name: 10.0) if tiny else clip_seconds
+            found["streams"] = measure_streams(films, policies[6].policy, seconds)
             spent["films"] = round(time.perf_counter() - at, 1)
             write(part, found)
-
-
-def seconds_of_msvd(name: str) -> float:
-    "Seconds of a clip of MSVD, from its name."
-    from picknet_nb.measure.films import clip_seconds
-
-    return clip_seconds(name)
 
 
 def run_all(options) -> None:

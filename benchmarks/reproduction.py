@@ -56,7 +56,6 @@ def reinforced(corpus: Corpus, config, quick: bool, epochs: int) -> tuple[float,
     model.policy.calibrate(
         corpus.glances[corpus.splits["train"][:256]],
         wanted=wanted,
-        start=config.policy.policy_start,
     )
     stage, made = Reinforcement(model, corpus, config, reward_for(config.policy, corpus)), []
     plain = stage.environment.earned

@@ -4,6 +4,7 @@ import json
 import math
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -14,7 +15,10 @@ from picknet_nb.core.settings import preset
 from picknet_nb.method.captioner import make_captioner
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.runs import RunError, read_log
-from picknet_nb.measure import cost, figures, tables as analysis
+from picknet_nb.measure import figures, tables as analysis
+
+sys.path.append(str(Path(__file__).parents[1]/"benchmarks"))
+import cost
 
 ROW = {
     "row": "PickNet (V+L)",
@@ -87,7 +91,7 @@ def test_files_that_are_no_result_are_refused(tmp_path, content):
 def test_stored_results_choose_by_data_kind_and_scale(tmp_path):
     for name, changes in {
         "a": {"scale": "small", "date": "2026-01-01"},
-        "b": {"scale": "full", "date": "2025-01-01"},
+        "b": {"scale": "paper", "date": "2025-01-01"},
         "c": {"scale": "small", "date": "2026-02-01"},
         "d": {"data": "shapes"},
         "e": {"kind": "speed"},
@@ -107,33 +111,6 @@ def test_stored_results_choose_by_data_kind_and_scale(tmp_path):
     write(tmp_path/"f.json", RESULT | {"rows": [{}]})
     with pytest.raises(analysis.ResultError, match="f.json: row 1"):
         analysis.stored_results("msvd", folder=tmp_path)
-
-
-def test_results_of_the_first_edition_are_found_under_the_new_name_of_their_scale(tmp_path):
-    first = RESULT | {
-        "scale": "full",
-        "config": {"hidden": 64, "seed": 0},
-        "rows": [ROW | {"row": "uniform-6"}],
-    }
-    write(tmp_path/"old.json", first)
-    write(
-        tmp_path/"new.json",
-        first
-        | {"scale": "paper", "config": {"captioner": {"hidden": 64}, "training": {"seed": 0}}},
-    )
-    write(tmp_path/"other.json", first | {"scale": "huge"})
-    files = lambda scale=None: [
-        result["file"] for result in analysis.stored_results(scale=scale, folder=tmp_path)
-    ]
-    assert (
-        files() == ["new.json", "old.json", "other.json"]
-        and files("huge") == ["other.json"]
-        and files("tiny") == []
-    )
-    assert files("paper") == files("full") == ["new.json", "old.json"]
-    assert "| uniform-6 | 5.5 |" in analysis.results_table(
-        analysis.stored_results(scale="paper", folder=tmp_path)
-    )
 
 
 def test_every_stored_result_can_still_be_drawn():
@@ -274,12 +251,11 @@ def test_a_bad_line_in_the_middle_of_a_log_is_refused(tmp_path):
 def test_without_matplotlib_the_module_imports_and_a_figure_says_what_to_install():
     code = ("import sys; sys.modules['matplotlib'] = sys.modules['matplotlib.pyplot'] = None\n"
             "from picknet_nb.core.files import PickNetError\n"
-            "from picknet_nb.measure import cost, figures\n"
-            "for draw in (figures.draw_picks, cost.draw_cost):\n"
-            "    try: draw({})\n"
-            "    except PickNetError as error: print(error)")
+            "from picknet_nb.measure import figures\n"
+            "try: figures.draw_picks({})\n"
+            "except PickNetError as error: print(error)")
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.count("picknet_nb[video]") == 2, done.stderr
+    assert done.stdout.count("picknet_nb[video]") == 1, done.stderr
 
 
 def test_a_table_says_whether_the_code_differed_from_its_commit():

@@ -1,5 +1,5 @@
-"""Captions of files that people really have, from runs with parts of one's own, and from runs of
-the first edition. One toy run serves all tests."""
+"""Captions of files that people really have, and from runs with parts of one's own. One toy run
+serves all tests."""
 import json
 import os
 import shutil
@@ -32,7 +32,7 @@ from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.stages import caption_videos, frame_choice
 from picknet_nb.training.models import (
     Decoding, example_run, export_model, find_model, find_run, has_both_rewards)
-from picknet_nb.training.runs import RunError, load_run, read_settings, save_weights
+from picknet_nb.training.runs import RunError, load_run, save_weights
 from picknet_nb.use import captioning
 from picknet_nb.use.captioning import (
     Caption, Failure, caption_clip, decide, load_captioner, look_closely, look_over)
@@ -532,70 +532,13 @@ def test_a_cnn_of_ones_own_is_found_again(toy, tmp_path, monkeypatch):
         load_captioner(run, device="cpu")
 
 
-def as_first_edition(run: Path, to: Path, picker: str) -> Path:
-    """The same run with files as the first edition wrote them: flat settings, and name and
-    number of the picker in one."""
-    shutil.copytree(run, to)
-    about, config = json.loads((to/"run.json").read_text()), read_settings(to)
-    about.pop("version", None)
-    recipe = {name: about["recipe"][name] for name in ("adapted", "language", "diversity")} | {
-        "picker": picker
-    }
-    clip = {
-        name: getattr(config.clip, name)
-        for name in ("frames", "cnn", "glance", "min_word_count", "vocabulary_from", "max_words")
-    }
-    (to/"run.json").write_text(
-        json.dumps(about | {"recipe": recipe, "details": {"dims": 256, **clip}})
-    )
-    flat = {name: value for name, value in config.flat().items() if name != "architecture"}
-    (to/"config.json").write_text(json.dumps(flat | {"output_gate": "sigmoid"}))
-    return to
-
-
-@pytest.mark.parametrize(
-    "label, name, number",
-    [
-        ("learned", "learned", None),
-        ("uniform-6", "uniform", 6),
-        ("kmeans-5", "kmeans", 5),
-        ("all", "all", None),
-    ],
-)
-def test_runs_of_the_first_edition_say_what_they_said(
-    captioner, toy, tmp_path, label, name, number
-):
-    former = load_captioner(as_first_edition(toy/"run", tmp_path/"former", label), device="cpu")
-    assert former.eye.picker.label == label and former.config.clip == captioner.config.clip
-    policy = captioner.eye.picker.policy if name == "learned" else None
-    same = replace(captioner, eye=replace(captioner.eye, picker=make_picker(name, number, policy)))
-    for path in find_videos([toy/"videos"]):
-        one, two = (each.caption(path, beam=2, best=2) for each in (former, same))
-        assert (one.picked, one.captions, one.n_best, one.scores) == (
-            two.picked,
-            two.captions,
-            two.n_best,
-            two.scores,
-        )
-
-
-def test_the_paper_s_method_of_the_first_edition_is_recognised(toy, tmp_path):
-    run = as_first_edition(toy/"run", tmp_path/"former", "learned")
-    (run/"run.json").write_text(
-        json.dumps(
-            json.loads((run/"run.json").read_text())
-            | {"recipe": {"picker": "learned", "adapted": True}}
-        )
-    )
-    assert not has_both_rewards(run)
+def test_the_paper_s_method_is_recognised(toy, tmp_path):
+    run = shutil.copytree(toy/"run", tmp_path/"run")
     about = json.loads((run/"run.json").read_text())
-    (run/"run.json").write_text(
-        json.dumps(
-            about
-            | {"recipe": {"picker": "learned", "adapted": True, "language": 1.0, "diversity": 1.0}}
-        )
-    )
-    assert has_both_rewards(run)
+    for language, diversity in ((1.0, 1.0), (1.0, 0.0), (0.0, 1.0)):
+        recipe = about["recipe"] | {"language": language, "diversity": diversity}
+        (run/"run.json").write_text(json.dumps(about | {"recipe": recipe}))
+        assert has_both_rewards(run) == (language == diversity)
 
 
 @pytest.mark.parametrize(

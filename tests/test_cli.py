@@ -162,7 +162,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
             noise,
             "--scale",
             "smoke",
-            "--row",
+            "--experiment",
             "Uniform",
             "--picks",
             4,
@@ -181,7 +181,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
             noise,
             "--scale",
             "smoke",
-            "--row",
+            "--experiment",
             "Uniform",
             "--set",
             "hidden=64",
@@ -195,7 +195,7 @@ def test_a_run_remembers_what_it_was_begun_with(noise, tmp_path):
         "train", run, "--resume", "--data", "shapes"
     )
     assert "started with --experiment 'Uniform' --picks 4" in refused(
-        "train", run, "--resume", "--row", "Baseline"
+        "train", run, "--resume", "--experiment", "Baseline"
     )
     again = refused("train", run, "--resume", "--picks", 5)
     assert "started with --experiment 'Uniform' --picks 4" in again
@@ -257,7 +257,7 @@ def test_a_corpus_may_move_between_calls(noise, tmp_path):
         tmp_path/"here",
         "--scale",
         "smoke",
-        "--row",
+        "--experiment",
         "Baseline",
         *QUICK,
     )
@@ -265,54 +265,22 @@ def test_a_corpus_may_move_between_calls(noise, tmp_path):
     assert picknet("train", tmp_path/"run", "--resume", "--data", tmp_path/"there")[0] == 0
 
 
-def test_a_run_of_the_first_edition_goes_on(noise, tmp_path):
-    from test_reproduction import former
-
-    run = tmp_path/"seed-0"/"run"
-    assert (
-        picknet(
-            "train",
-            run,
-            "--data",
-            noise,
-            "--scale",
-            "smoke",
-            "--row",
-            "Uniform",
-            "--picks",
-            4,
-            *QUICK,
-        )[0]
-        == 0
-    )
-    former(tmp_path)
-    about = json.loads((run/"run.json").read_text())
-    assert about["recipe"] == {
-        "picker": "uniform-4",
-        "adapted": True,
-        "language": 0.0,
-        "diversity": 0.0,
-    }
+def test_a_finished_run_goes_on_with_what_it_was_started_with(noise, tmp_path):
+    run = tmp_path/"run"
+    begun = ("--data", noise, "--preset", "smoke", "--experiment", "Uniform", "--picks", 4)
+    assert picknet("train", run, *begun, *QUICK)[0] == 0
     (run/"weights.safetensors").unlink()
     assert picknet("train", run, "--resume")[0] == 0 and (run/"weights.safetensors").exists()
     again = refused("train", run, "--resume", "--picks", 5)
     assert "started with --experiment 'Uniform' --picks 4" in again
-    (run/"run.json").write_text(
-        json.dumps(about | {"details": {"opened": {"data": str(noise), "scale": "full"}}})
-    )
-    assert "started with --preset paper, not small" in refused(
-        "train", run, "--resume", "--scale", "small"
-    )
-    assert (
-        picknet("train", run, "--resume", "--scale", "full")[0]
-        == picknet("train", run, "--resume", "--scale", "paper")[0]
-        == 0
-    )
+    again = refused("train", run, "--resume", "--preset", "small")
+    assert "started with --preset smoke, not small" in again
 
 
 def test_an_older_run_that_noted_nothing_goes_on_with_what_is_typed(noise, tmp_path):
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Baseline", *QUICK,
     )
     about = json.loads((tmp_path/"run"/"run.json").read_text())
     del about["details"]["opened"]
@@ -324,19 +292,20 @@ def test_what_cannot_be_trained_is_refused_before_the_folder_is_taken(noise, tmp
     run, data = tmp_path/"run", ("--data", noise, "--scale", "smoke")
     assert "contains no run to resume" in refused("train", run, *data, "--resume")
     assert "wants more frames than a clip has: 30" in refused(
-        "train", run, *data, "--row", "k-means", "--picks", 99
+        "train", run, *data, "--experiment", "k-means", "--picks", 99
     )
-    assert "--picks" in refused("train", run, *data, "--row", "k-means", "--picks", 0)
+    assert "--picks" in refused("train", run, *data, "--experiment", "k-means", "--picks", 0)
     assert "takes no such number" in refused("train", run, *data, "--picks", 5)
     assert "no such experiment: 'nope'; there are 'Baseline'" in refused(
-        "train", run, *data, "--row", "nope"
+        "train", run, *data, "--experiment", "nope"
     )
     assert not run.exists()
 
 
 def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Baseline", *QUICK,
     )
     assert "noise has no clips in the split 'nope'; it has train (24)" in refused(
         "evaluate", tmp_path/"run", "--split", "nope"
@@ -359,7 +328,8 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
 def test_a_threshold_is_for_policies_wherever_it_is_given(toy, noise, tmp_path):
     "Where there is none, `evaluate` says what `caption` says."
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Uniform", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Uniform", *QUICK,
     )
     chosen = ("--picker", "uniform-4", "--threshold", 0.01)
     said = "uniform-4 picks without a policy, so it has no threshold"
@@ -377,7 +347,8 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     noise, tmp_path, quick_meteor
 ):
     picknet(
-        "train", tmp_path/"run", "--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK
+        "train", tmp_path/"run", "--data", noise, "--preset", "smoke",
+        "--experiment", "Baseline", *QUICK,
     )
     other = noise_corpus(seed=1).save(tmp_path/"other")
     # without Java
@@ -486,8 +457,9 @@ def test_what_a_clip_is_cannot_be_set_when_training(noise, tmp_path, pair):
 
 
 def test_a_setting_that_tunes_what_is_off_is_refused(noise, tmp_path):
-    assert "word_weight would have no effect: word_epochs is 0" in refused(
-        "train", tmp_path/"run", "--data", noise, "--scale", "small", "--set", "word_weight=0.5"
+    assert "feedback_every would have no effect: feedback_step is 0" in refused(
+        "train", tmp_path/"run", "--data", noise, "--preset", "small",
+        "--set", "feedback_step=0", "--set", "feedback_every=3",
     )
     assert not (tmp_path/"run").exists()
 
@@ -600,7 +572,7 @@ def test_a_module_of_one_s_own_brings_captioner_picker_and_row(own, noise):
             *quick,
             "--captioner",
             "mean",
-            "--row",
+            "--experiment",
             "Baseline",
         )[0]
         == 0
@@ -613,16 +585,16 @@ def test_a_module_of_one_s_own_brings_captioner_picker_and_row(own, noise):
         "train", own/"run", "--resume", "--captioner", "paper"
     )
     assert "'mine' takes no such number" in refused(
-        "train", own/"other", *quick, "--row", "mine", "--picks", 5
+        "train", own/"other", *quick, "--experiment", "mine", "--picks", 5
     )
     code, said, _ = picknet(
         "--use",
         "my_own",
         "reproduce",
         *quick,
-        "--row",
+        "--experiment",
         "Baseline",
-        "--row",
+        "--experiment",
         "mine",
         "--no-scores",
         "--workers",
@@ -668,7 +640,7 @@ def test_from_videos_of_one_s_own_to_a_caption(toy, tmp_path):
         toy/"videos",
         "--out",
         out,
-        "--cnn",
+        "--backbone",
         "tiny",
         "--workers",
         1,
@@ -697,7 +669,7 @@ def test_splits_of_one_s_own(toy, tmp_path):
         toy/"videos",
         "--out",
         tmp_path/"mine",
-        "--cnn",
+        "--backbone",
         "tiny",
         "--workers",
         1,
@@ -734,7 +706,7 @@ def test_captions_of_other_videos_are_refused(toy, tmp_path):
         toy/"videos",
         "--out",
         tmp_path/"mine",
-        "--cnn",
+        "--backbone",
         "tiny",
     )
     assert "names no video in" in refused(
@@ -756,7 +728,7 @@ def test_a_file_that_is_left_out_is_named_once(toy, tmp_path):
         tmp_path/"videos",
         "--out",
         tmp_path/"mine",
-        "--cnn",
+        "--backbone",
         "tiny",
         "--workers",
         1,
@@ -779,7 +751,7 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
         toy/"videos",
         "--out",
         tmp_path/"parts",
-        "--cnn",
+        "--backbone",
         "tiny",
         "--weights",
         nothing,
@@ -907,29 +879,6 @@ def test_each_video_of_a_folder_has_an_output_of_its_own(toy, tmp_path, monkeypa
     assert code == 0 and len(said.splitlines()) == 2
 
 
-@pytest.mark.parametrize(
-    "old, name, made",
-    [
-        ("--strip", "s.png", ["s.png"]),
-        ("--strip", "folder", ["folder/v.png"]),
-        ("--gif", "g.gif", ["g.gif"]),
-        ("--gif", "folder", ["folder/v.gif"]),
-        ("--mp4", "folder", ["folder/v.mp4"]),
-        ("--subtitles", "s.vtt", ["s.vtt"]),
-        ("--subtitles", "folder", ["folder/v.srt"]),
-    ],
-)
-def test_options_of_the_last_version_work_and_name_the_new_one(
-    toy, tree, tmp_path, monkeypatch, old, name, made
-):
-    monkeypatch.setattr(drawing, "render", lambda found, out: Path(out).touch())
-    out = tmp_path/"out"
-    code, _, told = picknet("caption", tree/"a"/"v.mp4", "--run", toy/"run", old, out / name)
-    assert code == 0 and drawn(out) == made
-    assert f"--run is now --model {toy/'run'}" in told and f"{old} is now --out {out}" in told
-    assert old not in picknet("caption", "--help")[1] and told.count("the next version") == 2
-
-
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_closed_folder_is_named(tree, tmp_path):
     (tmp_path/"closed").mkdir(mode=0o500)
@@ -992,7 +941,6 @@ def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
     assert said[0] == said[1] and json.loads(picknet("caption", video, "--json")[1])[
         "run"
     ].endswith("everyday")
-    assert "give one of them" in refused("caption", video, "--run", run, "--model", "shapes")
     assert (
         "shape: no such folder, and no bundled model 'shape'; did you mean shapes?"
         in refused("caption", video, "--model", "shape")
@@ -1265,7 +1213,7 @@ def test_nothing_of_the_current_folder_is_run_that_nobody_named(tmp_path):
         "    assert child.exitcode == 0\n"
     )
     kept = {name: each for name, each in os.environ.items() if name != "PYTHONSAFEPATH"}
-    for words in (["bench", "captioner"], ["--version"]):
+    for words in (["models"], ["--version"]):
         # Python 3.10 has no such switch: there the processes of `reproduce` look here first
         if words == ["--version"] and sys.version_info < (3, 11):
             continue
@@ -1340,7 +1288,7 @@ def test_a_model_is_a_bundled_one_or_a_folder(toy, tmp_path, monkeypatch):
     "line",
     [
         "caption {video} --out --json",
-        "caption {video} --gif --mp4",
+        "caption {video} --picker --json",
         "caption {video} --model --json",
         "evaluate --out --no-scores",
         "prepare videos --captions c.json --videos v --out --name",
@@ -1480,7 +1428,7 @@ def handful(toy, folder: Path, count: int) -> tuple:
     )
     return (
         *("prepare", "videos", "--captions", folder/"captions.json", "--videos", folder/"clips"),
-        *("--out", folder/"out", "--cnn", "tiny", "--workers", 1),
+        *("--out", folder/"out", "--backbone", "tiny", "--workers", 1),
     )
 
 
@@ -1515,7 +1463,7 @@ def test_what_preparing_needs_is_checked_before_anything_is_measured(toy, tmp_pa
     (tmp_path/"file").touch()
     assert "is a file" in refused(*words[:6], "--out", tmp_path/"file"/"out", *words[8:])
     assert "no backbone 'nope'" in refused(
-        *words[:6], "--out", tmp_path/"new", "--cnn", "nope", "--workers", 1
+        *words[:6], "--out", tmp_path/"new", "--backbone", "nope", "--workers", 1
     )
     assert not (tmp_path/"new").exists()
 

@@ -79,8 +79,6 @@ def test_the_preset_of_the_paper_has_the_numbers_that_the_paper_prints():
         "penalty": -1.0,
     }
     assert {name: paper[name] for name in printed} == printed
-    with pytest.warns(FutureWarning, match="called .paper. now"):
-        assert preset("full") == preset("paper")
 
 
 def test_the_preset_of_a_compared_captioner_is_found_where_captioners_are():

@@ -115,41 +115,6 @@ def test_sentences_follow_the_ids(tmp_path):
     assert again.sentences == [corpus.sentences[place] for place in (0, 3, 2, 1)]
 
 
-def test_a_folder_of_the_first_edition(tmp_path):
-    "Settings among the details, and a vocabulary that does not say what it was counted on."
-    corpus = small()
-    corpus.save(tmp_path)
-    about, words = (
-        json.loads((tmp_path / name).read_text()) for name in ("corpus.json", "words.json")
-    )
-    settings, _ = about.pop("settings"), about.pop("version")
-    about["details"] |= {
-        "dims": 6,
-        **{
-            name: settings[name]
-            for name in (
-                "frames",
-                "glance",
-                "min_word_count",
-                "vocabulary_from",
-                "max_words",
-                "cnn",
-            )
-        },
-    }
-    (tmp_path/"corpus.json").write_text(json.dumps(about))
-    (tmp_path/"words.json").write_text(
-        json.dumps({name: words[name] for name in ("captions", "vocabulary", "sentences")})
-    )
-    again = Corpus.load(tmp_path)
-    assert (
-        again.settings == corpus.settings
-        and again.vocabulary == corpus.vocabulary
-        and torch.equal(again.words, corpus.words)
-    )
-    assert again.details == {"source": "nowhere", "dims": 6}
-
-
 def test_settings_say_what_the_tensors_are():
     corpus = Corpus.build(**parts(settings=ClipSettings(frames=8, glance_size=99, cnn="mine")))
     assert (

@@ -1,4 +1,4 @@
-"Honest rewards, pickers that see the whole clip, films of unequal scenes."
+"The research in benchmarks/: cross-fitted rewards, pickers that see the whole clip, films."
 import random
 import sys
 from dataclasses import replace
@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import load_script
-
 from picknet_nb.core.settings import preset
 from picknet_nb.world.shapes import example_corpus
 from picknet_nb.method.captioner import caption
 from picknet_nb.method.cider import document_frequencies, plain_cider
-from picknet_nb.method.pickers import Clips, PickerError, make_picker
+from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.policy import Policy
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.method.rewards import paper_reward
 from picknet_nb.method.stages import Environment, Model
-from picknet_nb.training.honest import (
-    HONEST, FrameScorer, HonestError, HonestReward, half_corpus, halves_of, honest_reward,
-    train_halves, train_honestly, value_sets)
 from picknet_nb.training.runs import RunError, load_run
-from picknet_nb.use.exploration import other_pickers
-from picknet_nb.measure.films import (
+
+sys.path.append(str(Path(__file__).parents[1]/"benchmarks"))
+import person
+from cross_fitting import (
+    CROSS_FITTED, CrossFittedReward, CrossFittingError, FrameScorer, cross_fitted_reward,
+    half_corpus, halves_of, top, train_cross_fitted, train_halves, value_sets)
+from films import (
     FilmError, cut_film, even_picks, grey_distances, learned_picks, make_films, make_streams,
     noticed, picks_at_cuts, picks_by_change, scene_reward, scenes_noticed)
 
@@ -54,7 +54,7 @@ def test_a_clip_is_described_by_the_captioner_that_never_saw_it(corpus):
     torch.manual_seed(0)
     pair = [Model.for_corpus(CONFIG, corpus).captioner.eval() for _ in range(2)]
     number, most = halves_of(corpus, 0), corpus.settings.max_words
-    reward = HonestReward(paper_reward(CONFIG.policy, corpus), pair, number, most)
+    reward = CrossFittedReward(paper_reward(CONFIG.policy, corpus), pair, number, most)
     videos = corpus.splits["train"]
     picks = make_picker("uniform", 4)(Clips(corpus.features[videos], corpus.glances[videos]))
     words = reward.describe(videos, corpus.features[videos], picks)
@@ -67,24 +67,24 @@ def test_a_clip_is_described_by_the_captioner_that_never_saw_it(corpus):
     assert not reward.needs_words
 
 
-def test_training_with_honest_rewards_leaves_a_run_that_names_its_captioners(
+def test_training_with_cross_fitted_rewards_leaves_a_run_that_names_its_captioners(
         corpus, halves, tmp_path):
-    model = train_honestly(tmp_path/"run", corpus, CONFIG, Recipe(language=1.0, adapted=False),
-                           halves=halves, bars=False)
+    model = train_cross_fitted(tmp_path/"run", corpus, CONFIG,
+                               Recipe(language=1.0, adapted=False), halves=halves, bars=False)
     picks = make_picker("learned", policy=model.policy)(Clips(corpus.features, corpus.glances))
     assert picks[:, 0].all()
     _, config, _, about = load_run(tmp_path/"run")
-    assert config.policy.reward == HONEST and about["details"]["cross_fitted"] == str(halves)
+    assert config.policy.reward == CROSS_FITTED and about["details"]["cross_fitted"] == str(halves)
 
 
-def test_an_honest_reward_without_captioners_or_with_those_of_other_clips_is_an_error(
+def test_a_cross_fitted_reward_without_captioners_or_with_those_of_other_clips_is_an_error(
         corpus, halves):
-    with pytest.raises(HonestError, match="two captioners"):
-        honest_reward(CONFIG.policy, corpus)
+    with pytest.raises(CrossFittingError, match="two captioners"):
+        cross_fitted_reward(CONFIG.policy, corpus)
     fewer = replace(corpus, details={"cross_fitted": str(halves)},
                     splits={**corpus.splits, "train": corpus.splits["train"][:-2]})
     with pytest.raises(RunError, match="other clips"):
-        honest_reward(CONFIG.policy, fewer)
+        cross_fitted_reward(CONFIG.policy, fewer)
 
 
 def test_a_picker_that_sees_the_whole_clip_may_skip_the_first_frame(corpus):
@@ -92,21 +92,8 @@ def test_a_picker_that_sees_the_whole_clip_may_skip_the_first_frame(corpus):
     scorer = FrameScorer.for_corpus(corpus).eval()
     with torch.no_grad():
         scorer.bias.copy_(torch.arange(30.0))
-    picker = make_picker("top", 3, policy=scorer)
-    picks = picker(clips)
-    assert picks[:, -3:].all() and (picks.sum(1) == 3).all() and picker.most == 3
-    assert torch.equal(picker.probabilities(clips, picks), picks.float())
-    with pytest.raises(PickerError, match="cannot choose"):
-        picker.step(None, corpus.glances[0, 0])
-    with pytest.raises(PickerError, match="top_features needs a trained policy"):
-        make_picker("top_features", 3)
-    with pytest.raises(PickerError, match="whole number"):
-        make_picker("top", policy=scorer)
-
-
-def test_pickers_that_need_a_policy_are_not_offered_without_one():
-    names = {picker.name for picker in other_pickers(6, 30)}
-    assert {"uniform", "kmeans"} <= names and not names & {"top", "top_features", "learned"}
+        picks = top(scorer, 3)(clips)
+    assert picks[:, -3:].all() and (picks.sum(1) == 3).all()
 
 
 def test_the_value_of_a_set_is_what_its_caption_earns(corpus):
@@ -177,12 +164,6 @@ def test_a_stream_of_films_counts_every_scene_once(corpus):
 
 
 def test_the_score_of_a_person_is_cider(corpus):
-    path = Path(__file__).parents[1]/"benchmarks"/"person.py"
-    sys.path.insert(0, str(path.parent))
-    try:
-        person = load_script(path)
-    finally:
-        sys.path.remove(str(path.parent))
     references = corpus.tokens[:12]
     frequencies = document_frequencies(references)
     vector = person.Vectors(frequencies, 12)

@@ -444,7 +444,7 @@ def address(toy, tmp_path_factory):
         "-m",
         "picknet_nb.interface.main",
         "explore",
-        "--run",
+        "--model",
         toy/"run",
         "--videos",
         toy/"videos",

@@ -121,7 +121,7 @@ def explore(folder: Path, log: Path, pages: int) -> None:
     sys.argv = [
         "picknet",
         "explore",
-        "--run",
+        "--model",
         "run",
         "--videos",
         "videos",

@@ -462,7 +462,7 @@ def test_captioning_a_folder_interrupted_by_hand(run_folder, tmp_path):  # noqa:
             "picknet_nb.interface.main",
             "caption",
             str(tmp_path),
-            "--run",
+            "--model",
             str(run_folder),
             "--json",
         ],

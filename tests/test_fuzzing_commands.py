@@ -139,7 +139,7 @@ def entry_of(call: tuple) -> str:
     "The entry point that a call is counted under."
     return (
         "drawing"
-        if {"--strip", "--gif", "--mp4"} & set(call)
+        if "--out" in call and call[0] == "caption"
         else "train --resume"
         if call[0] == "train"
         else str(call[0])
@@ -227,8 +227,8 @@ class Toy:
 def toy(tmp_path_factory) -> Toy:
     "All of it, and everything imported that the children would otherwise import one by one."
     made = Toy(tmp_path_factory.mktemp("toy"))
-    for kind, name in DRAWN.items():
-        picknet("caption", made.film, "--run", made.run, kind, made.folder/"first" / name)
+    for name in DRAWN.values():
+        picknet("caption", made.film, "--model", made.run, "--out", made.folder/"first" / name)
     if find_spec("ipywidgets"):
         Explorer(
             made.run,
@@ -298,7 +298,7 @@ def damaged_films(films, what: str, each: int) -> dict[str, bytes]:  # noqa: F81
 
 def test_caption_of_damaged_videos(films, toy, tmp_path):  # noqa: F811
     def job(path):
-        said = json.loads(obeyed("caption", path, "--run", toy.run, "--json", "--best", "2"))
+        said = json.loads(obeyed("caption", path, "--model", toy.run, "--json", "--best", "2"))
         assert len(said["n_best"]) == 2 and len(said["probabilities"]) == 6
 
     commands(
@@ -315,7 +315,7 @@ def test_caption_of_a_folder_says_something_of_each_file(films, toy, tmp_path): 
     outcomes = Outcomes()
 
     def job(folder):
-        status, said, complaints = picknet("caption", folder, "--run", toy.run, "--json")
+        status, said, complaints = picknet("caption", folder, "--model", toy.run, "--json")
         lines = [json.loads(line) for line in said.splitlines()]
         assert [Path(line["source"]) for line in lines] == sorted(paths), complaints
         assert status == (3 if any("error" in line for line in lines) else 0) and all(
@@ -335,7 +335,7 @@ def test_stream_of_damaged_videos(films, toy, tmp_path):  # noqa: F811
         lines = [
             json.loads(line)
             for line in obeyed(
-                "stream", path, "--run", toy.run, "--json", "--rate", "5"
+                "stream", path, "--model", toy.run, "--json", "--rate", "5"
             ).splitlines()
         ]
         assert lines and lines[0]["frame"] == 0
@@ -347,7 +347,7 @@ def test_stream_of_damaged_videos(films, toy, tmp_path):  # noqa: F811
     )
 
 
-DRAWN = {"--strip": "drawing.png", "--gif": "drawing.gif", "--mp4": "drawing.mp4"}
+DRAWN = {"strip": "drawing.png", "gif": "drawing.gif", "mp4": "drawing.mp4"}
 
 
 def draw(toy: Toy, path: Path, kind: str, run: Path | None = None) -> None:
@@ -355,7 +355,7 @@ def draw(toy: Toy, path: Path, kind: str, run: Path | None = None) -> None:
     out = toy.folder/"drawings"/f"{os.getpid()}"
     shutil.rmtree(out, ignore_errors=True)
     try:
-        obeyed("caption", path, "--run", run or toy.run, kind, out/DRAWN[kind])
+        obeyed("caption", path, "--model", run or toy.run, "--out", out/DRAWN[kind])
         assert (out/DRAWN[kind]).stat().st_size > 100
     finally:
         assert not out.exists() or not list(leftovers(out)), list(leftovers(out))
@@ -427,7 +427,7 @@ def test_odd_names_are_names_and_nothing_else(toy, tmp_path):
     paths = write_all(folder, {f"{name}.mp4": toy.film.read_bytes() for name in names})
     for number, path in enumerate(paths):
         drawn = (
-            ("--gif", "--strip", "--mp4")[number // 3 % 3]
+            ("gif", "strip", "mp4")[number // 3 % 3]
             if number % 3 == 0 or SCALE > 1
             else "caption"
         )
@@ -441,14 +441,15 @@ def test_odd_names_are_names_and_nothing_else(toy, tmp_path):
         if kind in DRAWN:
             draw(toy, path, kind)
         else:
-            obeyed(kind, path, "--run", toy.run)
+            obeyed(kind, path, "--model", toy.run)
 
     assert each_command("odd names", job, jobs)[READ] == len(jobs)
     whole = write_all(
         tmp_path/"whole", {path.name: path.read_bytes() for path in paths[:: max(1, 4 // SCALE)]}
     )
     everything = in_children(
-        lambda folder: obeyed("caption", folder, "--run", toy.run, "--strip", tmp_path/"strips"),
+        lambda folder: obeyed(
+            "caption", folder, "--model", toy.run, "--out", tmp_path/"strips"/"{}.png"),
         [tmp_path/"whole"],
         300,
         parent=True,
@@ -509,12 +510,12 @@ def test_titles_in_any_alphabet(toy, tmp_path):
         if SCALE > 1
         else (
             "caption",
-            "--strip",
+            "strip",
             "caption",
-            "--gif",
+            "gif",
             "caption",
             "caption",
-            "--mp4",
+            "mp4",
             "caption",
             "caption",
         )
@@ -527,7 +528,7 @@ def test_titles_in_any_alphabet(toy, tmp_path):
 
     def job(name):
         kind, path = jobs[name]
-        draw(toy, path, kind) if kind in DRAWN else obeyed("caption", path, "--run", toy.run)
+        draw(toy, path, kind) if kind in DRAWN else obeyed("caption", path, "--model", toy.run)
 
     assert each_command("odd titles", job, jobs)[READ] == len(jobs)
 
@@ -598,7 +599,7 @@ def test_words_that_nobody_can_print(toy, tmp_path):
         kind, run = jobs[name]
         try:
             draw(toy, toy.film, kind, run) if kind in DRAWN else obeyed(
-                kind, toy.film, "--run", run
+                kind, toy.film, "--model", run
             )
         except PickNetError as error:
             assert str(run) in str(error), f"unnamed: {error}"
@@ -711,10 +712,10 @@ def data(tmp_path_factory, toy) -> Path:
     return folder
 
 
-FOUR = ("--cnn", "tiny", "--workers", "1", "--set", "frames=4", "--set", "min_word_count=1")
+FOUR = ("--backbone", "tiny", "--workers", "1", "--set", "frames=4", "--set", "min_word_count=1")
 PREPARED = {  # a command: its files, and what it is called with
     "videos": {"captions.json": "--captions", "splits.json": "--splits"},
-    "msvd": {"msvd.json": "--captions", "mapping.txt": "--mapping"},
+    "msvd": {"msvd.json": "--annotations", "mapping.txt": "--splits"},
     "msrvtt": {"msrvtt.json": "--annotations"},
     "features": {
         "abc.json": "--captions",
@@ -935,7 +936,7 @@ def test_models_from_elsewhere(toy, tmp_path):
     "A run folder that was copied, with anything wrong in it, through to a caption."
 
     def job(path):
-        said = json.loads(obeyed("caption", toy.film, "--run", path, "--json"))
+        said = json.loads(obeyed("caption", toy.film, "--model", path, "--json"))
         assert isinstance(said["caption"], str) and all(
             0 <= each <= 1 for each in said["probabilities"]
         )
@@ -950,7 +951,7 @@ def test_models_from_elsewhere(toy, tmp_path):
     commands("models, run folders", job, paths, good_film=True)
     commands(
         "models, many broken ones",
-        lambda path: obeyed("caption", toy.film, "--run", path),
+        lambda path: obeyed("caption", toy.film, "--model", path),
         [tmp_path/"runs"],
     )
 
@@ -964,7 +965,7 @@ def test_resumed_training_notices_damage(toy, tmp_path):
         assert (path/"weights.safetensors").read_bytes() == toy.weights, (
             "other weights, and not a word"
         )
-        obeyed("caption", toy.film, "--run", path, "--json")
+        obeyed("caption", toy.film, "--model", path, "--json")
 
     early = folder_variants(
         toy.folder/"early",
@@ -1019,7 +1020,7 @@ def test_resumed_training_from_edited_checkpoints(toy, tmp_path):
 
     def job(path):
         obeyed("train", path, "--resume")
-        obeyed("caption", toy.film, "--run", path, "--json")
+        obeyed("caption", toy.film, "--model", path, "--json")
 
     commands(
         "train --resume, edited checkpoints",
@@ -1079,7 +1080,7 @@ def test_weights_of_a_cnn_from_elsewhere(toy, tmp_path):
             tmp_path/"videos",
             "--out",
             tmp_path/"out" / path.name,
-            "--cnn",
+            "--backbone",
             "resnet18",
             "--weights",
             path,
@@ -1253,12 +1254,12 @@ def test_bombs_at_their_real_size(toy, data, tmp_path):
             data/"videos",
             "--out",
             tmp_path/"features",
-            "--cnn",
+            "--backbone",
             "resnet18",
             "--weights",
             weights,
         ),
-        **{run: ("caption", toy.film, "--run", run) for run in runs},
+        **{run: ("caption", toy.film, "--model", run) for run in runs},
         stopped: ("train", stopped, "--resume"),
         long: ("score", long, "--references", long),
         deep: (
@@ -1275,9 +1276,9 @@ def test_bombs_at_their_real_size(toy, data, tmp_path):
     }
     for path in films:
         for name, call in {
-            "caption": ("--run", toy.run),
-            "stream": ("--run", toy.run),
-            "draw": ("--run", toy.run, "--gif", tmp_path/"film.gif"),
+            "caption": ("--model", toy.run),
+            "stream": ("--model", toy.run),
+            "draw": ("--model", toy.run, "--out", tmp_path/"film.gif"),
         }.items():
             calls[f"{path} {name}"] = ("caption" if name == "draw" else name, path, *call)
 

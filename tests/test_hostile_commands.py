@@ -214,7 +214,7 @@ def test_odd_films_through_every_command(toy, tmp_path):  # noqa: F811
         if kind in ("caption", "stream"):
             obeyed(kind, path, "--model", toy.run, "--json")
         else:
-            ending = {"--strip": "png", "--gif": "gif", "--mp4": "mp4", "subtitles": "srt"}[kind]
+            ending = {"strip": "png", "gif": "gif", "mp4": "mp4", "subtitles": "srt"}[kind]
             place = out/f"{jobs[name][1].name}{drawn.index(name)}.{ending}"
             obeyed("caption", path, "--model", toy.run, "--out", place)
             assert place.stat().st_size, "lost output"
@@ -330,7 +330,7 @@ def test_tables_with_odd_quotation_marks(data, tmp_path):  # noqa: F811
     def job(path):
         shutil.copytree(tmp_path/"made", out := tmp_path/f"out{path.stem}")
         try:
-            obeyed("prepare", "msvd", "--captions", path, "--mapping",
+            obeyed("prepare", "msvd", "--annotations", path, "--splits",
                    tmp_path/"mapping.txt", "--videos", tmp_path/"videos", *FOUR, "--out", out)
         except PickNetError as error:
             assert path not in said, f"refused: {error}"

@@ -23,7 +23,8 @@ from toys import invoked
 
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.printing import SOME_LEFT_OUT, say
-from picknet_nb.core.settings import preset
+from picknet_nb.core.settings import VERSION, preset
+from picknet_nb.data.corpus import Corpus, CorpusError
 from picknet_nb.world import world
 from picknet_nb.method.recipes import recipes
 from picknet_nb.method.stages import Model
@@ -31,7 +32,8 @@ from picknet_nb.training import runs
 from picknet_nb.training.batches import TrainingError
 from picknet_nb.training.checkpoints import read_checkpoint
 from picknet_nb.training.loop import Step
-from picknet_nb.training.runs import RunError, change_settings, load_run, open_run, save_weights
+from picknet_nb.training.runs import (
+    RunError, change_settings, load_run, open_run, read_about, read_settings, save_weights)
 from picknet_nb.training.train import train
 from picknet_nb.measure.reproduction import train_first, train_row
 from picknet_nb.interface import main as cli, prepare as preparing, watch as watching
@@ -183,41 +185,36 @@ def test_a_row_that_learned_from_other_data_is_not_this_one(tmp_path, change):
         )
 
 
-def test_a_row_and_a_run_that_noted_less_are_taken_for_what_they_note(run, tmp_path):
+@pytest.mark.parametrize("version", [VERSION + 1, VERSION - 1, "4", None, 4.0, True])
+def test_a_file_of_another_version_is_an_error_of_one_sentence(run, tmp_path, version):
+    said = f"is of version {version!r}, and this picknet_nb reads {VERSION}"
+    for name, read in (("run.json", read_about), ("config.json", read_settings)):
+        before = (run/name).read_text()
+        (run/name).write_text(json.dumps(json.loads(before) | {"version": version}))
+        with pytest.raises(RunError, match=re.escape(f"{name}: {said}")):
+            read(run)
+        (run/name).write_text(before)
+    stored = torch.load(run/"checkpoint.pt", weights_only=True)
+    torch.save(stored | {"version": version}, run/"checkpoint.pt")
+    with pytest.raises(RunError, match=re.escape(f"checkpoint.pt: {said}")):
+        read_checkpoint(run)
+    noise_corpus().save(tmp_path/"corpus")
+    about = tmp_path/"corpus"/"corpus.json"
+    about.write_text(json.dumps(json.loads(about.read_text()) | {"version": version}))
+    with pytest.raises(CorpusError, match=re.escape(f"corpus.json: {said}")):
+        Corpus.load(tmp_path/"corpus")
+
+
+def test_the_file_of_an_experiment_without_its_version_or_its_origin_is_an_error(tmp_path):
     corpus = noise_corpus()
     train_first(corpus, tmp_path, QUICK, bars=False)
-    row = train_row(corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
-    path = tmp_path/"rows"/"seed-0.baseline.json"
-    del row["version"], row["made_from"]["learned_from"]
-    path.write_text(json.dumps(row))
-    again = train_row(corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
-    assert again["captions"] == row["captions"] and json.loads(path.read_text()) == row
-    with pytest.raises(FileError, match="was made with features"):
-        train_row(
-            overwritten(noise_corpus()),
-            tmp_path,
-            QUICK,
-            "Baseline",
-            recipes()["Baseline"],
-            bars=False,
-        )
-    about = {
-        name: value
-        for name, value in json.loads((run/"run.json").read_text()).items()
-        if name not in ("version", "learned_from", "settings")
-    }
-    (run/"run.json").write_text(json.dumps(about))
-    stored = {
-        name: value
-        for name, value in torch.load(run/"checkpoint.pt", weights_only=True).items()
-        if name not in ("version", "learned_from", "settings")
-    }
-    torch.save(stored, run/"checkpoint.pt")
-    with pytest.raises(RunError, match="holds another run: features"):
-        go_on(run, overwritten(noise_corpus()))
-    go_on(run)
-    # from now on it knows
-    assert read_checkpoint(run)["learned_from"]["captions"].startswith("200 of 40 clips, ")
+    again = lambda: train_row(
+        corpus, tmp_path, QUICK, "Baseline", recipes()["Baseline"], bars=False)
+    row, path = again(), tmp_path/"rows"/"seed-0.baseline.json"
+    for name, said in (("version", "is of version None"), ("made_from", "what it was made from")):
+        path.write_text(json.dumps({key: row[key] for key in row if key != name}))
+        with pytest.raises(FileError, match=said):
+            again()
 
 
 def test_the_checkpoint_knows_what_run_json_no_longer_says(run):
@@ -746,12 +743,12 @@ def test_no_command_takes_a_lock_through_a_link(tmp_path, command, monkeypatch):
             noise_corpus(8).save(tmp_path/"corpus"),
             "--scale",
             "smoke",
-            "--row",
+            "--experiment",
             "Baseline",
         ),
         "videos": (
             *("prepare", "videos", "--captions", tmp_path/"captions.json", "--videos", videos),
-            *("--out", out, "--cnn", "tiny", "--workers", 1),
+            *("--out", out, "--backbone", "tiny", "--workers", 1),
         ),
         "prepare": ("prepare", "shapes", "--scale", "smoke", "--out", out),
     }

@@ -245,7 +245,8 @@ def test_the_video_after_one_that_cannot_be_scaled_is_captioned(tmp_path, name, 
     (tmp_path/"films").mkdir()
     line_of_pixels(tmp_path/"films"/name, width, height)
     film(tmp_path/"films"/"b.mp4")
-    done = invoked("caption", tmp_path/"films", "--model", "shapes", "--subtitles", tmp_path/"out")
+    done = invoked("caption", tmp_path/"films", "--model", "shapes",
+                   "--out", tmp_path/"out"/"{}.srt")
     assert done.exit_code == 3 and name in done.output + done.stderr
     assert "b" in {path.name.split(".")[0] for path in (tmp_path/"out").rglob("*.srt")}
     alone = invoked("stream", tmp_path/"films"/name, "--model", "shapes")

@@ -376,7 +376,7 @@ def test_what_is_called_like_a_video_is_one_that_is_read(tmp_path, ending):
 
 def caption_folder(folder: Path, run: Path, said: Path) -> None:
     "`picknet caption --json`, its standard output in a file."
-    sys.argv = ["picknet", "caption", str(folder), "--run", str(run), "--json"]
+    sys.argv = ["picknet", "caption", str(folder), "--model", str(run), "--json"]
     with open(said, "w") as output, redirect_stdout(output):
         cli.main()
 

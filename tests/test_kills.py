@@ -34,7 +34,8 @@ def calls(kind: str, toy, data: Path, out: Path) -> tuple:  # noqa: F811
             "--videos", data/"videos", *FOUR, "--out", out/"corpus"),
         "reproduce": lambda: (
             "reproduce", "--data", toy.corpus, "--scale", "smoke", "--folder", out/"table",
-            "--workers", "1", "--no-scores", *(word for row in ROWS for word in ("--row", row)),
+            "--workers", "1", "--no-scores",
+            *(word for row in ROWS for word in ("--experiment", row)),
             *(word for setting in ("hidden=8", "word_embedding=8", "feature_embedding=8",
                                    "policy_hidden=8", "batch_size=4", "captions_together=1",
                                    "supervision_epochs=2", "reinforcement_epochs=1",

@@ -62,8 +62,7 @@ FUNCTIONS = "load", "caption", "caption_many", "prepare", "train", "evaluate", "
 def options_of(command: click.Command, name: str = "picknet") -> Iterator[str]:
     "Every option and argument of a command and of those inside it, as `caption --beam`."
     for each in command.params:
-        # what completes words in a shell is Typer's own; what is hidden is promised to nobody
-        if "completion" not in each.name and not getattr(each, "hidden", False):
+        if "completion" not in each.name:  # what completes words in a shell is Typer's own
             yield f"{name} {each.opts[0]}"
     context = click.Context(command)
     for each in command.list_commands(context) if hasattr(command, "list_commands") else ():

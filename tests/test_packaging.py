@@ -120,7 +120,8 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
         "picknet_nb/paper.json",
         "picknet_nb/py.typed",
     } <= names
-    assert {str(path.relative_to(ROOT)) for path in (ROOT/"picknet_nb").rglob("*.py")} <= names
+    modules = {str(path.relative_to(ROOT)) for path in (ROOT/"picknet_nb").rglob("*.py")}
+    assert modules - names == {"picknet_nb/_modidx.py"}  # the index of notebooks, for nbdev alone
     assert not [
         name for name in names if name.startswith(("nbs", "tests", "data", "tools", "benchmarks"))
     ]
@@ -140,6 +141,7 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
 def test_the_wheel_is_the_same_with_and_without_the_way_over_the_source_distribution(built):
     direct, indirect = names_in(built["wheel"]), names_in(built["wheel of the sdist"])
     assert direct == indirect and {"picknet_nb/paper.json", "picknet_nb/py.typed"} <= direct
+    assert "picknet_nb/_modidx.py" not in direct
     assert not [name for name in direct if not name.startswith("picknet_nb")]
     with (
         zipfile.ZipFile(built["wheel"]) as one,

@@ -136,8 +136,8 @@ def test_what_cannot_be_picked_with_is_refused_in_one_sentence(what):
     assert "\n" not in str(caught.value) and len(str(caught.value)) < 250
 
 
-def test_labels_of_the_first_edition_are_understood():
-    assert parse_label("random-0.5") == ("chance", 0.5) and parse_label("random-6") == ("random", 6)
+def test_a_label_is_a_name_and_a_number():
+    assert parse_label("chance-0.5") == ("chance", 0.5) and parse_label("random-6") == ("random", 6)
     assert (
         parse_label("learned") == ("learned", None)
         and parse_label("my-picker") == ("my-picker", None)
@@ -178,6 +178,15 @@ def test_a_picker_of_ones_own_keeps_the_rules(monkeypatch):
         PickerError, match="wrong must give torch.bool .3, 30., not torch.float32 .2, 2."
     ):
         make_picker("wrong")(make())
+
+
+def test_a_picker_that_is_not_forced_may_skip_the_first_frame():
+    last = lambda clips: torch.arange(clips.glances.shape[1]).expand(clips.glances.shape[:2]) == 29
+    PICKERS.add("last", looks_at="nothing", random=False, forced=False)(last)
+    try:
+        assert make_picker("last")(make()).nonzero()[:, 1].tolist() == [29, 29, 29]
+    finally:
+        del PICKERS["last"]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

@@ -227,7 +227,8 @@ def test_the_command_trains_on_pictures_and_a_picture_is_captioned(folder, tmp_p
     assert "29 videos" in made.output and made.exit_code == 3, made.output
     assert "4.jpg: not a JPEG" in made.output
     trained = picknet("train", tmp_path/"run", "--data", tmp_path/"corpus", "--scale", "smoke",
-                      "--row", "Baseline", "--set", "min_picks=1", "--set", "captions_together=4")
+                      "--experiment", "Baseline", "--set", "min_picks=1",
+                      "--set", "captions_together=4")
     assert trained.exit_code == 0, trained.output
     said = load_captioner(tmp_path/"run", device="cpu").caption(folder/"p"/"0.jpg")
     assert said.picked == [0]

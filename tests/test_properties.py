@@ -987,7 +987,7 @@ def test_every_function_is_named_here():
         "policy": "PickNet",
         "fast_policy": "glance_differences project_shift pair_table project roll_out_by_scan "
         "pair_logits roll_out path_logits path_scores Rollouts stream_step",
-        "starting": "standardise search set_bias set_direction initialise",
+        "starting": "standardise search set_bias initialise",
         "pickers": "picks_at all_frames uniform random_k random_p kmeans",
         "picker_contract": "Choice PICKERS Picker PickerError picker_entry top whole_number",
         "fast_kmeans": "centre_distances greedy_start kmeans_shares nearest_distinct",

@@ -133,11 +133,6 @@ def test_what_python_gives_is_checked_before_anything_is_extracted(
     assert not (tmp_path/"out").exists()
 
 
-def test_two_models_at_once():
-    with pytest.raises(PickNetError, match="give one of them"):
-        watching.chosen_model("shapes", "runs/mine")
-
-
 def test_one_picture_for_several_videos(tmp_path):
     with pytest.raises(PickNetError, match="all.gif: one file for 2 videos: write {} for the name"):
         watching.output_files(tmp_path/"all.gif", ["a", "b"], [Path("a.mp4"), Path("b.mp4")])

@@ -114,39 +114,6 @@ def table(corpus, tmp_path, monkeypatch):
     return make
 
 
-def former(folder: Path) -> None:
-    """Make a table's folder look as the first edition left it: flat settings, pickers with their
-    number, rows that do not say what made them."""
-    for path in folder.glob("rows/*.json"):
-        row = {
-            name: value
-            for name, value in json.loads(path.read_text()).items()
-            if name not in ("version", "made_from", "stage_one")
-        }
-        path.write_text(json.dumps(row | {"picker": row["picker"].replace("chance", "random")}))
-    for run in folder.glob("seed-*/*/run.json"):
-        about = json.loads(run.read_text())
-        config = json.loads((run.parent/"config.json").read_text())
-        recipe = Recipe(**about["recipe"])
-        about["recipe"] = {
-            "picker": recipe.label.replace("chance", "random"),
-            "adapted": recipe.adapted,
-            "language": recipe.language,
-            "diversity": recipe.diversity,
-        }
-        for name in ("version", "learned_from", "settings"):
-            del about[name]
-        del config["version"]
-        flat = {
-            name: value
-            for group in config.values()
-            for name, value in group.items()
-            if name != "architecture"
-        } | {"output_gate": "sigmoid"}
-        run.write_text(json.dumps(about))
-        (run.parent/"config.json").write_text(json.dumps(flat))
-
-
 def test_a_row_with_another_number_of_frames_is_not_passed_off_as_this_one(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
     row = train_row(corpus, tmp_path, CONFIG, "Uniform", recipes(6)["Uniform"], bars=False)
@@ -239,36 +206,6 @@ def test_a_row_that_was_rewarded_otherwise_is_not_this_one(table, tmp_path, caps
     assert [row["row"] for row in table(["Baseline"])["rows"]] == ["Baseline", LEADER]
 
 
-def test_rows_of_the_first_edition_are_accepted_if_their_run_shows_the_same_settings(
-    table, tmp_path, capsys
-):
-    folder, rows = tmp_path/"table", [LEADER, "Uniform", "Random", "Baseline"]
-    before = table(rows, command="first")
-    former(folder)
-    again = table(rows, command="second", bars=True)
-    captions = lambda made: [
-        (row["row"], row["frames_used"], row["minutes"]) for row in made["rows"]
-    ]
-    assert captions(again) == captions(before) and "left out" not in capsys.readouterr().err
-    with pytest.raises(
-        FileError,
-        match=r"picknet-v-l.json: was made with other settings: language_weight 1.0 \(now 0.5\): "
-              r"move it",
-    ):
-        table([LEADER], {"language_weight": 0.5})
-    with pytest.raises(
-        FileError, match="was made with uniform-.*, and this table needs uniform-29"
-    ):
-        train_row(noise_corpus(), folder, CONFIG, "Uniform", recipes(29)["Uniform"], bars=False)
-    shutil.rmtree(folder/"seed-0"/"picknet-v-l")
-    with pytest.raises(
-        FileError,
-        match="does not say with which settings it was made, and .*picknet-v-l, which would, is "
-              "gone",
-    ):
-        table([LEADER])
-
-
 def test_other_clips_make_other_rows(corpus, tmp_path):
     train_first(corpus, tmp_path, CONFIG, bars=False)
     train_row(corpus, tmp_path, CONFIG, "Baseline", recipes()["Baseline"], bars=False)
@@ -333,14 +270,9 @@ def test_what_a_clip_is_cannot_be_set_when_training(table, tmp_path, name, value
 @pytest.mark.parametrize(
     "changes, reason",
     [
-        ({"word_weight": 0.5}, "word_weight would have no effect: word_epochs is 0"),
         (
             {"feedback_step": 0.0, "feedback_every": 3},
             "feedback_every would have no effect: feedback_step is 0",
-        ),
-        (
-            {"feedback_step": 0.0, "feedback_most": 0.5},
-            "feedback_most would have no effect: feedback_step is 0",
         ),
         (
             {"reinforcement_epochs": 0, "reinforcement_rate": 1e-3},
@@ -369,17 +301,16 @@ def test_changes_with_an_effect_are_made():
         preset("smoke"),
         {
             "word_epochs": 2,
-            "word_weight": 0.5,
             "adaptation_epochs": 0,
             "adaptation_rate": 0.01,
             "hidden": 48,
         },
     )
     assert (
-        changed.training.word_weight,
+        changed.training.word_epochs,
         changed.training.adaptation_rate,
         changed.captioner.hidden,
-    ) == (0.5, 0.01, 48)
+    ) == (2, 0.01, 48)
 
 
 # rows of one's own, side by side
@@ -421,7 +352,7 @@ def test_another_captioner_in_the_settings_is_the_one_of_all_rows(mine, table, t
         "picknet-v-l",
         "supervision",
     ]
-    assert table_folder("shapes", "full", {"architecture": "mean"}).name == "shapes-paper-mean"
+    assert table_folder("shapes", "paper", {"architecture": "mean"}).name == "shapes-paper-mean"
 
 
 def test_rows_whose_picker_or_captioner_nobody_registered_are_refused_first(
@@ -546,22 +477,6 @@ def test_a_process_that_dies_twice_is_told(mine, tmp_path, monkeypatch):
             workers=2,
             modules=["my_own"],
         )
-
-
-def test_the_former_name_of_a_scale_is_understood(table, monkeypatch, tmp_path):
-    with (
-        pytest.warns(FutureWarning, match="'full' is called 'paper' now"),
-        pytest.raises(PickNetError, match="no such experiment"),
-    ):
-        reproduction.reproduce("noise", "full", ["nobody"])
-    from picknet_nb.world import world
-
-    monkeypatch.undo()
-    monkeypatch.setattr(
-        world, "prepare_shapes", lambda path, scale, **_: pytest.fail(f"{path.name} {scale}")
-    )
-    with pytest.raises(pytest.fail.Exception, match="shapes-paper paper"):
-        open_data("shapes", "full")
 
 
 def test_a_table_from_before_a_setting_was_there_keeps_its_command(tmp_path):
@@ -944,17 +859,12 @@ def called(monkeypatch):
     return found
 
 
-def test_compare_is_a_command_and_its_former_spelling_says_so(called, tmp_path):
+def test_compare_is_a_command(called, tmp_path):
     ask = lambda *words: CliRunner().invoke(
         app, [*words, "--scale", "smoke", "--no-scores", "--folder", str(tmp_path)])
     new = ask("compare", "--captioner", "ta", "--captioner", "paper")
     assert new.exit_code == 0 and called.pop("compare")[0] == ("shapes", "smoke", ["ta", "paper"])
     assert "reproduce" not in new.output and f"Everything is in {tmp_path}" in new.output
-    former = ask("reproduce", "--captioner", "all")
-    assert former.exit_code == 0 and called.pop("compare")[0] == ("shapes", "smoke", None)
-    assert former.stderr.strip() == "picknet: `reproduce --captioner all` is now `picknet compare`"
-    refused = ask("reproduce", "--captioner", "all", "--row", "Uniform")
-    assert refused.exit_code == 1 and "omit --experiment" in str(refused.exception)
     assert not called
 
 

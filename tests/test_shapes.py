@@ -254,8 +254,7 @@ def test_the_settings_of_a_prepared_world(tmp_path, monkeypatch):
         prepare_shapes(
             tmp_path/"corpus", "smoke", progress=False, settings=ClipSettings(frames=8)
         )
-    with pytest.warns(FutureWarning, match="'full' is called 'paper' now"):
-        large = prepare_shapes(tmp_path/"large", "full", progress=False)
+    large = prepare_shapes(tmp_path/"large", "paper", progress=False)
     assert large.settings == replace(preset("paper").clip, cnn="tiny")
 
 

@@ -15,6 +15,7 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.method import stages
 from picknet_nb.method.captioner import CAPTIONERS
+from picknet_nb.method import extras
 from picknet_nb.method.extras import ExtendedSupervision
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.policy import Rollouts
@@ -117,7 +118,7 @@ def test_reward_weights_reach_the_reward(corpus):
 
 
 def test_scheduled_sampling_grows_as_the_settings_say(corpus):
-    config = preset("smoke", feedback_step=0.1, feedback_every=2, feedback_most=0.3, dropout=0.0)
+    config = preset("smoke", feedback_step=0.1, feedback_every=2, dropout=0.0)
     assert [round(feedback_at(epoch, config), 2) for epoch in range(10)] == [
         0,
         0,
@@ -125,10 +126,10 @@ def test_scheduled_sampling_grows_as_the_settings_say(corpus):
         0.1,
         0.2,
         0.2,
-        0.3,
-        0.3,
-        0.3,
-        0.3,
+        0.25,
+        0.25,
+        0.25,
+        0.25,
     ]
     stage = Supervision(
         fresh(config, corpus), corpus, config, frame_choice(make_picker("all"), corpus)
@@ -146,7 +147,7 @@ def test_scheduled_sampling_grows_as_the_settings_say(corpus):
         first_epoch=6,
     )
     later.start_epoch(0)
-    assert later.feedback == pytest.approx(0.3)
+    assert later.feedback == pytest.approx(0.25)
 
 
 def test_stage_three_keeps_the_limit_that_stage_two_ended_with(corpus):
@@ -161,11 +162,9 @@ def test_stage_three_keeps_the_limit_that_stage_two_ended_with(corpus):
 
 
 def test_stage_three_feeds_the_decoder_its_own_words_as_often_as_stage_one_did_in_the_end(corpus):
-    config = preset(
-        "smoke", supervision_epochs=6, feedback_step=0.1, feedback_every=2, feedback_most=0.5
-    )
+    config = preset("smoke", supervision_epochs=6, feedback_step=0.05, feedback_every=2)
     stage = Adaptation(fresh(config, corpus), corpus, config, reward_for(config.policy, corpus))
-    for epoch, expected in ((0, 0.3), (1, 0.3), (2, 0.4), (9, 0.5)):
+    for epoch, expected in ((0, 0.15), (1, 0.15), (2, 0.2), (9, 0.25)):
         stage.start_epoch(epoch)
         assert stage.supervision.feedback.item() == pytest.approx(expected)
     first = Supervision(
@@ -176,9 +175,7 @@ def test_stage_three_feeds_the_decoder_its_own_words_as_often_as_stage_one_did_i
 
 
 def test_stage_three_goes_on_with_the_feedback_that_stage_one_ended_with(corpus):
-    config = preset(
-        "smoke", supervision_epochs=6, feedback_step=0.1, feedback_every=2, feedback_most=1.0
-    )
+    config = preset("smoke", supervision_epochs=6, feedback_step=0.05, feedback_every=2)
     stage = Adaptation(fresh(config, corpus), corpus, config, reward_for(config.policy, corpus))
     for epoch in (0, 4):
         stage.start_epoch(epoch)
@@ -225,28 +222,10 @@ def test_stage_one_sees_as_many_random_frames_as_the_settings_say(corpus, tmp_pa
         assert torch.cat(counts).unique().tolist() == [wanted or 30]
 
 
-def test_the_policy_starts_as_the_settings_say(corpus, tmp_path):
-    for start in ("change", "direction"):
-        config = preset(
-            "smoke",
-            supervision_epochs=0,
-            reinforcement_epochs=0,
-            adaptation_epochs=0,
-            policy_start=start,
-        )
-        train(tmp_path / start, corpus, config, BOTH, bars=False)
-    biases = {
-        start: load_file(tmp_path / start/"weights.safetensors")["policy.compare.bias"]
-        for start in ("change", "direction")
-    }
-    # a direction alone has no use for a bias
-    assert biases["direction"].eq(0).all() and biases["change"].ne(0).any()
-
-
-def test_rewarded_words_have_the_share_that_the_settings_say(corpus):
-    losses = {}
-    for share in (0.0, 0.25, 1.0):
-        config = preset("smoke", word_weight=share, word_epochs=1)
+def test_rewarded_words_have_nine_tenths_of_the_loss(corpus, monkeypatch):
+    losses, config = {}, preset("smoke", word_epochs=1)
+    for share in (extras.CRITICAL_SHARE, 0.0, 1.0):
+        monkeypatch.setattr(extras, "CRITICAL_SHARE", share)
         stage = ExtendedSupervision(
             fresh(config, corpus),
             corpus,
@@ -256,7 +235,7 @@ def test_rewarded_words_have_the_share_that_the_settings_say(corpus):
         )
         losses[share] = seeded(stage, corpus.pairs("train")[:20])[0]
     assert losses[0.0] != losses[1.0]
-    torch.testing.assert_close(losses[0.25], 0.75 * losses[0.0] + 0.25 * losses[1.0])
+    torch.testing.assert_close(losses[0.9], 0.1 * losses[0.0] + 0.9 * losses[1.0])
 
 
 def test_consensus_and_label_smoothing_reach_the_loss(corpus):

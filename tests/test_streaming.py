@@ -263,6 +263,6 @@ def test_ctrl_c_ends_a_stream_and_not_the_interpreter_under_it(toy):
 
 @pytest.mark.parametrize("source", ["²", "①", "1²"])
 def test_what_is_a_digit_but_no_number_is_the_name_of_a_file(toy, source):
-    outcome = invoked("stream", source, "--run", toy/"run")
+    outcome = invoked("stream", source, "--model", toy/"run")
     assert outcome.exit_code == 1 and isinstance(outcome.exception, (PickNetError, SystemExit))
     assert f"{source}: no such file" in f"{outcome.exception} {outcome.output}"

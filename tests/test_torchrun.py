@@ -30,7 +30,7 @@ def test_two_nodes_of_torchrun_train_one_model_and_resume_it(tmp_path):
     log = run/"log.jsonl"
     epochs_done = lambda: log.read_text().count("\n") if log.exists() else 0
     epochs = lambda count: ("--set", f"supervision_epochs={count}")
-    first = train("--data", "shapes", "--preset", "smoke", "--row", "Baseline", *epochs(500))
+    first = train("--data", "shapes", "--preset", "smoke", "--experiment", "Baseline", *epochs(500))
     wait_for(lambda: epochs_done() >= 2)
     for process in first: process.terminate()
     for process in first: process.communicate()

@@ -231,7 +231,7 @@ def searches_with(part):
 def words_of(corpus) -> list[str]: return sorted(corpus.vocabulary.words[4:])
 
 
-WAYS = dict(feedback_every=1, feedback_step=0.5, feedback_most=0.9, supervision_epochs=3)
+WAYS = dict(feedback_every=1, feedback_step=0.2, supervision_epochs=3)
 UNIFORM = Recipe("uniform", 6)
 TABLE = {
     # clips
@@ -263,7 +263,6 @@ TABLE = {
     # policy
     "policy_hidden": Trains("reinforcement", 16),
     "clock": Trains("reinforcement", True),
-    "policy_start": Trains("reinforcement", "direction"),
     "reward": rewards_as_the_name_says,
     "language_weight": Trains("reinforcement", 0.2),
     "diversity_weight": Trains("reinforcement", 0.2),
@@ -289,12 +288,10 @@ TABLE = {
     "label_smoothing": Trains("supervision", 0.2),
     "feedback_step": Trains("supervision", 0.1, WAYS),
     "feedback_every": Trains("supervision", 2, WAYS),
-    "feedback_most": Trains("supervision", 0.1, WAYS),
     "supervision_picks": Trains("supervision", 3),
     "varied_picks": Trains("supervision", True),
     "consensus": Trains("supervision", 1.0),
     "word_epochs": Trains("words", 2),
-    "word_weight": Trains("words", 0.1),
     "keep": keeps_the_best_or_the_last,
     "average_weights": Trains("supervision", 0.5),
     "seed": Trains("supervision", 1),

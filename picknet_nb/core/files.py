@@ -134,7 +134,7 @@ def replacing(
         raise WriteError(path, "a pipe, a socket or a device, not a file")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        # its own name for each writer; who may read the file is for the umask to say
+        # each writer has a name of its own for the file; the umask decides who may read it
         chosen = path.with_name(f".{_mark(path)}.{secrets.token_hex(4)}.partial")
         flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | getattr(os, "O_BINARY", 0)
         handle, name = os.open(chosen, flags, 0o666), chosen
@@ -173,7 +173,7 @@ def new_folder(path) -> Iterator[Path]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path)
-        made.mkdir()  # who may look into it is for the umask to say
+        made.mkdir()  # the umask decides who may look into it
         with _kept_folder(made):
             yield made
             made.rename(path)
@@ -209,12 +209,11 @@ def scratch_folder(name: str) -> Iterator[Path]:
 
 # %% ../../nbs/core/01_files.ipynb #62fc70bb
 LIMITS = {
-    "PICKNET_TEXT_BYTES": 48
     # a text or JSON file, which becomes thirty times as large in memory; that of MSR-VTT has 30
     # million
-    << 20,
-    "PICKNET_UNPACKED_BYTES": 512
-    << 20,  # what a packed file unpacks to, unless that is less than four times its own size
+    "PICKNET_TEXT_BYTES": 48 << 20,
+    # what a packed file unpacks to, unless that is less than four times its own size
+    "PICKNET_UNPACKED_BYTES": 512 << 20,
     "PICKNET_CLIP_BYTES": 64 << 20,  # the features of one clip; 30 frames of a ResNet take 245,760
     "PICKNET_MEMORY_BYTES": 1 << 30,  # a corpus that is read into memory; a larger one is mapped
     "PICKNET_CAPTION_LETTERS": 5_000,  # one caption; people write fifty
@@ -237,8 +236,8 @@ def limit(name: str) -> int:
 def open_regular(path, error: type[FileError] = FileError) -> BinaryIO:
     "A file to read bytes from; a pipe or a device, which may never end, is rejected."
     try:
-        wait_for_nobody = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-        handle = os.open(path, os.O_RDONLY | wait_for_nobody)
+        without_waiting = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        handle = os.open(path, os.O_RDONLY | without_waiting)
     except FileNotFoundError:
         raise error(path, "no such file") from None
     except (OSError, ValueError) as reason:
@@ -508,7 +507,7 @@ def real_folder(path, error: type[FileError] = FileError) -> Path:
 
 # %% ../../nbs/core/01_files.ipynb #a458da8c
 def _once(pairs: list[tuple[str, object]]) -> dict:
-    "An object of a JSON file; a name that comes twice would lose what it said first."
+    "Reject duplicate keys in a JSON object."
     content = dict(pairs)
     if len(content) < len(pairs):
         twice = next(

@@ -61,7 +61,7 @@ def _held(keep: Iterable) -> list[Tensor]:
 def rewound(
     keep: Iterable,  # modules, optimisers and tensors
 ) -> Iterator[None]:
-    "Whatever happens inside leaves no trace in `keep`, nor in the CUDA random numbers."
+    "Restore `keep` and the CUDA random state when the block ends."
     before = [(tensor, tensor.detach().clone()) for tensor in _held(keep)]
     known = {id(tensor) for tensor, _ in before}
     random = torch.cuda.get_rng_state() if torch.cuda.is_available() else None

@@ -175,9 +175,10 @@ class _Process:
             finally:
                 if collecting:
                     gc.enable()
-                os.environ.pop("OMP_NUM_THREADS") if before is None else os.environ.update(
-                    OMP_NUM_THREADS=before
-                )
+                if before is None:
+                    del os.environ["OMP_NUM_THREADS"]
+                else:
+                    os.environ["OMP_NUM_THREADS"] = before
         # before the interpreter, at its end, waits for its children
         Finalize(self, self.process.kill, exitpriority=0)
         theirs.close()  # now the line breaks when the process dies
@@ -389,14 +390,13 @@ def _here(make: Callable, arguments: tuple, memory_limit: int | None) -> Iterato
 def apart(
     make: Callable,  # make(*arguments) is a generator
     *arguments,
-    memory_limit: int
-    | None = None,  # bytes that the process may take beyond what it begins with, on Linux
+    # bytes that the process may take beyond what it begins with, on Linux
+    memory_limit: int | None = None,
     time_limit: float | None = None,  # seconds to wait for one item
     # error(reason) is raised where the process died or took too long
     error: Callable = PickNetError,
 ) -> Iterator:
-    """What a generator yields, made in a separate process that begins at once; close it, or
-    let go of it, and the process ends."""
+    "Run a generator in a separate process and yield its items; closing it ends the process."
     return (
         _Apart(make, arguments, memory_limit, time_limit, error)
         if can_fork()

@@ -117,7 +117,7 @@ class Registry(UserDict[str, Any]):
         return facts if entry is self.find(name) else {}
 
     def find(self, name: str) -> Any:
-        "The thing of this name; an unknown name is an error that lists those that exist."
+        "Return the entry with this name; raise an error that lists the known names otherwise."
         module, _, thing = str(name).partition(":")
         if (
             name not in self

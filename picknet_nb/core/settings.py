@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import difflib
 import json
-import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import Field, asdict, dataclass, field, fields, make_dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -18,9 +17,9 @@ from .files import FileError, PickNetError, read_json, write_whole
 from .registry import Registry
 
 # %% auto #0
-__all__ = ['PRESETS', 'FORMER_NAMES', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
+__all__ = ['PRESETS', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
            'TrainingSettings', 'Config', 'find_setting', 'with_part', 'group_of', 'with_own', 'know_captioners',
-           'own_settings', 'captioner_settings', 'present_name', 'preset', 'explanations', 'save_config',
+           'own_settings', 'captioner_settings', 'preset', 'explanations', 'check_version', 'save_config',
            'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
@@ -133,10 +132,6 @@ class PolicySettings:
     policy_hidden: int = setting(1024, "4.5: size of the policy's one hidden layer")
     clock: bool = setting(
         False, "ours: also feed the policy the number of frames since its last pick")
-    policy_start: str = setting(
-        "change",
-        'ours: initialisation: pick large changes ("change"), or ignore their size ("direction")',
-        choices=("change", "direction"))
     reward: str = setting(
         "paper", "which reward: a registered name, or MODULE:FUNCTION of your own")
     language_weight: float = setting(1.0, "ours: lambda_l, weight of CIDEr in the reward")
@@ -185,9 +180,8 @@ class TrainingSettings:
     label_smoothing: float = setting(
         0.0, "ours: share of each word's target that goes to all other words", low=0, high=1)
     feedback_step: float = setting(
-        0.05, "ours: growth of the scheduled-sampling probability", low=0, high=1)
+        0.05, "ours: growth of the scheduled-sampling probability, up to 0.25", low=0, high=1)
     feedback_every: int = setting(5, "ours: ... each time this many epochs have passed")
-    feedback_most: float = setting(0.25, "ours: ... up to here", low=0, high=1)
     supervision_picks: int = setting(
         0, "ours: train stage one on this many random frames; 0: on all, as in the paper", low=0)
     varied_picks: bool = setting(
@@ -199,8 +193,6 @@ class TrainingSettings:
         0,
         "ours: epochs of self-critical training (SCST) after stage one, at "
         "adaptation_rate", low=0)
-    word_weight: float = setting(
-        0.9, "ours: share of the self-critical loss in those epochs", low=0, high=1)
     keep: str = setting(
         "best",
         '3.3: a stage keeps the weights with the "best" validation score, or the "last" ones',
@@ -502,23 +494,11 @@ PRESETS = {
 }
 
 # %% ../../nbs/core/02_settings.ipynb #acdc34af
-# what the first edition called a preset, and a scale of the toy world
-FORMER_NAMES = {"full": "paper"}
-
-
-def present_name(name: str) -> str:
-    "The present name of a preset; a former name is accepted, with a warning."
-    if name in FORMER_NAMES:
-        warnings.warn(f"{name!r} is called {FORMER_NAMES[name]!r} now", FutureWarning, stacklevel=3)
-    return FORMER_NAMES.get(name, name)
-
-
 def preset(
     name: str = "paper",  # "smoke", "small", "laptop", "paper", "improved", or a captioner's
     **changes,            # settings to make different
 ) -> Config:
     "The settings of one of the presets, with changes."
-    name = present_name(name)
     if name not in PRESETS:
         list(_captioners or ())  # each compared captioner adds its preset when it is imported
     if name not in PRESETS:
@@ -534,7 +514,14 @@ def explanations() -> dict[str, str]:
             for kind in _GROUPS.values() for declared in fields(kind)}
 
 # %% ../../nbs/core/02_settings.ipynb #5ab0cb16
-VERSION = 4  # of the files that hold settings; `training.upgrade` reads earlier ones
+VERSION = 4  # of the files of corpora, runs and models
+
+
+def check_version(stored: dict) -> None:
+    "Raise an error if a stored object is of another version than the files that are written now."
+    version = stored.get("version")
+    if type(version) is not int or version != VERSION:
+        raise ConfigError(f"is of version {version!r}, and this picknet_nb reads {VERSION}")
 
 
 def save_config(config: Config, path) -> Path:
@@ -545,8 +532,6 @@ def save_config(config: Config, path) -> Path:
 def settings_from(content: dict) -> Config:
     """Settings from a stored object, with groups or without; an unknown name and a value of the
     wrong type are errors."""
-    if (version := content.get("version", VERSION)) != VERSION:
-        raise ConfigError(f"settings of version {version!r}, not {VERSION}")
     grouped = [content[group] for group in _GROUPS if group in content]
     if broken := [group for group in grouped if not isinstance(group, dict)]:
         raise ConfigError(f"a group must be an object of settings, not {broken[0]!r}")
@@ -564,15 +549,13 @@ def settings_from(content: dict) -> Config:
     return Config().changed(**flat)
 
 # %% ../../nbs/core/02_settings.ipynb #e2fb0321
-def load_config(
-    path,
-    upgrade: Callable[[dict], dict] = lambda content: content,  # from the format of an earlier file
-) -> Config:
+def load_config(path) -> Config:
     "Read settings written by `save_config`."
     content = read_json(path)
     if not isinstance(content, dict):
         raise FileError(path, "settings must be a JSON object")
     try:
-        return settings_from(upgrade(content))
+        check_version(content)
+        return settings_from(content)
     except PickNetError as reason:
         raise FileError(path, str(reason)) from reason

@@ -117,11 +117,11 @@ def check_registered(
 def load_backbone(
     # 4.3; any name in BACKBONES, or family:variant such as timm:convnext_tiny
     name: str = "resnet152",
-    # a .pth or .safetensors file; None: those the network is known by; "random": for timing
+    # a .pth or .safetensors file; None: its usual ones; "random": for timing
     weights=None,
     device="cpu",
-    fast: bool
-    | None = None,  # the quicker form, where there is one; None: on the devices that gain by it
+    # the quicker form, where there is one; None: on the devices that gain by it
+    fast: bool | None = None,
 ) -> Backbone:
     "A frozen backbone by name, ready to be called."
     device, (family, _, variant) = torch.device(device), name.partition(":")
@@ -188,7 +188,7 @@ REAL = (torch.float16, torch.bfloat16, torch.float32, torch.float64)  # types of
 
 
 def fit_weights(net: nn.Module, state: dict[str, Tensor], path) -> None:
-    "Load weights into a network; what does not fit is said by name."
+    "Load weights into a network; raise an error that names mismatched tensors."
     wanted = {
         name: tensor
         for name, tensor in net.state_dict().items()

@@ -25,13 +25,13 @@ from torch.utils.weak import WeakTensorKeyDictionary
 from ..core.files import (
     FileError, PickNetError, check_distinct, first_few, limit, locked, open_regular, read_json,
     replacing, sweep, write_whole)
-from ..core.settings import VERSION, ClipSettings, ConfigError
+from ..core.settings import VERSION, ClipSettings, ConfigError, check_version
 from .extraction import part_path, read_part
 from .text import Vocabulary, caption_ids, frequent_words, tokenize
 
 # %% auto #0
 __all__ = ['SPLITS', 'CorpusError', 'cut_captions', 'check_videos', 'is_text', 'check_captions', 'check_splits', 'Rows',
-           'write_tensors', 'clip_settings_apart', 'Corpus', 'write_corpus', 'assemble', 'digest']
+           'write_tensors', 'Corpus', 'write_corpus', 'assemble', 'digest']
 
 # %% ../../nbs/data/09_corpus.ipynb #fdb3f43d
 SPLITS = ("train", "validation", "test")
@@ -261,15 +261,6 @@ def _write_texts(path: Path, corpus: Corpus) -> None:
 _OF_A_CLIP = tuple(each.name for each in fields(ClipSettings))
 
 
-def clip_settings_apart(about: dict) -> dict:
-    """A `corpus.json` with the settings of its clips apart from its details, among which the
-    first edition kept them."""
-    details = about["details"]
-    former = {name: details[name] for name in _OF_A_CLIP if name in details}
-    rest = {name: value for name, value in details.items() if name not in former}
-    return {"settings": former, **about, "details": rest}
-
-
 def _stored_settings(path: Path, about: dict) -> ClipSettings:
     "The settings a corpus was built with."
     try:
@@ -278,6 +269,9 @@ def _stored_settings(path: Path, about: dict) -> ClipSettings:
         raise CorpusError(path, f"was built with settings that cannot be: {reason}") from reason
 
 # %% ../../nbs/data/09_corpus.ipynb #81752ee2
+_KINDS = {"name": str, "settings": dict, "details": dict, "ids": list, "splits": dict}
+
+
 def _read_about(path: Path) -> dict:
     "The content of `corpus.json`, or what is wrong with it."
     if not path.exists():
@@ -286,14 +280,15 @@ def _read_about(path: Path) -> dict:
             "is not a prepared data set, or its preparation has not finished (no corpus.json)",
         )
     about = read_json(path, CorpusError)
-    for key, kind in {"name": str, "details": dict, "ids": list, "splits": dict}.items():
-        if not isinstance(about, dict) or not isinstance(about.get(key), kind):
+    if not isinstance(about, dict):
+        raise CorpusError(path, "is not an object")
+    try:
+        check_version(about)
+    except ConfigError as reason:
+        raise CorpusError(path, str(reason)) from reason
+    for key, kind in _KINDS.items():
+        if not isinstance(about.get(key), kind):
             raise CorpusError(path, f"has no usable {key!r}")
-    version = about.pop("version", None)
-    if version is None:  # a file of an earlier edition
-        about = clip_settings_apart(about)
-    elif version not in (3, VERSION):  # a corpus is the same in both
-        raise CorpusError(path, f"is of version {version!r}, and this edition reads {VERSION}")
     if not all(map(is_text, (about["ids"], *about["splits"].values()))):
         raise CorpusError(path, "ids and splits must be lists of texts")
     place = {name: number for number, name in enumerate(about["ids"])}
@@ -303,7 +298,7 @@ def _read_about(path: Path) -> dict:
                 path, f"split {split} names videos that do not exist: {first_few(strangers)}"
             )
         about["splits"][split] = torch.tensor([place[name] for name in names], dtype=torch.int64)
-    about["settings"] = _stored_settings(path, {"settings": {}, **about})
+    about["settings"] = _stored_settings(path, about)
     return about
 
 # %% ../../nbs/data/09_corpus.ipynb #5bf30264
@@ -409,9 +404,8 @@ class Corpus:
         name: str,
         ids: list[str],
         features: Tensor,  # (videos, frames, dims)
-        glances: Tensor
         # uint8 (videos, frames, glance dims); None, or the features: the policy compares features
-        | None,
+        glances: Tensor | None,
         captions: list[list[str]],  # of each video
         splits: dict[str, Tensor],  # train, validation, test: indices of videos
         settings: ClipSettings = ClipSettings(),

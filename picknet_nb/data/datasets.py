@@ -260,8 +260,8 @@ def checked_splits(
 # %% ../../nbs/data/11_datasets.ipynb #6c0f33a2
 def clip_settings(
     changes: dict,  # settings by name
-    read: tuple[str, ...]
-    | None = None,  # those that may change; None: all of a clip but the network
+    # those that may change; None: all of a clip but the network
+    read: tuple[str, ...] | None = None,
     **defaults,
 ) -> ClipSettings:
     "The settings of a clip; one that a corpus does not depend on is an error that names it."
@@ -477,8 +477,8 @@ def prepare_joined(
     out,  # the folder of the new corpus
     corpora: list[Corpus],
     name: str | None = None,  # None: their names, joined
-    settings: ClipSettings
-    | None = None,  # None: the first one's; only what concerns words may differ
+    # None: the first one's; only what concerns words may differ
+    settings: ClipSettings | None = None,
     more_training: bool = False,  # of all but the first, take the training clips alone
 ) -> Corpus:
     "Join several corpora that were made with the same settings."

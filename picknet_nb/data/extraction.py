@@ -65,7 +65,7 @@ _PIECE, _PIECES = 1 << 20, 64  # bytes, and how many of them are looked at
 
 
 def known_by(path) -> str:
-    """What a file is known by: its size and SHA-256, that of pieces if it is large; empty for
+    """Fingerprint of a file: its size and SHA-256, that of pieces if it is large; empty for
     one that cannot be read."""
     digest = hashlib.sha256()
     try:
@@ -81,7 +81,7 @@ def known_by(path) -> str:
 # %% ../../nbs/data/08_extraction.ipynb #29ff2436
 def _decode_into(job: tuple[str, Path], room, shape: ClipShape) -> tuple[str, str]:
     """In a worker: leave the frames of a file in `room`; why they are not there, or empty, and
-    what the file is known by."""
+    the fingerprint of the file."""
     # known first: a file that is replaced now is done again next time
     av, known = import_av(), known_by(job[1])
     # FFmpeg's own lines stay off the screen; what matters of them is in the errors
@@ -112,7 +112,7 @@ class Decoded(NamedTuple):
     path: Path
     frames: Tensor | None  # uint8 (frames, 3, side, side)
     reason: str = ""       # why there are none
-    known: str = ""        # what the file is known by
+    known: str = ""        # fingerprint of the file
 
 
 def decode_files(
@@ -214,7 +214,7 @@ def part_path(out, name: str) -> Path:
 
 # %% ../../nbs/data/08_extraction.ipynb #69e31571
 def write_part(out, name: str, features: Tensor, glances: Tensor, known: str = "") -> None:
-    "Write what was extracted from one video, whole or not at all, with what the video is known by."
+    "Write what was extracted from one video, whole or not at all, with the video's fingerprint."
     tensors = {
         "features": features.half().cpu().contiguous(),
         "glances": glances.cpu().contiguous(),
@@ -363,7 +363,7 @@ class Extracted(NamedTuple):
     features: Tensor | None  # (frames, dims)
     glances: Tensor | None   # (frames, glance dims)
     reason: str = ""
-    known: str = ""          # what the file is known by
+    known: str = ""          # fingerprint of the file
 
 
 def extract_here(

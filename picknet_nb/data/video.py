@@ -86,10 +86,9 @@ LIMITS.update(
     {
         # a fifth more than 8K has: larger frames are mistakes or attacks
         "PICKNET_FRAME_PIXELS": 40_000_000,
-        "PICKNET_DECODER_BYTES": 896
         # taken to decode, beyond what the process begins with (on Linux); 8K in ten bits: 800
         # million; 0: no limit
-        << 20,
+        "PICKNET_DECODER_BYTES": 896 << 20,
     }
 )
 _MOST_STREAMS = 100  # of one file: pictures, sounds, subtitles
@@ -313,7 +312,7 @@ _Run = namedtuple("_Run", "start wanted")
 # %% ../../nbs/data/02_video.ipynb #3dcb55fe
 # wanted time stamps, ascending; jump=False: walk all the way
 def _plan(index: _Index, wanted: list[int], jump: bool = True) -> list[_Run]:
-    "Where to decode on and where to jump, so that few packets are decoded in vain."
+    "Where to decode on and where to jump, so that few packets are decoded unnecessarily."
     place = {stamp: i for i, stamp in enumerate(index.stamps)}
     keys = sorted((index.stamps[i], i) for i in index.keys)
     runs, position = [_Run(None, set())], 0

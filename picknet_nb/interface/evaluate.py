@@ -15,7 +15,7 @@ from ..core.files import write_whole
 from ..core.printing import JSON, json_text, say
 from ..core.registry import use_thing
 from .prepare import joined
-from .watch import MODEL, PICKER, check_place, chosen_model, renamed
+from .watch import MODEL, PICKER, check_place, chosen_model
 
 # %% auto #0
 __all__ = ['explain_zero', 'score', 'evaluate']
@@ -47,7 +47,6 @@ def score(
 
 # %% ../../nbs/interface/04_evaluate.ipynb #c2ab132a
 def evaluate(
-    run: Annotated[Optional[str], typer.Argument(hidden=True)] = None,  # before --model
     model: MODEL = None,
     data: Annotated[
         Optional[str],
@@ -99,9 +98,7 @@ def evaluate(
     from picknet_nb.interface.python import evaluate as caption_split
 
     use_thing(picker)
-    if run is not None:
-        renamed("evaluate RUN", f"evaluate --model {run}")
-    folder = chosen_model(model or run) or find_model()
+    folder = chosen_model(model) or find_model()
     if scored:
         check_scorers()  # this and the place of the file before hours of captions
     if out:

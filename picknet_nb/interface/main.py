@@ -28,8 +28,8 @@ from .train import train
 from .watch import caption, explore, export, models, stream
 
 # %% auto #0
-__all__ = ['app', 'version', 'start', 'offer', 'unfinished_runs', 'info', 'after_removal', 'after_interrupt', 'check_here',
-           'out_of_memory', 'main']
+__all__ = ['app', 'version', 'start', 'offer', 'unfinished_runs', 'info', 'after_interrupt', 'check_here', 'out_of_memory',
+           'main']
 
 # %% ../../nbs/interface/07_main.ipynb #cd3b3ab9
 app = typer.Typer(
@@ -174,26 +174,9 @@ def info(
     say(found, as_json, settings_table() if settings else "\n".join(lines))
 
 # %% ../../nbs/interface/07_main.ipynb #123d7751
-_GONE = {  # commands of earlier versions, and what does the same now
-    "bench": "run `python benchmarks/NAME.py` in a checkout",
-    "extract": "`picknet prepare videos` extracts, and so does `extract_folder` of "
-    "picknet_nb.data.extraction",
-    "download": "nbs/data/12_msvd.ipynb says where the files are",
-}
-
-
-def after_removal(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
-    "A sentence that names the replacement of a removed command; nothing for other commands."
-    return [
-        f"there is no command {each} any more: {_GONE[each]}"
-        for each in arguments[:2]
-        if each in _GONE
-    ][:1]
-
-
 def after_interrupt(arguments: list[str]) -> str:  # what was typed after `picknet`
     "A sentence that says what an interrupted command has kept, and how to continue."
-    # its value is no command
+    # the value of --use is not a command
     given = [each for before, each in zip(["", *arguments], arguments) if before != "--use"]
     command = next((each for each in given if not each.startswith("-")), "")
     if command == "train" and "--resume" not in arguments:
@@ -257,7 +240,7 @@ def main() -> None:
         if end.code == 130:  # Typer has caught Ctrl-C
             print(f"picknet: {after_interrupt(sys.argv[1:])}", file=sys.stderr)
         if end.code == 2:
-            for advice in (*after_mistake(sys.argv[1:]), *after_removal(sys.argv[1:])):
+            for advice in after_mistake(sys.argv[1:]):
                 print(f"picknet: {advice}", file=sys.stderr)
         raise
     except (MemoryError, RuntimeError) as reason:

@@ -181,7 +181,6 @@ BACKBONE = Annotated[
     str,
     typer.Option(
         "--backbone",
-        "--cnn",
         help=(
             "tiny, lite0-clip, efficientnet-lite0, clip-vit-b16, resnet18, resnet50, resnet101, "
             "resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in the first ResNets), "
@@ -347,18 +346,17 @@ def prepare_shapes(
     from picknet_nb.data.corpus import Corpus, CorpusError
     from picknet_nb.data.datasets import clip_settings
     from picknet_nb.world.world import prepare_shapes as make
-    from picknet_nb.training.train import present_scale
 
     if settings and not out:
         raise PickNetError(
             "--set needs its own --out: data/corpora has the toy world with the settings of its "
             "preset"
         )
-    out = out or data_folder()/"corpora"/f"shapes-{present_scale(scale)}"
+    out = out or data_folder()/"corpora"/f"shapes-{scale}"
     clip = clip_settings(
         settings_of(settings), OF_THE_WORLD, **{**asdict(preset(scale).clip), "cnn": "tiny"}
     )
-    corpus = make(out, scale=present_scale(scale), seed=seed, settings=clip)
+    corpus = make(out, scale=scale, seed=seed, settings=clip)
     if settings and Corpus.load(out).settings != clip:
         raise CorpusError(out, "was prepared with other settings: choose another --out")
     print(
@@ -461,7 +459,6 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
             list[Path],
             typer.Option(
                 "--annotations",
-                "--captions",
                 help="The annotation files, or the zips with them; may be repeated.",
             ),
         ],
@@ -471,7 +468,6 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
             Optional[Path],
             typer.Option(
                 "--splits",
-                "--mapping",
                 help="A file that says how clips are split, for a data set that needs one.",
             ),
         ] = None,
@@ -562,7 +558,7 @@ def prepare_features(
     name: Annotated[str, typer.Option(help="Name of the data set in tables.")] = "features",
     cnn: Annotated[
         str,
-        typer.Option("--backbone", "--cnn", help="The backbone that made the features."),
+        typer.Option("--backbone", help="The backbone that made the features."),
     ] = "",
     settings: Annotated[
         Optional[list[str]],

@@ -113,7 +113,6 @@ def reproduce(
         Optional[list[str]],
         typer.Option(
             "--experiment",
-            "--row",
             help=(
                 "An experiment to train; may be repeated. Default: all. Finished ones stay in "
                 "the table."
@@ -138,11 +137,6 @@ def reproduce(
     from picknet_nb.measure.reproduction import reproduce as run, table_folder
     from picknet_nb.measure.tables import results_table
 
-    if captioner == "all":
-        if rows:
-            raise PickNetError("--captioner all trains four fixed experiments: omit --experiment")
-        print("picknet: `reproduce --captioner all` is now `picknet compare`", file=sys.stderr)
-        return compare(data, scale, None, seeds, folder, settings, beam, scores, workers, as_json)
     if ray and workers:
         raise PickNetError(
             "--workers is for this machine, and a cluster trains on all of its cores: give "

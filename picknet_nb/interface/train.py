@@ -128,7 +128,7 @@ def train(
     row: Annotated[
         Optional[str],
         typer.Option(
-            "--experiment", "--row", help="An experiment of the table; default: 'PickNet (V+L)'."
+            "--experiment", help="An experiment of the table; default: 'PickNet (V+L)'."
         ),
     ] = None,
     picker: PICKER = None,
@@ -153,7 +153,7 @@ def train(
     from picknet_nb.training.runs import RunError, read_settings
     from picknet_nb.training.train import (
         change_epochs, check_changes, check_registered, noted, open_data, picking_with,
-        present_scale, recipe_of, same_as_noted, train as run, usual_scale)
+        recipe_of, same_as_noted, train as run, usual_scale)
 
     started = (folder/"run.json").exists()
     if started and not resume:
@@ -172,7 +172,7 @@ def train(
     changes = changes_of(settings, captioner)
     usual = usual_scale(data)
     config = read_settings(folder) if started else preset(scale or usual)
-    scale = same_as_noted(folder, "--preset", present_scale(scale), was["scale"]) or usual
+    scale = same_as_noted(folder, "--preset", scale, was["scale"]) or usual
     recipe = (
         picking_with(picker, row, picks, was["recipe"])
         if picker

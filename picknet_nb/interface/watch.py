@@ -20,10 +20,10 @@ from ..core.printing import JSON, WEIGHTS, left_out, printable, say
 from ..core.registry import USED, use_thing
 
 # %% auto #0
-__all__ = ['MODEL', 'RUN', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'ROWS', 'renamed', 'chosen_model',
-           'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell', 'clock',
-           'hint_at_length', 'tell_lines', 'no_video', 'check_there', 'hint_at_home', 'told_captions', 'listed_sources',
-           'caption_list', 'caption', 'stream', 'explore', 'models', 'export']
+__all__ = ['MODEL', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model', 'open_model',
+           'output_names', 'output_files', 'check_place', 'tell', 'clock', 'hint_at_length', 'tell_lines', 'no_video',
+           'check_there', 'hint_at_home', 'told_captions', 'listed_sources', 'caption_list', 'caption', 'stream',
+           'explore', 'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -35,7 +35,6 @@ MODEL = Annotated[
              "model. Default: everyday.",
     ),
 ]
-RUN = Annotated[Optional[str], typer.Option("--run", hidden=True)]  # before there was --model
 PICKER = Annotated[
     Optional[str],
     typer.Option(
@@ -49,24 +48,11 @@ PICKER = Annotated[
 ]
 
 
-def renamed(option: str, new: str) -> None:
-    "Print the new name of an option of an earlier version."
-    print(
-        f"picknet: {option} is now {printable(new)}; the next version will drop {option}",
-        file=sys.stderr,
-    )
-
-
-def chosen_model(model: Optional[str], run: Optional[str] = None) -> Optional[Path]:
-    "The folder that --model (or the older --run) names; None if neither is given."
-    if run is not None:
-        renamed("--run", f"--model {run}")
-        if model is not None:
-            raise PickNetError("--run is another spelling of --model: give one of them")
+def chosen_model(model: Optional[str]) -> Optional[Path]:
+    "The folder that --model names; None if it is not given."
     from picknet_nb.training.cards import named_model
 
-    name = run if model is None else model
-    return None if name is None else named_model(name)
+    return None if model is None else named_model(model)
 
 
 def open_model(
@@ -154,17 +140,6 @@ def check_place(place: Path, videos: set[str]) -> None:
     if place.is_dir() or not os.access(place.parent, os.W_OK):
         raise WriteError(place, "is a folder" if place.is_dir() else "no permission")
 
-
-def earlier_outputs(**given: Optional[Path]) -> list[Path]:
-    "The --out files that --strip, --gif, --mp4 and --subtitles of an earlier version ask for."
-    ending = {"strip": ".png", "gif": ".gif", "mp4": ".mp4", "subtitles": ".srt"}
-    found = []
-    for option, path in given.items():
-        if path is not None:
-            folder = path.is_dir() or not path.suffix and not path.exists()
-            found.append(path / ("{}" + ending[option]) if folder else path)
-            renamed(f"--{option}", f"--out {found[-1]}")
-    return found
 
 # %% ../../nbs/interface/06_watch.ipynb #3dccf6a0
 def tell(found, as_json: bool, one: bool, run: Path) -> None:
@@ -321,7 +296,6 @@ OUTPUT = Annotated[
         ),
     ),
 ]
-OLD = typer.Option(hidden=True)  # of an earlier version, for the length of this one
 ROWS = (".parquet", ".jsonl")  # one file for a whole list
 
 
@@ -409,11 +383,6 @@ def caption(
                                      "lacks; the former one is replaced at the end."),
     ] = False,
     as_json: JSON = False,
-    run: RUN = None,
-    strip: Annotated[Optional[Path], OLD] = None,
-    gif: Annotated[Optional[Path], OLD] = None,
-    mp4: Annotated[Optional[Path], OLD] = None,
-    subtitles: Annotated[Optional[Path], OLD] = None,
 ) -> None:
     "Caption videos; the backbone sees only the picked frames."
     if beam and best > beam:
@@ -432,14 +401,14 @@ def caption(
     if rows:
         if len(out or ()) > 1 or best > 1:
             raise PickNetError("a table has one sentence per video: give one --out and no --best")
-        chosen = chosen_model(model, run) and (model or run)
+        chosen_model(model)  # a name that is unknown is an error now, not in every row
         return caption_list(
             listed_sources(paths, listed),
             rows[0],
             ray,
             again,
             as_json,
-            model=chosen,
+            model=model,
             picker=picker,
             weights=str(weights) if weights else None,
             beam=beam,
@@ -448,8 +417,7 @@ def caption(
     if ray or again:
         option = "--ray" if ray else "--again"
         raise PickNetError(f"{option} needs an --out that ends in .parquet or .jsonl")
-    chosen = chosen_model(model, run)
-    outputs = [*(out or ()), *earlier_outputs(strip=strip, gif=gif, mp4=mp4, subtitles=subtitles)]
+    chosen, outputs = chosen_model(model), out or []
     written = [path for path in outputs if path.suffix.lower() in WRITTEN]
     if written and (len(written) < len(outputs) or best > 1):
         raise PickNetError(
@@ -509,13 +477,12 @@ def stream(
     ] = 0,
     weights: WEIGHTS = None,
     as_json: JSON = False,
-    run: RUN = None,
 ) -> None:
     """Caption a stream as it plays. A line is printed whenever the caption changes; with --json,
     whenever a frame is picked."""
     if not (source == "-" or source.isdecimal() or ":" in source or Path(source).is_dir()):
         check_there([Path(source)])
-    chosen = chosen_model(model, run)
+    chosen = chosen_model(model)
     from picknet_nb.use.streams import watch_source
 
     _, captioner = open_model(chosen, weights, picker)
@@ -552,7 +519,6 @@ def explore(
     ] = 8866,
     browser: Annotated[bool, typer.Option(help="Open one.")] = True,
     weights: WEIGHTS = None,
-    run: RUN = None,
 ) -> None:
     "Open a page to step through clips and move the threshold."
     # before torch and a model are loaded
@@ -562,7 +528,7 @@ def explore(
         )
     from picknet_nb.use.server import serve
 
-    serve(chosen_model(model, run), videos, captions, port, browser, weights)
+    serve(chosen_model(model), videos, captions, port, browser, weights)
 
 # %% ../../nbs/interface/06_watch.ipynb #d15c3e57
 def models(

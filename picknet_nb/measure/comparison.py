@@ -17,7 +17,7 @@ from ..core.figures import import_pyplot
 from ..core.files import PickNetError, data_folder, read_json, slug, write_whole
 from ..core.settings import PRESETS, preset
 from ..method.captioner import CAPTIONERS
-from ..training.train import LEADER, check_changes, present_scale
+from ..training.train import LEADER, check_changes
 from .experiments import Workers, circumstances
 from .reproduction import (
     TablePlan, check_scorers, print_forecast, train_tables, write_result)
@@ -95,7 +95,7 @@ def joined_clips(folder: Path, captioners: Iterable[str]) -> dict:
 # %% ../../nbs/measure/05_comparison.ipynb #6b911f18
 def comparison_folder(data: str, scale: str) -> Path:
     "The default folder of the runs and results of all captioners."
-    return data_folder()/"runs"/f"{Path(data).name}-{present_scale(scale)}-captioners"
+    return data_folder()/"runs"/f"{Path(data).name}-{scale}-captioners"
 
 
 def compare_captioners(
@@ -120,7 +120,7 @@ def compare_captioners(
         raise PickNetError(
             "the setting `architecture` would make all captioners one: name the captioners to "
             "compare (on the command line --captioner)")
-    folder, scale = Path(folder or comparison_folder(data, scale)), present_scale(scale)
+    folder = Path(folder or comparison_folder(data, scale))
     configs = {
         name: check_changes(preset(scale), own_changes(scale, name) | (changes or {}))
         for name in captioners or CAPTIONERS

@@ -18,7 +18,7 @@ from ..core.settings import Config, preset
 from ..data.corpus import Corpus
 from ..method.recipes import Recipe
 from ..training.runs import load_run
-from ..training.train import check_changes, present_scale, train
+from ..training.train import check_changes, train
 from ..training.transfer import with_start_words
 from .experiments import Job, Workers, circumstances, measure_row, run_jobs
 from .reproduction import check_scorers, minutes_of
@@ -140,7 +140,7 @@ def with_scores(points: list[dict], references: dict) -> list[dict]:
 # %% ../../nbs/measure/06_frontier.ipynb #cca40987
 def frontier_folder(data: str, scale: str) -> Path:
     "The default folder of the runs and the result."
-    return data_folder()/"runs"/f"{Path(data).name}-{present_scale(scale)}-frontier"
+    return data_folder()/"runs"/f"{Path(data).name}-{scale}-frontier"
 
 
 def measure_frontier(
@@ -162,7 +162,7 @@ def measure_frontier(
     config = check_changes(preset(scale), changes or {})
     if scores:
         check_scorers()
-    folder, scale = Path(folder or frontier_folder(data, scale)), present_scale(scale)
+    folder = Path(folder or frontier_folder(data, scale))
     crew = Workers.open(data, scale, workers, device, modules, bars)
     config, references = replace(config, clip=crew.corpus.settings), crew.corpus.references("test")
     first, budgets = config.training.seed, tuple(dict.fromkeys(budgets))

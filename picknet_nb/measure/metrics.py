@@ -450,9 +450,8 @@ def _drawn(shape: tuple[int, int], samples: int, seed: int) -> tuple[np.ndarray,
 
 
 def paired_bootstrap(
-    a: Scores
-    | Mapping[str, float]
-    | Sequence,  # scores with `per_video`, or video: score; a list of them, one for each seed
+    # scores with `per_video`, or video: score; a list of them, one for each seed
+    a: Scores | Mapping[str, float] | Sequence,
     b: Scores | Mapping[str, float] | Sequence,
     metric: str = "CIDEr",
     samples: int = 10_000,

@@ -22,25 +22,24 @@ from tqdm.auto import tqdm
 from ..core.files import (
     FileError, PickNetError, data_folder, first_few, read_json, slug, sweep, write_whole)
 from ..core.printing import printable
-from ..core.settings import VERSION, Config, ConfigError, preset, settings_from
+from ..core.settings import (
+    VERSION, Config, ConfigError, check_version, preset, settings_from)
 from ..data.corpus import Corpus
 from ..method.recipes import ROWS, Recipe, recipes
 from ..training.batches import epoch_order
 from ..training.forecast import forecast, foresee_table, something_smaller
-from ..training.runs import (
-    RunError, fingerprint, learned_from, load_run, open_run, read_log)
+from ..training.runs import learned_from, load_run, read_log
 from ..training.train import (
-    LEADER, check_changes, check_rows, present_scale, takes_a_number, train)
+    LEADER, check_changes, check_rows, takes_a_number, train)
 from ..training.transfer import with_start_words
-from ..training.upgrade import fingerprints, upgraded
 from .experiments import Job, Workers, circumstances, measure_row, run_jobs
 from .scoring import (
     clip_scores, compare_rows, decoding_name, row_path, score_rows, scored_meanwhile)
 
 # %% auto #0
-__all__ = ['made_from', 'differences', 'minutes_of', 'seconds_per_step', 'stage_one', 'train_first', 'check_former', 'find_row',
-           'train_row', 'leader_frames', 'recipe_of_row', 'TablePlan', 'train_tables', 'earlier_rows', 'result_of',
-           'commands_of', 'check_scorers', 'table_folder', 'print_forecast', 'write_result', 'reproduce']
+__all__ = ['made_from', 'differences', 'minutes_of', 'seconds_per_step', 'stage_one', 'train_first', 'find_row', 'train_row',
+           'leader_frames', 'recipe_of_row', 'TablePlan', 'train_tables', 'earlier_rows', 'result_of', 'commands_of',
+           'check_scorers', 'table_folder', 'print_forecast', 'write_result', 'reproduce']
 
 # %% ../../nbs/measure/04_reproduction.ipynb #e91e9a24
 def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
@@ -50,29 +49,23 @@ def made_from(corpus: Corpus, config: Config, recipe: Recipe) -> dict:
         "recipe": asdict(recipe),
         "settings": asdict(settings),
         "corpus": corpus.name,
-        "vocabulary": corpus.vocabulary.fingerprint(),
-        "features": fingerprint(corpus.features),
         "learned_from": learned_from(corpus),
     }
 
 
 def differences(before: dict, now: dict) -> str:
     "The differences between what an experiment was made from and what it should be made from."
-    known = before["learned_from"]
-    # an upgraded row knows its data by fingerprints alone
-    data = now["learned_from"] if "features" in known else fingerprints(now)
-
-    def facts(made: dict, data: dict) -> dict:
+    def facts(made: dict) -> dict:
         recipe = Recipe(**made["recipe"])
         return {
             "picker": recipe.label,
             "adapted": recipe.adapted,
             **settings_from(made["settings"]).flat(),
             "corpus": made["corpus"],
-            **data,
+            **made["learned_from"],
         }
 
-    before, now = facts(before, known), facts(now, data)
+    before, now = facts(before), facts(now)
     names = [name for name in now if before.get(name) != now[name]]
     listed = lambda facts: first_few(
         [facts[name] if name == "picker" else f"{name} {facts.get(name)}" for name in names]
@@ -132,26 +125,6 @@ def train_first(
     return home
 
 # %% ../../nbs/measure/04_reproduction.ipynb #46a83cbe
-def check_former(
-    path: Path, row: dict, folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
-) -> None:
-    """Raise an error for an experiment that does not record what it was made from, unless the
-    folder of its run shows the same settings."""
-    if (was := row["picker"]) != recipe.label:
-        raise FileError(path, f"was made with {was}, and this table needs {recipe.label}")
-    run, begun = (slug(name), recipe) if recipe.stages else stage_one(config, recipe)
-    home = folder/f"seed-{config.training.seed}" / run
-    if not (home/"run.json").exists():
-        raise FileError(
-            path, f"does not say with which settings it was made, and {home}, which would, is gone"
-        )
-    try:
-        open_run(home, corpus, begun.settings(config), begun)
-    except RunError as reason:
-        other = reason.reason.removeprefix("holds another run: ").partition(". Was it")[0]
-        raise FileError(path, f"was made with other settings: {other}") from reason
-
-
 def find_row(
     folder: Path, corpus: Corpus, config: Config, name: str, recipe: Recipe
 ) -> dict | None:
@@ -171,12 +144,9 @@ def find_row(
     ):
         raise FileError(path, "is not the file of an experiment")
     try:
-        row = upgraded("row", row)
-    except PickNetError as reason:
+        check_version(row)
+    except ConfigError as reason:
         raise FileError(path, str(reason)) from reason
-    if "made_from" not in row:
-        check_former(path, row, folder, corpus, config, name, recipe)
-        return row
     try:
         other = differences(row["made_from"], made_from(corpus, config, recipe))
     except (KeyError, TypeError, AttributeError, ConfigError) as reason:
@@ -384,7 +354,7 @@ def commands_of(folder: Path, config: Config, command: str) -> str:
     before = read_json(path) if (path := folder/"results.json").exists() else {}
     try:
         # the corpus says what a clip is
-        was = settings_from(upgraded("settings", before.get("config", {})))
+        was = settings_from(before.get("config", {}))
         same = before.get("command") and replace(was, clip=config.clip) == config
     except PickNetError:
         same = False
@@ -407,7 +377,7 @@ def check_scorers() -> None:
 def table_folder(data: str, scale: str, changes: dict | None = None) -> Path:
     "The default folder of a table's runs and results; each captioner has its own."
     captioner = (changes or {}).get("architecture", "")
-    parts = Path(data).name, present_scale(scale), slug(captioner)
+    parts = Path(data).name, scale, slug(captioner)
     return data_folder()/"runs"/"-".join(filter(None, parts))
 
 # %% ../../nbs/measure/04_reproduction.ipynb #7236b6d8
@@ -484,7 +454,7 @@ def reproduce(
     check_rows(rows)
     if scores:
         check_scorers()
-    folder, scale = Path(folder or table_folder(data, scale, changes)), present_scale(scale)
+    folder = Path(folder or table_folder(data, scale, changes))
     if ray:  # a node may work in another folder
         folder = folder.absolute()
         data = str(Path(data).absolute()) if Path(data).is_dir() else data

@@ -13,7 +13,6 @@ from typing import Any, Sequence
 
 import picknet_nb
 from ..core.files import FileError, data_folder, read_json
-from ..core.settings import FORMER_NAMES
 
 # %% auto #0
 __all__ = ['COLUMNS', 'ResultError', 'is_finite_number', 'load_results', 'stored_results', 'load_paper', 'paper_scores',
@@ -91,7 +90,7 @@ def stored_results(
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
             found.append(load_results(path, kind) | {"file": path.name})
-    size = lambda named: _SCALES.get(FORMER_NAMES.get(str(named), str(named)), len(_SCALES))
+    size = lambda named: _SCALES.get(str(named), len(_SCALES))
     same = lambda named: scale in (None, named) or size(scale) == size(named) < len(_SCALES)
     found = [
         result

@@ -24,7 +24,8 @@ from .rewards import cider_for
 from .stages import Supervision
 
 # %% auto #0
-__all__ = ['caption_weights', 'word_shares', 'word_prediction_loss', 'self_critical_loss', 'ExtendedSupervision', 'varied']
+__all__ = ['CRITICAL_SHARE', 'caption_weights', 'word_shares', 'word_prediction_loss', 'self_critical_loss',
+           'ExtendedSupervision', 'varied']
 
 # %% ../../nbs/method/19_extras.ipynb #4d0ce17e
 @torch.no_grad()
@@ -100,6 +101,9 @@ def self_critical_loss(
     return policy_loss(-losses.view(-1, together).T, gained, others_baseline(gained)), gained.mean()
 
 # %% ../../nbs/method/19_extras.ipynb #98235a1a
+CRITICAL_SHARE = 0.9  # of the self-critical loss, in the epochs that have it
+
+
 class ExtendedSupervision(Supervision):
     "Supervision with consensus, word prediction and, given a CIDEr, self-critical training."
 
@@ -130,14 +134,13 @@ class ExtendedSupervision(Supervision):
     def learn(
         self, captions: Tensor, words: Tensor, videos: Tensor, memory, rows
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        "Teach captions, and whatever else is asked for."
+        "Caption loss plus the enabled auxiliary losses."
         loss, measures = super().learn(captions, words, videos, memory, rows)
-        training = self.config.training
         if self.cider:
             critical, gained = self_critical_loss(
                 self.captioner, self.cider, rows, videos, self.corpus.settings.max_words
             )
-            loss = (1 - training.word_weight) * loss + training.word_weight * critical
+            loss = (1 - CRITICAL_SHARE) * loss + CRITICAL_SHARE * critical
             measures = {**measures, "word_reward": gained}
         if self.shares is not None:
             missed = word_prediction_loss(

@@ -17,8 +17,7 @@ from ..core.files import PickNetError
 from ..core.registry import Registry, required_arguments
 
 # %% auto #0
-__all__ = ['Choice', 'PICKERS', 'Clips', 'PickerError', 'whole_number', 'picker_entry', 'top', 'Picker', 'make_picker',
-           'parse_label']
+__all__ = ['Choice', 'PICKERS', 'Clips', 'PickerError', 'whole_number', 'picker_entry', 'Picker', 'make_picker', 'parse_label']
 
 # %% ../../nbs/method/28_picker_contract.ipynb #a0f05722
 class Clips(NamedTuple):
@@ -51,20 +50,6 @@ def picker_entry(thing: Callable, facts: dict) -> Callable[..., Choice]:
 PICKERS = Registry(
     "picker", ("picknet_nb.method.pickers", "picknet_nb.method.extras"), picker_entry)
 
-# %% ../../nbs/method/28_picker_contract.ipynb #092621b9
-def top(
-    scorer: Callable[[Clips], Tensor],  # scores every frame: (batch, frames)
-    k: int,                             # frames to pick
-) -> Choice:
-    "Pick the k frames that a network scores highest; it sees the whole clip."
-    k = whole_number(k)
-
-    def pick(clips: Clips) -> Tensor:
-        scores = scorer(clips)
-        chosen = scores.topk(min(k, scores.shape[1]), 1).indices
-        return torch.zeros_like(scores, dtype=torch.bool).scatter_(1, chosen, True)
-    return pick
-
 # %% ../../nbs/method/28_picker_contract.ipynb #3f303998
 class Picker:
     "Something that chooses frames: `picks = picker(clips)`."
@@ -92,7 +77,7 @@ class Picker:
             picks = self.choose(clips)
         except Exception as reason:
             if ":" not in self.name or isinstance(reason, PickerError): raise
-            # a function from somebody's module: say where in it, and keep the rest as the cause
+            # a function from a user's module: say where in it, and keep the rest as the cause
             line = traceback.extract_tb(reason.__traceback__)[-1]
             raise PickerError(
                 f"{self.label} raised {type(reason).__name__} ({Path(line.filename).name}, line "
@@ -159,5 +144,4 @@ def parse_label(label: str) -> tuple[str, int | float | None]:
     # isdigit alone is also true of ², which is not a number
     if not name or not (digits.isascii() and digits.isdigit()):
         return label, None
-    if "." not in number: return name, int(number)
-    return "chance" if name == "random" else name, float(number)
+    return name, float(number) if "." in number else int(number)

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from .fast_kmeans import (
     centre_distances, frame_distances, kmeans_shares, nearest_distinct)
-from picknet_nb.method.picker_contract import (  # some of them to be imported from here, too
-    PICKERS, Choice, Clips, Picker, PickerError, make_picker, parse_label, top,
-    whole_number)
+from .picker_contract import (  # some of them to be imported from here, too
+    PICKERS, Choice, Clips, Picker, PickerError, make_picker, parse_label, whole_number)
 from .policy import Policy
 
 # %% auto #0

@@ -104,9 +104,8 @@ class Policy(PickNet):
         logits = path_logits(self, project(self, glances), picks)
         return F.pad(logits.softmax(-1)[..., 1:, 1], (1, 0), value=1.0)
 
-    def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0,
-                  start: str = "change") -> Policy:
+    def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0) -> Policy:
         "Initialise from data, so that the argmax picks about `wanted` frames (lesson 13)."
         # imported here: initialisation is built on the functions of this module
         from picknet_nb.method.starting import initialise
-        return initialise(self, glances, wanted, spread, start)
+        return initialise(self, glances, wanted, spread)

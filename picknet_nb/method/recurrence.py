@@ -110,7 +110,8 @@ class LSTMScan(torch.autograd.Function):
         across = turned(weight)
         for step in inputs:
             *gates, new, hidden = lstm_cell(step, hidden @ across, cell, output_gate)
-            states.append(hidden), saved.extend((*gates, new, cell))
+            states.append(hidden)
+            saved.extend((*gates, new, cell))
             cell = new
         states = torch.stack(states)  # (time + 1, batch, hidden), from the first one on
         ctx.save_for_backward(weight, states, *saved)
@@ -248,11 +249,9 @@ class GRUTrace:
         proposal, self.state, self.low = move_state(
             inputs, kept @ self.to_state, update, self.state
         )
-        (
-            self.states.append(self.low),
-            self.kept.append(kept),
-            self.saved.extend((update, reset, proposal)),
-        )
+        self.states.append(self.low)
+        self.kept.append(kept)
+        self.saved.extend((update, reset, proposal))
         return self.low
 
 # %% ../../nbs/method/20_recurrence.ipynb #52261a7e

@@ -26,8 +26,8 @@ from .reinforce import others_baseline, policy_loss
 from .rewards import Earned, Reward, limits_at, within_limits
 
 # %% auto #0
-__all__ = ['Model', 'frame_choice', 'Stage', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement', 'Adaptation',
-           'caption_videos', 'Validation']
+__all__ = ['FEEDBACK_MOST', 'Model', 'frame_choice', 'Stage', 'feedback_at', 'Supervision', 'Environment', 'Reinforcement',
+           'Adaptation', 'caption_videos', 'Validation']
 
 # %% ../../nbs/method/24_stages.ipynb #50d07e53
 class Model(nn.Module):
@@ -79,10 +79,13 @@ class Stage(nn.Module):
         "Wait, after the backward pass, for what is computed beside it."
 
 # %% ../../nbs/method/24_stages.ipynb #7ffb23a4
+FEEDBACK_MOST = 0.25
+
+
 def feedback_at(epoch: int, config: Config) -> float:
     "Probability that the decoder is fed its own last word, in this epoch (counted from 0)."
     training = config.training
-    return min(training.feedback_most, training.feedback_step * (epoch // training.feedback_every))
+    return min(FEEDBACK_MOST, training.feedback_step * (epoch // training.feedback_every))
 
 # %% ../../nbs/method/24_stages.ipynb #da960ef3
 class Supervision(Stage):
@@ -242,7 +245,7 @@ class Reinforcement(Stage):
         loss = (policy_loss(tried.log_probability, gained, baseline)
                 - settings.entropy_weight * tried.entropy.mean())
         inside = rewards.inside[: gained.numel()].float()  # of the samples, not the baseline's
-        # of those that earn more than the penalty
+        # the mean over samples within the limits: the others earn the penalty
         mean = lambda values: (values[: len(inside)] * inside).sum() / inside.sum().clamp(min=1)
         measures = {"policy_loss": loss.detach(), "reward": gained.mean(),
                     "baseline": baseline.mean(), "language": mean(rewards.language),

@@ -10,11 +10,11 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from .policy import PickNet, pair_logits, project, roll_out
+from .policy import PickNet, pair_logits, project
 from .recurrence import roll_out_by_table
 
 # %% auto #0
-__all__ = ['standardise', 'search', 'set_bias', 'initialise', 'set_direction']
+__all__ = ['standardise', 'search', 'set_bias', 'initialise']
 
 # %% ../../nbs/method/13_starting.ipynb #12a2f4ec
 @torch.no_grad()
@@ -23,9 +23,8 @@ def standardise(
     glances: Tensor,  # (batch, frames, dims) of training clips
     apart: int,       # frames from one comparison partner to the next
     spread: float,    # standard deviation of the logit difference to aim for
-    signs: bool = True,
 ) -> PickNet:
-    "Scale both layers on data and, with `signs`, let every change raise the pick logit."
+    "Scale both layers on data, and let every change raise the pick logit."
     apart, direction = min(apart, glances.shape[1] - 1), None
     if net.clock is not None:  # after `apart` frames, age counts as much as what is seen
         direction = net.clock / net.clock.square().mean().sqrt()
@@ -35,7 +34,7 @@ def standardise(
     size = difference.square().mean().sqrt()
     factor = torch.where(size > 0, 1 / size, 1.0)  # where nothing moves there is nothing to scale
     net.compare.weight.mul_(factor)
-    if signs: net.decide.weight.abs_()[0].neg_()
+    net.decide.weight.abs_()[0].neg_()
     if direction is not None:
         net.clock.copy_(direction / max(1, apart))
     bias = net.compare.bias if direction is None else net.compare.bias + direction
@@ -65,7 +64,7 @@ def search(
 @torch.no_grad()
 def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
     "The bias with which the argmax picks as many frames as wanted."
-    # whatever the bias will be
+    # without the bias that is searched for
     pairs = pair_logits(net, project(net, glances)) - net.logit_difference()[1]
     half = pairs.new_full((1, *glances.shape[:2]), 0.5)
     bias = search(lambda bias: roll_out_by_table(pairs + bias, half), wanted, -100.0, 100.0)
@@ -78,34 +77,12 @@ def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
 # %% ../../nbs/method/13_starting.ipynb #e6d7bb49
 def initialise(
     policy: PickNet,
-    glances: Tensor,        # (batch, frames, dims) of training clips
-    wanted: float,          # picks per clip
-    spread: float = 6.0,    # standard deviation of the logit difference
-    start: str = "change",  # or "direction"
+    glances: Tensor,      # (batch, frames, dims) of training clips
+    wanted: float,        # picks per clip
+    spread: float = 6.0,  # standard deviation of the logit difference
 ) -> PickNet:
     """Initialise from data: p(pick) varies from frame to frame, and the argmax picks about `wanted`
     frames."""
     apart = max(1, round(glances.shape[1] / wanted))
-    if start == "direction":
-        return set_direction(policy, glances, wanted, apart, spread)
     standardise(policy, glances, apart, spread)
     return set_bias(policy, glances, wanted)
-
-# %% ../../nbs/method/13_starting.ipynb #c96bac3c
-@torch.no_grad()
-def set_direction(net: PickNet, glances: Tensor, wanted: float, apart: int,
-                  spread: float) -> PickNet:
-    "Initialise without biases: the argmax ignores the size of a change."
-    standardise(net, glances, apart, spread, signs=False)
-    for layer in (net.compare, net.decide):
-        layer.bias.zero_()
-    weight = net.logit_difference()[0]
-    weight = weight / (weight.std() if len(weight) > 1 else weight.abs())
-    projected = project(net, glances)
-    half = projected.new_full((1, *glances.shape[:2]), 0.5)
-
-    def picks_at(shift: float) -> Tensor:
-        net.decide.weight.copy_(torch.stack([-weight - shift, weight + shift]) / 2)
-        return roll_out(net, projected, half)
-    search(picks_at, wanted, -5.0, 5.0)
-    return standardise(net, glances, apart, spread, signs=False)

@@ -21,12 +21,11 @@ from torch import Tensor
 
 from ..core.files import PickNetError, first_few, read_torch, write_whole
 from ..core.processes import rank_and_world
-from ..core.settings import VERSION, Config
+from ..core.settings import VERSION, Config, check_version
 from ..data.corpus import Corpus
 from ..method.stages import Model
 from .runs import (
     EPOCHS_SETTING, RunError, changes, existing_file, first_line, learned_from, save_weights)
-from .upgrade import upgraded
 
 # %% auto #0
 __all__ = ['Progress', 'Trainer', 'read_checkpoint', 'random_states', 'save_checkpoint', 'restore']
@@ -156,7 +155,7 @@ def read_checkpoint(folder: Path) -> dict | None:
     needed = {"progress", "finished", "log", "random", "model", "optimiser", "sums", "average"}
     if isinstance(stored, dict):
         try:
-            stored = upgraded("checkpoint", stored)
+            check_version(stored)
         except PickNetError as reason:
             raise RunError(path, f"{reason}; {_AGAIN}") from reason
     if missing := needed - stored.keys() if isinstance(stored, dict) else needed:

@@ -48,7 +48,7 @@ def foresee_extraction(
     readers = workers or max(1, usable_cores() - 1)
     cnn(torch.zeros(1, 3, cnn.image_size, cnn.image_size, dtype=torch.uint8))
     spent = []
-    # from the beginning, the middle and the end: clips may be sorted by kind
+    # two of them, far from each other: clips may be sorted by kind
     for path in left[:: max(1, len(left) // 3)]:
         started = perf_counter()
         try:

@@ -11,8 +11,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable
-from dataclasses import asdict, fields, replace
-from functools import partial
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import torch
@@ -24,7 +23,7 @@ from ..core.files import (
     FileError, PickNetError, first_few, read_json, sweep, write_whole)
 from ..core.gpu import Undrawn
 from ..core.settings import (
-    VERSION, ClipSettings, Config, ConfigError, load_config, save_config)
+    VERSION, ClipSettings, Config, ConfigError, check_version, load_config, save_config)
 from ..data.backbones import REAL
 from ..data.corpus import Corpus, digest
 from ..data.text import Vocabulary
@@ -32,7 +31,6 @@ from ..method.captioner import CAPTIONERS
 from ..method.recipes import Recipe
 from ..method.stages import Model
 from .cards import RunError
-from .upgrade import fingerprints, upgraded
 
 # %% auto #0
 __all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'fingerprint',
@@ -133,7 +131,6 @@ def changes(was: dict, now: dict) -> list[str]:
 _MOST_FRAMES, _MOST_WORDS = 1000, 1000
 _KINDS = {
     "version": int,
-    "clip": dict,
     "recipe": dict,
     "details": dict,
     "settings": dict,
@@ -148,11 +145,15 @@ _KINDS = {
 
 
 def read_about(folder: Path) -> dict:
-    "Read `run.json`, check the type of each part, and bring it into today's form."
+    "Read `run.json`, and check its version and the type of each part."
     path = Path(folder)/"run.json"
     about = read_json(path, RunError)
     if not isinstance(about, dict):
         raise RunError(path, "does not describe a run: it is not an object")
+    try:
+        check_version(about)
+    except ConfigError as reason:
+        raise RunError(path, str(reason)) from reason
     opened = about["details"].get("opened", {}) if isinstance(about.get("details"), dict) else {}
     wrong = [name for name, kind in _KINDS.items() if type(about.get(name, kind())) is not kind]
     wrong += (
@@ -166,10 +167,7 @@ def read_about(folder: Path) -> dict:
     )
     if wrong:
         raise RunError(path, f"does not describe a run: {first_few(wrong)} cannot be what it says")
-    try:
-        return upgraded("run", about)
-    except PickNetError as reason:
-        raise RunError(path, str(reason)) from reason
+    return about
 
 # %% ../../nbs/training/01_runs.ipynb #a2768ce9
 def read_recipe(path: Path, stored: dict) -> Recipe:
@@ -221,8 +219,7 @@ def at_threshold(config: Config, recipe: Recipe, threshold: float) -> Config:
 
 def read_settings(folder) -> Config:
     "The settings of a run."
-    read = partial(load_config, upgrade=partial(upgraded, "settings"))
-    return _of_a_run(read, Path(folder)/"config.json")
+    return _of_a_run(load_config, Path(folder)/"config.json")
 
 
 def read_words(folder) -> Vocabulary:
@@ -263,13 +260,12 @@ def _differences(folder: Path, noted: dict, config: Config, recipe: Recipe) -> l
     now = {name: value for name, value in config.flat().items() if name not in clip}
     names = ("corpus", "feature_dims", "glance_dims")
     known = {name: None for name in names} | stored
-    data = noted["learned_from"] | fingerprints(noted)
     return [
         *changes(read_settings(folder).flat(), now),
         *changes(asdict(begun), asdict(recipe)),
         *changes(known, {name: noted[name] for name in names}),
         *changes(stored.get("began_from", {}), noted["began_from"]),
-        *changes(stored.get("learned_from", {}), data),
+        *changes(stored.get("learned_from", {}), noted["learned_from"]),
     ]
 
 # %% ../../nbs/training/01_runs.ipynb #2b45227b
@@ -365,36 +361,28 @@ def check_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
         )
 
 # %% ../../nbs/training/01_runs.ipynb #b676c51b
-def _with_clip(folder: Path, config: Config, clip: dict) -> Config:
-    "The settings with the clip settings of `run.json`; values beyond the limits raise an error."
-    try:
-        config = replace(config, clip=replace(config.clip, **clip))
-    except (ConfigError, TypeError) as reason:
-        raise RunError(folder/"run.json", str(reason)) from reason
+def _check_sizes(folder: Path, config: Config) -> None:
+    "Raise an error for clips that are far too long, or captions that are."
     for name, value, most in (
         ("frames", config.clip.frames, _MOST_FRAMES),
         ("max_words", config.clip.max_words, _MOST_WORDS),
     ):
         if value > most:
             raise RunError(
-                folder/("run.json" if name in clip else "config.json"),
-                f"{name} {value} is far too large: {most} are the most",
-            )
-    return config
+                folder/"config.json", f"{name} {value} is far too large: {most} are the most")
 
 
 def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
     "Settings, words and description of a run, without its weights."
     about = read_about(folder)
     read_recipe(folder/"run.json", about.get("recipe", {}))
-    config, clip = read_settings(folder), about.get("clip", {})
-    said = read_json(folder/"config.json", RunError)
-    if not any("cnn" in each for each in (said, said.get("clip", {}), clip)):
+    config, stored = read_settings(folder), read_json(folder/"config.json", RunError)
+    if "cnn" not in stored and "cnn" not in stored.get("clip", {}):
         raise RunError(
             folder/"config.json", "does not say which backbone made the features of the run"
         )
     _edited(folder, about, {field.name for field in fields(ClipSettings)})
-    config = _with_clip(folder, config, clip)
+    _check_sizes(folder, config)
     if missing := [name for name in ("feature_dims", "glance_dims") if about.get(name, 0) < 1]:
         raise RunError(
             folder/"run.json", f"lacks or garbles sizes of the model: {', '.join(missing)}"

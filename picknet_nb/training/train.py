@@ -33,9 +33,8 @@ from .transfer import read_start, with_start_words
 
 # %% auto #0
 __all__ = ['TUNES', 'LEADER', 'StagePlan', 'stages_of', 'build_stage', 'start_policy', 'train_stage', 'check_picker',
-           'check_joined', 'check_size', 'train', 'present_scale', 'open_data', 'usual_scale', 'check_changes',
-           'check_rows', 'takes_a_number', 'noted', 'check_registered', 'same_as_noted', 'recipe_of', 'picking_with',
-           'change_epochs']
+           'check_joined', 'check_size', 'train', 'open_data', 'usual_scale', 'check_changes', 'check_rows',
+           'takes_a_number', 'noted', 'check_registered', 'same_as_noted', 'recipe_of', 'picking_with', 'change_epochs']
 
 # %% ../../nbs/training/05_train.ipynb #9114b174
 @dataclass(frozen=True)
@@ -121,7 +120,7 @@ def start_policy(trainer: Trainer) -> None:
         and model.policy.rollout(some).sum(1).float().mean()
     )
     if not (learned and config.policy.min_picks <= learned <= config.policy.first_max_picks):
-        model.policy.calibrate(some, wanted=wanted, start=config.policy.policy_start)
+        model.policy.calibrate(some, wanted=wanted)
 
 
 def train_stage(trainer: Trainer, plan: StagePlan, reward: Reward | None = None) -> None:
@@ -212,7 +211,7 @@ def train(
 from collections.abc import Iterable
 
 from ..core.files import data_folder
-from ..core.settings import FORMER_NAMES, ConfigError, group_of
+from ..core.settings import ConfigError, group_of
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, parse_label
 from ..method.recipes import ROWS, recipes, with_captioner
@@ -220,16 +219,10 @@ from .checkpoints import read_checkpoint
 from .runs import EPOCHS_SETTING, change_settings, read_recipe, read_settings
 
 # %% ../../nbs/training/05_train.ipynb #273355ff
-def present_scale(scale: str) -> str:
-    "The current name of a preset."
-    return FORMER_NAMES.get(scale, scale)
-
-
 def open_data(
     data: str, scale: str, seed: int = 0, device: str = "cpu", bars: bool = True
 ) -> Corpus:
     "The corpus in a folder, or the toy world, which is generated if it is missing."
-    scale = present_scale(scale)
     if data == "shapes":
         from picknet_nb.world.world import prepare_shapes
 
@@ -250,8 +243,7 @@ def usual_scale(data) -> str:  # a corpus, its folder, or "shapes"
 # %% ../../nbs/training/05_train.ipynb #d6a562e7
 TUNES = {  # a setting: those that must not all be 0, or it tunes nothing
     "supervision_rate": ("supervision_epochs",), "reinforcement_rate": ("reinforcement_epochs",),
-    "adaptation_rate": ("adaptation_epochs", "word_epochs"), "word_weight": ("word_epochs",),
-    "feedback_every": ("feedback_step",), "feedback_most": ("feedback_step",),
+    "adaptation_rate": ("adaptation_epochs", "word_epochs"), "feedback_every": ("feedback_step",),
 }
 
 
@@ -302,7 +294,7 @@ def noted(run: Path) -> dict:
     return {
         "recipe": read_recipe(run/"run.json", about.get("recipe", {})),
         "data": opened.get("data"),
-        "scale": present_scale(opened.get("scale")),
+        "scale": opened.get("scale"),
     }
 
 

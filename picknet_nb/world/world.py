@@ -20,7 +20,7 @@ from tqdm.auto import tqdm
 from ..core.files import PickNetError, locked, read_json, write_whole
 from ..core.printing import at_terminal
 from ..core.processes import Pool, usable_cores
-from ..core.settings import PRESETS, ClipSettings, present_name, preset
+from ..core.settings import PRESETS, ClipSettings, preset
 from ..data.backbones import load_backbone
 from ..data.corpus import SPLITS, Corpus, CorpusError, assemble
 from ..data.extraction import extract_folder
@@ -192,7 +192,6 @@ def prepare_shapes(
     settings: ClipSettings | None = None,  # None: those of the preset of this scale
 ) -> Corpus:
     "The toy world as a Corpus: generated if it is missing, else loaded."
-    scale = present_name(scale)
     if scale not in SCALES:
         others = (
             "; for real videos, name the folder of their corpus with --data"
