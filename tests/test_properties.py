@@ -18,9 +18,9 @@ from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import preset
 from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
 from picknet_nb.method import (
-    captioner as speaking, captioner_contract, checks, cider, custom_rewards, decoder, encoder,
-    fast_cider, fast_decoder, fast_kmeans, fast_policy, generation, packing, picker_contract,
-    pickers, policy, recurrence, reinforce, rewards, starting)
+    calibration, captioner as speaking, captioner_contract, checks, cider, custom_rewards,
+    decoder, encoder, fast_cider, fast_decoder, fast_kmeans, fast_policy, generation, packing,
+    picker_contract, pickers, policy, recurrence, reinforce, rewards)
 from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captioner, sample
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.decoder import Decoder, caption_loss
@@ -987,7 +987,7 @@ def test_every_function_is_named_here():
         "policy": "PickNet",
         "fast_policy": "glance_differences project_shift pair_table project roll_out_by_scan "
         "pair_logits roll_out path_logits path_scores Rollouts stream_step",
-        "starting": "standardise search set_bias initialise",
+        "calibration": "standardise search set_bias initialise",
         "pickers": "picks_at all_frames uniform random_k random_p kmeans",
         "picker_contract": "Choice PICKERS Picker PickerError picker_entry top whole_number",
         "fast_kmeans": "centre_distances greedy_start kmeans_shares nearest_distinct",
@@ -1016,7 +1016,7 @@ def test_every_function_is_named_here():
         captioner_contract,
         policy,
         fast_policy,
-        starting,
+        calibration,
         pickers,
         picker_contract,
         fast_kmeans,

@@ -107,5 +107,5 @@ class Policy(PickNet):
     def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0) -> Policy:
         "Initialise from data, so that the argmax picks about `wanted` frames (lesson 13)."
         # imported here: initialisation is built on the functions of this module
-        from picknet_nb.method.starting import initialise
+        from picknet_nb.method.calibration import initialise
         return initialise(self, glances, wanted, spread)
