@@ -293,7 +293,8 @@ def test_a_row_of_picks_fits_whatever_their_number():
 
 def test_the_index_leads_into_every_folder():
     prose = (FOLDER/"index.ipynb").read_text(encoding="utf-8")
-    assert not [folder for folder in book.FOLDERS if f"]({folder}/" not in prose]
+    folders = book.FOLDERS.keys() - {"archive"}  # linked once, from the results
+    assert not [folder for folder in folders if f"]({folder}/" not in prose]
 
 
 @pytest.fixture(scope="module")
@@ -322,7 +323,7 @@ def test_the_site_notices_links_that_lead_nowhere(builder, tmp_path):
 @pytest.mark.parametrize(
     "written, shown",
     [
-        ("04_encoder.ipynb", "../method/05_encoder.html"),
+        ("05_encoder.ipynb", "../method/05_encoder.html"),
         ("../world/01_shapes.ipynb#A-clip", "../world/01_shapes.html#a-clip"),
         ("#One,-two?", "#one-two"),
         ("19_extras.ipynb#Weights-(EMA)", "../method/19_extras.html#weights-ema"),
