@@ -46,7 +46,7 @@ class Data:
         for row, text in zip(self.words, sentences):
             ids = [1, *map(self.vocabulary.index, text.split()), 2]
             row[:len(ids)] = torch.tensor(ids)
-        self.oracle = oracle_picks([story.telling for story in stories])
+        self.oracle = oracle_picks([story.key_frames for story in stories])
         clips = torch.arange(len(stories))  # the first is the shared clip
         self.held_out, self.train = clips[1:1 + HELD_OUT], clips[1 + HELD_OUT:]
         self.counts = [count_ngrams(self.words, n, len(self.vocabulary)) for n in (1, 2)]

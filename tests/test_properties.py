@@ -25,7 +25,7 @@ from picknet_nb.method.captioner import Seen, beam, caption, greedy, make_captio
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.decoder import Decoder, caption_loss
 from picknet_nb.method.encoder import Encoder, pick_frames
-from picknet_nb.method.fast_decoder import draw_chances, dropout_scale, gumbel
+from picknet_nb.method.fast_decoder import draw_randomness, dropout_scale, gumbel
 from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.policy import Policy
 
@@ -939,7 +939,7 @@ def test_noise_on_the_cpu_is_exponential():
     "Words are drawn by it: an argmax of logits with it is a draw from their softmax."
     torch.manual_seed(0)
     decoder = Decoder(20, 8, 8, 8, dropout=0.5).train()
-    noise = draw_chances(decoder, 64, 200, 0.5).noise.flatten()
+    noise = draw_randomness(decoder, 64, 200, 0.5).noise.flatten()
     assert (
         abs(noise.mean().item() - 1) < 0.02
         and abs(noise.var().item() - 1) < 0.05
@@ -947,7 +947,7 @@ def test_noise_on_the_cpu_is_exponential():
     )
     logits = torch.tensor([1.0, 0.0, -1.0, 0.5])
     chosen = (
-        logits + gumbel(draw_chances(Decoder(4 * 5000, 8, 8, 8), 1, 1, 0.5).noise.view(5000, 4))
+        logits + gumbel(draw_randomness(Decoder(4 * 5000, 8, 8, 8), 1, 1, 0.5).noise.view(5000, 4))
     ).argmax(-1)
     torch.testing.assert_close(
         chosen.bincount(minlength=4) / 5000, logits.softmax(0), atol=0.02, rtol=0
@@ -979,7 +979,7 @@ def test_every_function_is_named_here():
         "encoder": "lstm_step",
         "packing": "EncoderState Picked",
         "decoder": "gru_step NEVER",
-        "fast_decoder": "embedded looked_up thin_out Weights Draws gumbel draw_chances choose feed "
+        "fast_decoder": "embedded looked_up thin_out Weights Draws gumbel draw_randomness choose feed "
         "cast_weights fast_logits losses_by_word",
         "captioner": "",
         "generation": "Beams extend beam_search generate next_word likeliest_word",

@@ -23,7 +23,8 @@ from picknet_nb.data.glance import glance
 from picknet_nb.data.video import read_clip
 from picknet_nb.world.shapes import (
     ACTIONS, BEATS, COLOURS, NOISES, SHAPES, SIDE, describe, draw, draw_clip, example_corpus,
-    example_story, make_story, moments_seen, oracle_picks, rule_of_thumb)
+    events_seen, example_story, make_story, oracle_picks, plain_caption, plain_stories,
+    rule_of_thumb)
 from picknet_nb.world.world import SCALES, make_shapes, prepare_shapes, write_clip
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -37,20 +38,20 @@ def test_a_story_holds_together(seed, number):
     assert [shot.start for shot in story.shots] == [0] + [
         shot.stop for shot in story.shots[:-1]
     ] and story.shots[-1].stop == BEATS
-    assert all(shot.stop > shot.start for shot in story.shots) and story.shots[0].kind == "wide"
-    assert {shot.kind for shot in story.shots} <= {"wide", "moment", *NOISES}
+    assert all(shot.stop > shot.start for shot in story.shots) and story.shots[0].kind == "still"
+    assert {shot.kind for shot in story.shots} <= {"still", "event", *NOISES}
     scenes = [shot.scene for shot in story.shots]
     assert scenes == sorted(scenes) and max(scenes) < len(story.scenes) <= 3
-    moments = [shot for shot in story.shots if shot.kind == "moment"]
-    assert [shot.event for shot in moments] == list(range(len(story.events))) and 1 <= len(
-        moments
+    events = [shot for shot in story.shots if shot.kind == "event"]
+    assert [shot.event for shot in events] == list(range(len(story.events))) and 1 <= len(
+        events
     ) <= 2
     assert all(
         event.other in story.scenes[shot.scene].things[1:]
-        for event, shot in zip(story.events, moments)
+        for event, shot in zip(story.events, events)
     )
     assert all(scene.things[0][:2] == story.hero[:2] for scene in story.scenes)
-    assert 4 <= story.seconds <= 12 and story.telling and story.telling[0] > 0
+    assert 4 <= story.seconds <= 12 and story.key_frames and story.key_frames[0] > 0
 
 
 @settings(max_examples=100, deadline=None)
@@ -89,9 +90,9 @@ def test_frames_are_pictures(beat):
 
 
 def test_every_action_of_every_shape_is_seen_in_grey():
-    "A moment changes the glance much more than a change of light in the same scene does."
+    "An event changes the glance much more than a change of light in the same scene does."
     story = example_story()
-    wide, moment = (glance(torch.from_numpy(draw_clip(story)))[beat].float() for beat in (11, 12))
+    still, event = (glance(torch.from_numpy(draw_clip(story)))[beat].float() for beat in (11, 12))
     for action in ACTIONS:
         for shape in SHAPES:
             for colour in COLOURS:
@@ -99,13 +100,13 @@ def test_every_action_of_every_shape_is_seen_in_grey():
                 changed = story._replace(
                     hero=hero, events=(story.events[0]._replace(action=action), story.events[1])
                 )
-                moment = glance(
+                event = glance(
                     torch.from_numpy(draw(changed, 12).transpose(2, 0, 1).copy())
                 ).float()
-                assert (moment - wide).abs().mean() > 12, (action, shape, colour)
+                assert (event - still).abs().mean() > 12, (action, shape, colour)
 
 
-def test_telling_frames_survive_the_file(tmp_path):
+def test_key_frames_survive_the_file(tmp_path):
     for number in range(6):
         story = make_story((3, number))
         frames = read_clip(write_clip(story, tmp_path/"clip.mp4"), 30, SIDE).frames
@@ -113,7 +114,7 @@ def test_telling_frames_survive_the_file(tmp_path):
         other = torch.from_numpy(draw_clip(story)).float().roll(1, 0)
         error = (frames - drawn).abs().mean((1, 2, 3))
         shifted = (frames - other).abs().mean((1, 2, 3))
-        assert error[story.telling].max() < 16 and error.mean() < shifted.mean()
+        assert error[story.key_frames].max() < 16 and error.mean() < shifted.mean()
 
 
 def test_the_example_in_the_repository_is_the_example_story():
@@ -217,7 +218,7 @@ def test_prepared_once_it_is_only_loaded(tmp_path, monkeypatch):
         torch.equal(first.features, again.features)
         and (tmp_path/"corpus"/"videos.safetensors").stat().st_mtime_ns == stamp
     )
-    assert again.details["telling"] == [make_story((0, number)).telling for number in range(5)]
+    assert again.details["key_frames"] == [make_story((0, number)).key_frames for number in range(5)]
     assert {split: len(videos) for split, videos in again.splits.items()} == {
         "train": 3,
         "validation": 1,
@@ -234,7 +235,7 @@ def test_the_settings_of_a_prepared_world(tmp_path, monkeypatch):
     assert corpus.settings == preset("smoke").clip and set(corpus.details) >= {
         "source",
         "seed",
-        "telling",
+        "key_frames",
     }
     feature = prepare_shapes(
         tmp_path/"corpus",
@@ -271,14 +272,14 @@ def test_the_example_corpus_is_the_world_without_files():
 
 def test_what_pickers_see():
     corpus = example_corpus(24)
-    telling = corpus.details["telling"]
-    oracle, rule = oracle_picks(telling), rule_of_thumb(corpus.glances)
+    key_frames = corpus.details["key_frames"]
+    oracle, rule = oracle_picks(key_frames), rule_of_thumb(corpus.glances)
     assert oracle[:, 0].all() and rule[:, 0].all() and oracle.sum(1).max() <= 7
-    assert moments_seen(telling, oracle) == 1 and moments_seen(telling, rule) > 0.75
+    assert events_seen(key_frames, oracle) == 1 and events_seen(key_frames, rule) > 0.75
     uniform = torch.zeros_like(oracle)
     uniform[:, torch.linspace(0, 29, 6).round().long()] = True
-    assert moments_seen(telling, uniform) < 0.6
-    assert json.loads(json.dumps(telling)) == telling
+    assert events_seen(key_frames, uniform) < 0.6
+    assert json.loads(json.dumps(key_frames)) == key_frames
 
 
 def test_the_notebook_of_the_method_knows_nothing_of_machinery():
@@ -296,3 +297,16 @@ def test_the_notebook_of_the_method_knows_nothing_of_machinery():
         )
         if name in source
     ]
+
+
+def test_a_plain_story_has_one_sentence():
+    "Five actions, in the order of events; the same stories whatever number is asked for."
+    stories = plain_stories(3, 40)
+    assert stories[:7] == plain_stories(3, 7)
+    for story in stories:
+        caption = plain_caption(story)
+        assert caption.startswith(f"a {story.hero.colour} {story.hero.shape} ")
+        verbs = [event.action for event in story.events]
+        assert [caption.find(verb) for verb in verbs] == sorted(caption.find(verb) for verb in verbs)
+        assert all(verb in caption for verb in verbs) and len(caption.split()) <= 12
+    assert len({event.action for story in stories for event in story.events}) == 5

@@ -572,7 +572,7 @@ def your_picks_widget(
     as_frames = lambda picks: tuple((picks.nonzero().flatten() + 1).tolist())
     views = Clips(clip.features[None], clip.glances[None])
     rivals = {"learned": decisions(clip, clip.model.eye.threshold)[0],
-              "oracle": oracle_picks([clip.story.telling], count)[0]}
+              "oracle": oracle_picks([clip.story.key_frames], count)[0]}
     named = {"the first frame alone": (1,), "two frames": as_frames(uniform(2)(views)[0]),
              "uniform, four frames": as_frames(uniform(4)(views)[0]),
              "uniform, seven frames": as_frames(uniform(7)(views)[0]),

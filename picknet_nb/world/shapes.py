@@ -21,9 +21,10 @@ from ..data.glance import glance
 
 # %% auto #0
 __all__ = ['SIDE', 'COLOURS', 'PALE', 'SMOKE', 'SHADE', 'SHAPES', 'BACKDROPS', 'ACTIONS', 'ENCOUNTERS', 'BEATS', 'NOISES',
-           'NOUNS', 'PLACES', 'SENTENCES', 'paint', 'Thing', 'Pen', 'Action', 'Scene', 'Event', 'Shot', 'Story',
-           'make_story', 'draw', 'draw_clip', 'example_story', 'describe', 'example_corpus', 'key_frames',
-           'key_frame_features', 'says_it_all', 'moments_seen', 'oracle_picks', 'rule_of_thumb']
+           'NOUNS', 'PLACES', 'SENTENCES', 'PLAIN', 'paint', 'Thing', 'Pen', 'Action', 'Scene', 'Event', 'Shot',
+           'Story', 'make_story', 'draw', 'draw_clip', 'example_story', 'describe', 'plain_stories', 'plain_caption',
+           'example_corpus', 'middle_frames', 'key_frame_features', 'says_it_all', 'events_seen', 'oracle_picks',
+           'rule_of_thumb']
 
 # %% ../../nbs/world/01_shapes.ipynb #5039a290
 SIDE = 96  # of a frame, in pixels
@@ -253,11 +254,11 @@ class Event(NamedTuple):
 # %% ../../nbs/world/01_shapes.ipynb #d92327f7
 class Shot(NamedTuple):
     "A stretch of a clip, from one beat to another."
-    kind: str        # "wide", "moment" or one of NOISES
+    kind: str        # "still", "event" or one of NOISES
     start: int
     stop: int
     scene: int = 0
-    event: int = -1  # number of the event, in a moment
+    event: int = -1  # number of the event
 
 # %% ../../nbs/world/01_shapes.ipynb #a05c8608
 class Story(NamedTuple):
@@ -270,12 +271,12 @@ class Story(NamedTuple):
     shots: tuple[Shot, ...]  # from beat 0 to BEATS without a gap
 
     @property
-    def telling(self) -> list[int]:
+    def key_frames(self) -> list[int]:
         "The key frames: the beats in which something happens."
         return [
             beat
             for shot in self.shots
-            if shot.kind == "moment"
+            if shot.kind == "event"
             for beat in range(shot.start, shot.stop)
         ]
 
@@ -305,15 +306,15 @@ def _make_events(rng: np.random.Generator, count: int) -> list[str]:
     ]
 
 # %% ../../nbs/world/01_shapes.ipynb #980af230
-def _make_pieces(rng: np.random.Generator, moments: int, scenes: int) -> list[tuple[str, int]]:
+def _make_pieces(rng: np.random.Generator, events: int, scenes: int) -> list[tuple[str, int]]:
     "Kinds and lengths of the events and stretches of noise of a clip, in order."
     noises = rng.choice([0, 2, 3, 4], p=[0.08, 0.12, 0.3, 0.5])
     pieces = [
         (str(kind), int(rng.integers(2, 6)))
         for kind in rng.choice(list(NOISES), noises, p=list(NOISES.values()))
     ]
-    pieces += [("moment", int(rng.choice([2, 3], p=[0.7, 0.3]))) for _ in range(moments)]
-    pieces += [("wide", 1)] * (scenes - len(pieces))
+    pieces += [("event", int(rng.choice([2, 3], p=[0.7, 0.3]))) for _ in range(events)]
+    pieces += [("still", 1)] * (scenes - len(pieces))
     # more noise than the clip has room for
     while sum(length + 1 for _, length in pieces) > BEATS - 4:
         del pieces[0]
@@ -329,13 +330,13 @@ def _make_shots(
     cuts = rng.permutation(len(pieces))[: scenes - 1]
     shots, now, scene, event = [], 0, 0, 0
     for number, gap in enumerate(gaps.tolist()):
-        shots.append(Shot("wide", now, now := now + gap, scene))
+        shots.append(Shot("still", now, now := now + gap, scene))
         if number < len(pieces):
             kind, length = pieces[number]
             shots.append(
-                Shot(kind, now, now := now + length, scene, event if kind == "moment" else -1)
+                Shot(kind, now, now := now + length, scene, event if kind == "event" else -1)
             )
-            event, scene = event + (kind == "moment"), scene + (number in cuts)
+            event, scene = event + (kind == "event"), scene + (number in cuts)
     return tuple(shots)
 
 # %% ../../nbs/world/01_shapes.ipynb #3c4b0b26
@@ -346,20 +347,20 @@ def make_story(
     rng = np.random.default_rng(seed)
     hero = Thing(str(rng.choice(list(SHAPES))), str(rng.choice(list(COLOURS))))
     ordinary = rng.random() < 0.12
-    moments = 1 if ordinary else int(rng.choice([1, 2], p=[0.4, 0.6]))
+    count = 1 if ordinary else int(rng.choice([1, 2], p=[0.4, 0.6]))
     scenes = tuple(
         _make_scene(rng, hero)
         for _ in range(1 if ordinary else rng.choice([1, 2, 3], p=[0.4, 0.4, 0.2]))
     )
     pieces = (
-        [("moment", int(rng.integers(14, 22)))]
+        [("event", int(rng.integers(14, 22)))]
         if ordinary
-        else _make_pieces(rng, moments, len(scenes))
+        else _make_pieces(rng, count, len(scenes))
     )
     shots = _make_shots(rng, pieces, len(scenes))
-    places = [shot.scene for shot in shots if shot.kind == "moment"]
+    places = [shot.scene for shot in shots if shot.kind == "event"]
     others = [scenes[place].things[rng.integers(1, len(scenes[place].things))] for place in places]
-    events = tuple(map(Event, _make_events(rng, moments), others))
+    events = tuple(map(Event, _make_events(rng, count), others))
     return Story(int(rng.integers(2**31)), float(rng.uniform(4, 12)), hero, scenes, events, shots)
 
 # %% ../../nbs/world/01_shapes.ipynb #3ee2cd61
@@ -381,7 +382,7 @@ def _spotlight() -> np.ndarray:  # (SIDE, SIDE, 1)
     return 1 + np.exp(-2 * (away[:, None, None] + away[None, :, None]))
 
 # %% ../../nbs/world/01_shapes.ipynb #5d2946d8
-def _draw_wide(scene: Scene, beat: float) -> np.ndarray:
+def _draw_still(scene: Scene, beat: float) -> np.ndarray:
     "The things of a scene at rest."
     # where nothing moves, every beat is the first
     return _draw_at_rest(scene, beat if scene.sway or scene.light else 0.0)
@@ -397,7 +398,7 @@ def _draw_at_rest(scene: Scene, beat: float) -> np.ndarray:
     return canvas * np.float32(1 + scene.light * np.sin(2 * np.pi * beat / 31))
 
 # %% ../../nbs/world/01_shapes.ipynb #6880ab63
-def _draw_moment(story: Story, shot: Shot, beat: float) -> np.ndarray:
+def _draw_event(story: Story, shot: Shot, beat: float) -> np.ndarray:
     "A close-up of the hero, doing something."
     canvas = _backdrop(story.scenes[shot.scene]) * _spotlight()
     x, y, zoom = np.random.default_rng((story.seed, shot.start)).uniform(
@@ -430,7 +431,7 @@ def _draw_noise(kind: str, scene: Scene, rng: np.random.Generator) -> np.ndarray
         )
     if kind == "blur":
         return (
-            _enlarge(_draw_wide(scene, 0).reshape(4, 24, 4, 24, 3).mean((1, 3)), 24)
+            _enlarge(_draw_still(scene, 0).reshape(4, 24, 4, 24, 3).mean((1, 3)), 24)
             * tint
             * rng.uniform(1, 3)
         )
@@ -446,10 +447,10 @@ def draw(
 ) -> np.ndarray:  # uint8 (SIDE, SIDE, 3)
     "One frame of a story."
     shot = story.shot_at(beat)
-    if shot.kind == "wide":
-        canvas = _draw_wide(story.scenes[shot.scene], beat)
-    elif shot.kind == "moment":
-        canvas = _draw_moment(story, shot, beat)
+    if shot.kind == "still":
+        canvas = _draw_still(story.scenes[shot.scene], beat)
+    elif shot.kind == "event":
+        canvas = _draw_event(story, shot, beat)
     else:  # a new picture every beat
         canvas = _draw_noise(
             shot.kind,
@@ -477,15 +478,15 @@ def example_story() -> Story:
         "sea", (star._replace(x=26, y=60), Thing("ring", "pink", 72, 36, 9)), sway=4.0, light=0.3
     )
     shots = (
-        Shot("wide", 0, 5),
+        Shot("still", 0, 5),
         Shot("static", 5, 8),
-        Shot("wide", 8, 12),
-        Shot("moment", 12, 14, 0, 0),
-        Shot("wide", 14, 16),
+        Shot("still", 8, 12),
+        Shot("event", 12, 14, 0, 0),
+        Shot("still", 14, 16),
         Shot("card", 16, 19),
-        Shot("wide", 19, 24, 1),
-        Shot("moment", 24, 27, 1, 1),
-        Shot("wide", 27, 30, 1),
+        Shot("still", 19, 24, 1),
+        Shot("event", 24, 27, 1, 1),
+        Shot("still", 27, 30, 1),
     )
     return Story(
         7,
@@ -523,7 +524,7 @@ def _name(thing: Thing, rng: np.random.Generator) -> str:
 def describe(story: Story, captions: int = 10) -> list[str]:
     "Captions of a story, as different people would write them."
     rng, result = np.random.default_rng((story.seed, captions)), []
-    place = story.scenes[next(shot.scene for shot in story.shots if shot.kind == "moment")].backdrop
+    place = story.scenes[next(shot.scene for shot in story.shots if shot.kind == "event")].backdrop
     for _ in range(captions):
         verbs = [
             rng.choice(ACTIONS[event.action].verbs)
@@ -543,6 +544,26 @@ def describe(story: Story, captions: int = 10) -> list[str]:
             )
         )
     return result
+
+# %% ../../nbs/world/01_shapes.ipynb #c64e8654
+PLAIN = frozenset({"jump", "chase", "grow", "split", "shine"})  # the actions of plain stories
+
+
+def plain_stories(seed: int, count: int) -> list[Story]:
+    "The first stories of a seed that have no other actions than the five plain ones."
+    stories, number = [], 0
+    while len(stories) < count:
+        story, number = make_story((seed, number)), number + 1
+        if {event.action for event in story.events} <= PLAIN:
+            stories.append(story)
+    return stories
+
+
+def plain_caption(story: Story) -> str:
+    "What happens, in the plainest words: “a yellow star jumps and chases a pink ring”."
+    verbs = [ACTIONS[event.action].verbs[0].split("/")[0].format(
+        other=f"a {event.other.colour} {event.other.shape}") for event in story.events]
+    return f"a {story.hero.colour} {story.hero.shape} " + " and ".join(verbs)
 
 # %% ../../nbs/world/01_shapes.ipynb #d102bc02
 @lru_cache(maxsize=1)
@@ -578,21 +599,21 @@ def example_corpus(videos: int = 64, seed: int = 0) -> Corpus:
         {
             "source": f"shapes, seed {seed}",
             "seed": seed,
-            "telling": [story.telling for story in stories],
+            "key_frames": [story.key_frames for story in stories],
         },
     )
 
 # %% ../../nbs/world/01_shapes.ipynb #d4a57df5
-def key_frames(story: Story) -> list[int]:
+def middle_frames(story: Story) -> list[int]:
     "The middle frame of each event: the fewest frames that show all that a caption says."
-    return [(shot.start + shot.stop) // 2 for shot in story.shots if shot.kind == "moment"]
+    return [(shot.start + shot.stop) // 2 for shot in story.shots if shot.kind == "event"]
 
 
 def key_frame_features(
     stories: list[Story],
 ) -> tuple[Tensor, Tensor]:  # (clips, most, 256) and bool (clips, most): which slots are taken
     "Features of the key frames of each clip, moved to the front; zeros where there are fewer."
-    frames = [[draw(story, frame) for frame in key_frames(story)] for story in stories]
+    frames = [[draw(story, frame) for frame in middle_frames(story)] for story in stories]
     pixels = torch.from_numpy(np.stack([frame for clip in frames for frame in clip]))
     count = torch.tensor([len(clip) for clip in frames])
     mask = torch.arange(int(count.max())) < count[:, None]
@@ -617,13 +638,13 @@ def says_it_all(caption: str, story: Story) -> bool:
     )
 
 # %% ../../nbs/world/01_shapes.ipynb #4859d03a
-def moments_seen(
-    telling: list[list[int]],  # the key frames of each clip: `corpus.details["telling"]`
+def events_seen(
+    key_frames: list[list[int]],  # the key frames of each clip: `corpus.details["key_frames"]`
     picks: Tensor,  # bool (clips, frames)
 ) -> float:
     "The share of events, runs of key frames, of which at least one frame is picked."
     seen = []
-    for frames, picked in zip(telling, picks):
+    for frames, picked in zip(key_frames, picks):
         starts = [k for k, frame in enumerate(frames) if k == 0 or frame > frames[k - 1] + 1]
         seen += [
             picked[frames[start:stop]].any().item()
@@ -633,16 +654,16 @@ def moments_seen(
 
 # %% ../../nbs/world/01_shapes.ipynb #a6a50f8c
 def oracle_picks(
-    telling: list[list[int]],  # as in `corpus.details["telling"]`
+    key_frames: list[list[int]],  # as in `corpus.details["key_frames"]`
     frames: int = 30,
     most: int = 7,  # picks in a clip
 ) -> Tensor:  # bool (clips, frames)
     "Pick the first frame and the key frames, thinned evenly where there are too many."
-    picks = torch.zeros(len(telling), frames, dtype=torch.bool)
+    picks = torch.zeros(len(key_frames), frames, dtype=torch.bool)
     picks[:, 0] = True
-    for row, moments in zip(picks, telling):
-        kept = np.linspace(0, len(moments) - 1, min(most - 1, len(moments))).round().astype(int)
-        row[np.asarray(moments)[kept]] = True
+    for row, own in zip(picks, key_frames):
+        kept = np.linspace(0, len(own) - 1, min(most - 1, len(own))).round().astype(int)
+        row[np.asarray(own)[kept]] = True
     return picks
 
 # %% ../../nbs/world/01_shapes.ipynb #6a8d9241

@@ -99,7 +99,7 @@ def _begin_world(folder: Path, sizes: dict[str, int], seed: int) -> dict[str, St
     }
     names = iter(stories)
     about["splits"] = {split: [next(names) for _ in range(size)] for split, size in sizes.items()}
-    about["telling"] = {name: story.telling for name, story in stories.items()}
+    about["key_frames"] = {name: story.key_frames for name, story in stories.items()}
     captions = json.dumps({name: describe(story) for name, story in stories.items()}, indent=0)
     for path, content in (
         (folder/"captions.json", captions),
@@ -179,7 +179,7 @@ def _assemble_world(
     details = {
         "source": f"shapes, seed {seed}",
         "seed": seed,
-        "telling": list(about["telling"].values()),
+        "key_frames": list(about["key_frames"].values()),
     }
     assemble(path, "shapes", captions, splits, settings, details)
 
