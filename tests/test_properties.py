@@ -979,8 +979,8 @@ def test_every_function_is_named_here():
         "encoder": "lstm_step",
         "packing": "EncoderState Picked",
         "decoder": "gru_step NEVER",
-        "fast_decoder": "embedded looked_up thin_out Weights Draws gumbel draw_randomness choose feed "
-        "cast_weights fast_logits losses_by_word",
+        "fast_decoder": "embedded looked_up thin_out Weights Draws gumbel draw_randomness choose "
+        "feed cast_weights fast_logits losses_by_word",
         "captioner": "",
         "generation": "Beams extend beam_search generate next_word likeliest_word",
         "captioner_contract": "CAPTIONERS Ready Captioner",
