@@ -1,4 +1,4 @@
-"""Compare the paper's words in the notebooks with its LaTeX: `python tools/quotations.py PAPER.tex`.
+"""Compare quotations in the notebooks with the paper: `python tools/quotations.py PAPER.tex`.
 
 The paper's text is not part of this repository. `tests/quotations.json` holds a digest of every
 quotation that was found in it; a quotation that is new or has changed fails `tests/test_book.py`
