@@ -451,7 +451,8 @@ def test_every_quotation_was_compared_with_the_paper():
 
 
 @pytest.mark.parametrize("quotation, occurs", [
-    ("we pick the first frame", True), ("We pick … of 30", True), ("we pick the [first] frame", True),
+    ("we pick the first frame", True), ("We pick … of 30", True),
+    ("we pick the [first] frame", True),
     ("a glance $g_t$ of 56×56", True), ("we choose the first frame", False),
     ("of 30 … we pick", False)])
 def test_a_changed_quotation_is_noticed(quotation, occurs):
