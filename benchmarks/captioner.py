@@ -24,7 +24,7 @@ from picknet_nb.core.settings import preset
 from picknet_nb.method.captioner import PaperCaptioner, caption, make_captioner, teach
 from picknet_nb.method.decoder import caption_loss, plain_logits
 from picknet_nb.method.encoder import pick_frames
-from picknet_nb.method.fast_decoder import draw_chances
+from picknet_nb.method.fast_decoder import draw_randomness
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
@@ -158,7 +158,7 @@ class Task:
                 captioner.decoder,
                 memory.video,
                 words,
-                draw_chances(captioner.decoder, *words.shape, probability),
+                draw_randomness(captioner.decoder, *words.shape, probability),
             )
 
         def run(captions: Tensor, probability: Tensor) -> Tensor:
@@ -212,7 +212,7 @@ def equality(s: dict) -> dict:
     captioner.encoder.dropout = 0.0  # the decoder's dropout is drawn once and shared
     picks = torch.rand(8, s["frames"], device=DEVICE) < 0.3
     picks[:, 0], picks[0, 1:], picks[1] = True, False, True  # one frame, all frames, some
-    draws = draw_chances(captioner.decoder, 8, s["time"], 0.25)
+    draws = draw_randomness(captioner.decoder, 8, s["time"], 0.25)
     on_cpu = lambda each: each.cpu() if each is not None else None
     report = {}
     for gate in ("sigmoid", "tanh"):

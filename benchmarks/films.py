@@ -38,7 +38,7 @@ from picknet_nb.method.captioner import caption
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.policy import Policy, project, roll_out_by_scan
 from picknet_nb.method.rewards import REWARDS, Earned, Reward, cider_for, within_limits
-from picknet_nb.method.starting import search
+from picknet_nb.method.calibration import search
 from picknet_nb.training.runs import load_run
 
 

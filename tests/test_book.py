@@ -18,6 +18,7 @@ FOLDER = Path(__file__).parents[1]/"nbs"
 sys.path.insert(0, str(FOLDER.parent/"tools"))
 import book
 import moving_picture
+import quotations
 
 NOTEBOOKS = [FOLDER/f"{name}.ipynb" for name in book.notebooks()]
 
@@ -479,3 +480,32 @@ def test_equations_become_mathml_or_an_error(builder):
     assert builder.with_mathml("`$5` and `$6`") == "`$5` and `$6`"
     with pytest.raises(SystemExit, match="nonsense"):
         builder.with_mathml("$\\nonsense{x}$")
+
+
+def test_every_quotation_was_compared_with_the_paper():
+    "tools/quotations.py PAPER.tex compares them and stores their digests; the paper is not here."
+    checked = json.loads(quotations.CHECKED.read_text())
+    found = {quotations.digest(words): (notebook, words)
+             for notebook, words, _ in quotations.all_quotations()}
+    assert len(found) > 50
+    assert not [found[key] for key in found.keys() - checked.keys()]
+    assert not checked.keys() - found.keys()
+
+
+@pytest.mark.parametrize("quotation, occurs", [
+    ("we pick the first frame", True), ("We pick … of 30", True),
+    ("we pick the [first] frame", True),
+    ("a glance $g_t$ of 56×56", True), ("we choose the first frame", False),
+    ("of 30 … we pick", False)])
+def test_a_changed_quotation_is_noticed(quotation, occurs):
+    paper = quotations.words_of(
+        "We \\textit{pick} the first~\\cite{Someone2015} frame % a remark\n of $30$, a glance "
+        "$\\mathbf{g}_{t}$ of $56 \\times 56$\\footnote{See \\url{x}.}")
+    assert quotations.occurs(quotation, paper) is occurs
+
+
+def test_a_misquotation_is_named_and_nothing_is_stored(tmp_path):
+    (tmp_path/"paper.tex").write_text("Another paper.")
+    with pytest.raises(SystemExit, match=r"method/05_encoder \(3.1\): The encoder is built"):
+        quotations.main(tmp_path/"paper.tex", tmp_path/"checked.json")
+    assert not (tmp_path/"checked.json").exists()

@@ -21,7 +21,7 @@ from picknet_nb.method.captioner import (
     make_captioner, repeated, sample, teach, teach_by_step)
 from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, plain_logits
 from picknet_nb.method.encoder import Encoder, compact, pick_frames
-from picknet_nb.method.fast_decoder import draw_chances
+from picknet_nb.method.fast_decoder import draw_randomness
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.training.train import check_changes, train
@@ -115,7 +115,7 @@ def test_fast_decoder_equals_plain_loop(batch, time, feedback, training):
     torch.manual_seed(batch + 10*time)
     decoder = Decoder(15, 5, 6, 7).train(training)
     video, words = torch.randn(batch, 7, requires_grad=True), torch.randint(0, 15, (batch, time))
-    draws, results = draw_chances(decoder, batch, time, feedback), []
+    draws, results = draw_randomness(decoder, batch, time, feedback), []
     for logits in (plain_logits(decoder, video, words, draws), decoder(video, words, draws=draws)):
         loss = caption_loss(logits, words) + 0*logits.sum()
         results.append((logits, *torch.autograd.grad(loss, [video, *decoder.parameters()])))
@@ -152,8 +152,8 @@ def test_captions_made_before_a_step_do_not_cut_its_gradients():
 def test_a_zero_feedback_tensor_is_no_feedback():
     decoder = Decoder(15, 5, 6, 7)
     assert (
-        draw_chances(decoder, 2, 3, torch.tensor(0.0)).own is None
-        and draw_chances(decoder, 2, 3, torch.tensor(0.5)).own is not None
+        draw_randomness(decoder, 2, 3, torch.tensor(0.0)).own is None
+        and draw_randomness(decoder, 2, 3, torch.tensor(0.5)).own is not None
     )
 
 

@@ -256,7 +256,7 @@ def test_every_home_of_a_registry_adds_to_it():
     assert {home for _, home in homes} >= {"systems", "data/tiny"}
     for registry, home in homes:
         paths = [*(ROOT/"picknet_nb").glob(f"{home}.py"), *(ROOT/"picknet_nb"/home).glob("*.py")]
-        assert any(f"@{registry}.add(" in path.read_text() for path in paths), home
+        assert any(f"{registry}.add(" in path.read_text() for path in paths), home
 
 
 def test_no_modules_import_each_other():

@@ -20,7 +20,7 @@ from picknet_nb.core.settings import preset
 from picknet_nb.data.text import SPECIALS, tokenize
 from picknet_nb.world.shapes import make_story
 from picknet_nb.world.world import write_clip
-from picknet_nb.method import captioner
+from picknet_nb.method import generation
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import Recipe
@@ -116,13 +116,13 @@ def talker(tmp_path):
 @pytest.fixture
 def searches(monkeypatch):
     "Size, longest caption and rule about repeats of every beam search."
-    seen, search = [], captioner.beam_search
+    seen, search = [], generation.beam_search
 
     def noticed(speaker, memory, size, max_words, no_repeats=False):
         seen.append((size, max_words, no_repeats))
         return search(speaker, memory, size, max_words, no_repeats)
 
-    monkeypatch.setattr(captioner, "beam_search", noticed)
+    monkeypatch.setattr(generation, "beam_search", noticed)
     return seen
 
 

@@ -41,8 +41,6 @@ def test_every_rollout_is_the_same_rollout(clips, frames, rollouts, seed, clock)
 
 
 def test_large_batches_are_cut(monkeypatch):
-    import picknet_nb.method.policy as module
-
     policy, glances = make(clips=7)
     noise, projected = torch.rand(2, 7, 9), project(policy, glances).detach()
 
@@ -53,9 +51,9 @@ def test_large_batches_are_cut(monkeypatch):
     # two clips at a time
     monkeypatch.setattr(fast_policy, "_TABLE_BYTES", 4 * 9 * 9 * 8 * 2)
     # as they are written: to compile them takes half a minute, and is tested on a GPU
-    for place, name in ((fast_policy, "pair_sums"), (module, "roll_out_by_table")):
-        plain = getattr(getattr(place, name), "__wrapped__", getattr(place, name))
-        monkeypatch.setattr(place, name, plain)
+    for name in ("pair_sums", "roll_out_by_table"):
+        function = getattr(fast_policy, name)
+        monkeypatch.setattr(fast_policy, name, getattr(function, "__wrapped__", function))
     picks = roll_out(policy, projected.as_subclass(Pretended), noise)
     assert torch.equal(
         torch.as_tensor(picks).as_subclass(torch.Tensor), roll_out_by_scan(policy, projected, noise)

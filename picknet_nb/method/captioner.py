@@ -5,199 +5,23 @@
 # %% ../../nbs/method/07_captioner.ipynb #93293068
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import NamedTuple
-
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.files import PickNetError
-from ..core.gpu import full_precision, fused
-from ..data.text import BOS, EOS, PAD
 from .captioner_contract import (  # most of them to be imported from here, too
     CAPTIONERS, Captioner, PaperCaptioner, Seen, as_captioner, first_tensor, forbidden_words,
     growing, make_captioner, mapped, repeated, teach_by_step)
 from .encoder import pick_frames
-from .fast_decoder import gumbel
+from .generation import (  # explained in an optional chapter
+    Beams, beam, beam_search, generate, greedy, repeats, sample, without_dropout)
 
 # %% auto #0
-__all__ = ['teach', 'next_word', 'likeliest_word', 'repeats', 'generate', 'greedy', 'sample', 'Beams', 'extend', 'beam_search',
-           'beam', 'without_dropout', 'caption']
+__all__ = ['teach', 'caption']
 
 # %% ../../nbs/method/07_captioner.ipynb #a75eee2e
 def teach(captioner, memory, words: Tensor, feedback: float | Tensor = 0.0, draws=None) -> Tensor:
     "The logits of every word given those before it, (batch, time, vocabulary)."
     return as_captioner(captioner).teach(memory, words, feedback, draws)
-
-# %% ../../nbs/method/07_captioner.ipynb #065a9ade
-@fused
-def next_word(
-    logits: Tensor,          # (batch, vocabulary)
-    never: Tensor,           # (vocabulary,) of `forbidden_words`
-    done: Tensor,            # bool (batch,): captions that have ended
-    noise: Tensor | None,    # (batch, vocabulary) exponential: sample; None: most probable word
-) -> tuple[Tensor, Tensor, Tensor]:  # (batch,) each
-    "The next word of each caption, its log-probability, and which captions have ended now."
-    logits = logits + never
-    scores = logits.log_softmax(-1)
-    # the logits themselves: rounding may give two of them the same logarithm
-    word = (logits if noise is None else scores + gumbel(noise)).argmax(-1)
-    gained = torch.where(done, 0, scores.gather(1, word[:, None])[:, 0])
-    word = torch.where(done, PAD, word)
-    return word, gained, done | (word == EOS)
-
-
-@fused
-def likeliest_word(logits: Tensor, never: Tensor, done: Tensor) -> tuple[Tensor, Tensor]:
-    "The most probable next word of each caption, and which captions have ended."
-    word = torch.where(done, PAD, (logits + never).argmax(-1))
-    return word, done | (word == EOS)
-
-# %% ../../nbs/method/07_captioner.ipynb #df87ac34
-def repeats(
-    words: Tensor,     # int64 (rows, words so far)
-    vocabulary: int,
-) -> Tensor:           # bool (rows, vocabulary)
-    "The words that would repeat a bigram, as in 'a man is talking about a man'."
-    again = words[:, :-1] == words[:, -1:]  # where the last word occurred before
-    after = torch.where(again, words[:, 1:], vocabulary)  # and what came after it then
-    none = torch.zeros(len(words), vocabulary + 1, dtype=torch.bool, device=words.device)
-    return none.scatter_(1, after, True)[:, :-1]
-
-# %% ../../nbs/method/07_captioner.ipynb #dbc7ae08
-@torch.no_grad()
-def generate(
-    captioner,
-    memory,
-    max_words: int,          # longest caption, <eos> included
-    sampled: bool = False,   # sample each word instead of taking the most probable
-    draws=None,              # random masks drawn in advance; None: no dropout
-    no_repeats: bool = False,  # block repeated bigrams
-    scored: bool = True,       # False: leave the log-probabilities at 0
-) -> tuple[Tensor, Tensor]:  # int64 (batch, max_words), (batch,)
-    "Captions, each word fed to the next step, and their log-probabilities."
-    like, memory = first_tensor(memory), as_captioner(captioner).ready(memory, draws)
-    state, never, words = captioner.start(memory), None, []
-    word, total = (torch.full((len(like),), value, device=like.device) for value in (BOS, 0.0))
-    done = torch.zeros_like(word, dtype=torch.bool)
-    for _ in range(max_words):
-        state, logits = captioner.step(word, state, memory)
-        never = forbidden_words(logits) if never is None else never
-        if no_repeats and len(words) > 1:
-            again = repeats(torch.stack(words, 1), logits.shape[-1])
-            logits = logits.masked_fill(again, -torch.inf)
-        noise = torch.empty_like(logits, dtype=full_precision(logits.dtype)) if sampled else None
-        if sampled: noise.exponential_()
-        if sampled or scored:
-            word, gained, done = next_word(logits, never, done, noise)
-            total = total + gained
-        else:
-            word, done = likeliest_word(logits, never, done)
-        words.append(word)
-        # asking a GPU whether all have ended takes longer than the steps it would save
-        if not done.is_cuda and done.all(): break
-    words = torch.stack(words, 1)
-    return F.pad(words, (0, max_words - words.shape[1]), value=PAD), total
-
-
-def greedy(captioner, memory, max_words: int, no_repeats: bool = False) -> Tensor:  # (batch, time)
-    "Captions that take the most probable word at every step."
-    return generate(captioner, memory, max_words, no_repeats=no_repeats, scored=False)[0]
-
-
-def sample(captioner, memory, max_words: int, draws=None) -> tuple[Tensor, Tensor]:
-    "Captions whose words are sampled, and the log-probability of each, (batch,)."
-    return generate(captioner, memory, max_words, sampled=True, draws=draws)
-
-# %% ../../nbs/method/07_captioner.ipynb #3295a294
-class Beams(NamedTuple):
-    "The captions that a beam search keeps alive."
-    words: Tensor    # int64 (batch, size, max_words)
-    scores: Tensor   # (batch, size) log-probabilities
-    done: Tensor     # bool (batch, size)
-
-# %% ../../nbs/method/07_captioner.ipynb #d551e48f
-def extend(
-    beams: Beams,
-    step: Tensor,                   # (batch, size, vocabulary) log-probability of each next word
-    t: int,                         # its position in the caption
-) -> tuple[Beams, Tensor]:          # and int64 (batch, size): which caption each one continues
-    "The best continuations of all captions of a clip."
-    padding = torch.arange(step.shape[-1], device=step.device) == PAD
-    stay = torch.where(padding, 0, -torch.inf)
-    step = torch.where(beams.done[..., None], stay, step)
-    scores, chosen = (beams.scores[..., None] + step).flatten(1).topk(beams.scores.shape[1])
-    parent, word = chosen // step.shape[-1], chosen % step.shape[-1]
-    words = beams.words.gather(1, parent[..., None].expand_as(beams.words))
-    words[..., t] = word
-    return Beams(words, scores, beams.done.gather(1, parent) | (word == EOS)), parent
-
-# %% ../../nbs/method/07_captioner.ipynb #5563a4de
-@torch.no_grad()
-def beam_search(
-    captioner,
-    memory,
-    size: int,         # captions kept alive for each clip
-    max_words: int,    # longest caption, <eos> included
-    no_repeats: bool = False,  # block repeated bigrams
-) -> Beams:
-    "The most probable captions of each clip that a beam of this size finds."
-    like = first_tensor(memory)
-    batch, device = len(like), like.device
-    memory = as_captioner(captioner).ready(repeated(memory, size))
-    state, never = captioner.start(memory), None
-    scores = torch.zeros(batch, size, device=device)
-    scores[:, 1:].fill_(-torch.inf)  # all captions start the same: only one of them may continue
-    words = torch.full((batch, size, max_words), PAD, device=device)
-    beams = Beams(words, scores, torch.zeros_like(scores, dtype=torch.bool))
-    word = torch.full((batch*size,), BOS, device=device)
-    first = torch.arange(batch, device=device)[:, None]*size
-    for t in range(max_words):
-        state, logits = captioner.step(word, state, memory)
-        never = forbidden_words(logits) if never is None else never
-        if no_repeats and t > 1:
-            again = repeats(beams.words[..., :t].flatten(0, 1), logits.shape[-1])
-            logits = logits.masked_fill(again, -torch.inf)
-        beams, parent = extend(beams, (logits + never).log_softmax(-1).view(batch, size, -1), t)
-        state = mapped(lambda each: each[(first + parent).flatten()], state)
-        word = beams.words[..., t].flatten()
-        if not word.is_cuda and beams.done.all(): break
-    return beams
-
-# %% ../../nbs/method/07_captioner.ipynb #58bd167a
-@torch.no_grad()
-def beam(
-    captioner,
-    memory,
-    size: int,                      # captions kept alive for each clip
-    max_words: int,                 # longest caption, <eos> included
-    length_penalty: float = 0.7,    # log-probabilities are divided by the length to this power
-    best: int = 1,                  # how many captions to return
-    no_repeats: bool = False,       # block repeated bigrams
-) -> tuple[Tensor, Tensor]:         # int64 (batch, best, max_words), (batch, best)
-    "The best captions of a beam search and their scores, best first; a beam of 1 is greedy."
-    if not 1 <= best <= size:
-        raise PickNetError(f"best must lie between 1 and the size of the beam, {size}, not {best}")
-    if size == 1:
-        made = generate(captioner, memory, max_words, no_repeats=no_repeats)
-        words, scores = (each[:, None] for each in made)
-    else:
-        words, scores, _ = beam_search(captioner, memory, size, max_words, no_repeats)
-    scores = scores / (words != PAD).sum(-1)**length_penalty
-    scores = captioner.rescore(memory, words, scores)
-    scores, order = scores.topk(best)
-    return words.gather(1, order[..., None].expand(-1, -1, max_words)), scores
-
-# %% ../../nbs/method/07_captioner.ipynb #922fbad6
-@contextmanager
-def without_dropout(module: nn.Module) -> Iterator[nn.Module]:
-    "Switch a module to evaluation mode inside a `with` block."
-    training = module.training
-    module.eval()
-    try: yield module
-    finally: module.train(training)
 
 # %% ../../nbs/method/07_captioner.ipynb #bbb99199
 @torch.no_grad()

@@ -20,7 +20,7 @@ from ..data.text import BOS
 from .checks import check_sizes
 from .decoder import NEVER, Decoder
 from .encoder import Encoder, EncoderState, Picked
-from .fast_decoder import Draws, Weights, draw_chances, gumbel
+from .fast_decoder import Draws, Weights, draw_randomness, gumbel
 from .recurrence import first_state
 
 # %% auto #0
@@ -184,7 +184,7 @@ class PaperCaptioner(Captioner):
         return Seen(self.encoder.read(state), state)
 
     def draws(self, batch: int, time: int, feedback: float | Tensor = 0.0) -> Draws:
-        return draw_chances(self.decoder, batch, time, feedback)
+        return draw_randomness(self.decoder, batch, time, feedback)
 
     def ready(self, memory: Seen, draws: Draws | None = None) -> Ready:
         weights = self.decoder.weights()

@@ -5,19 +5,15 @@
 # %% ../../nbs/method/05_encoder.ipynb #2e515196
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.files import PickNetError
-from ..core.gpu import working_type
-from .checks import check_finite_frames, check_shapes
-from .recurrence import lstm_states
+# explained in an optional chapter; to be imported from here, too
+from .packing import Encoder, EncoderState, Picked, compact, pick_frames
 
 # %% auto #0
-__all__ = ['lstm_step', 'compact', 'Picked', 'pick_frames', 'EncoderState', 'Encoder']
+__all__ = ['lstm_step']
 
 # %% ../../nbs/method/05_encoder.ipynb #22cf04f0
 def lstm_step(
@@ -33,128 +29,3 @@ def lstm_step(
     i, f, g, o = sums.chunk(4, -1)
     cell = f.sigmoid()*cell + i.sigmoid()*g.tanh()
     return (o.sigmoid() if output_gate == "sigmoid" else o.tanh())*cell.tanh(), cell
-
-# %% ../../nbs/method/05_encoder.ipynb #61c79440
-def compact(
-    picks: Tensor,             # bool (batch, frames)
-    most: int,                 # slots; picks beyond them are dropped
-) -> tuple[Tensor, Tensor]:    # int64 (batch, most), bool (batch, most)
-    "The frame in each slot after picked frames moved to the front, and which slots are taken."
-    batch, frames = picks.shape
-    slot = picks.long().cumsum(1) - 1
-    slot = torch.where(picks & (slot < most), slot, most)
-    frame = torch.arange(frames, device=picks.device).expand(batch, frames)
-    source = frame.new_zeros(batch, most + 1).scatter_(1, slot, frame)[:, :most]
-    return source, torch.arange(most, device=picks.device) < picks.sum(1, keepdim=True)
-
-# %% ../../nbs/method/05_encoder.ipynb #600441f8
-class Picked(NamedTuple):
-    "The picked frames of clips, moved to the front: what every captioner reads."
-    features: Tensor  # (batch, most, dims); zeros at slots that are not taken
-    mask: Tensor      # bool (batch, most): which slots are taken
-    times: Tensor     # int64 (batch, most): the number of each frame in its clip
-
-
-def pick_frames(
-    features: Tensor,          # (batch, frames, dims)
-    picks: Tensor,             # bool (batch, frames)
-    most: int | None = None,   # frames kept of a clip at most; None: all that are picked
-) -> Picked:
-    "Move the picked frames of each clip to the front; unpicked ones have no effect."
-    check_shapes(features, picks)
-    # a GPU cannot read the number of picks without synchronising
-    slots = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
-    slots = slots if most is None else min(most, slots)
-    source, taken = (each.T for each in compact(picks, slots))  # (most, batch)
-    first = torch.arange(len(features), device=features.device)*picks.shape[1]
-    picked = features.flatten(0, 1).index_select(0, (first + source).flatten())
-    picked = picked.view(*source.shape, -1)  # (most, batch, dims)
-    picked = torch.where(taken[..., None], picked, 0)
-    check_finite_frames(picked)
-    # lies in memory slot by slot, as a recurrent network reads it
-    return Picked(picked.transpose(0, 1), taken.T, source.T)
-
-# %% ../../nbs/method/05_encoder.ipynb #b40b01b4
-class EncoderState(NamedTuple):
-    "The encoder's memory between two frames."
-    hidden: Tensor  # (batch, hidden) h_t
-    cell: Tensor    # (batch, hidden) c_t
-    total: Tensor   # (batch, hidden) sum of the states so far
-    count: Tensor   # (batch, 1) frames so far
-
-# %% ../../nbs/method/05_encoder.ipynb #8790e801
-class Encoder(nn.Module):
-    "Equations 1 to 6: the picked frames of each clip become one video vector."
-
-    def __init__(
-        self,
-        feature_dims: int,              # size of a CNN feature
-        embedding: int = 512,           # size of an embedded feature
-        hidden: int = 1024,             # size of the state
-        dropout: float = 0.5,           # on the input and the output of the LSTM
-        output_gate: str = "sigmoid",   # or the paper's "tanh"
-        input_dropout: float = 0.0,     # on the CNN features
-        video_vector: str = "last",     # or "mean": of the states of all picked frames
-    ):
-        super().__init__()
-        self.embedding = nn.Linear(feature_dims, embedding)
-        self.lstm = nn.LSTM(embedding, hidden)
-        self.dropout, self.input_dropout = dropout, input_dropout
-        self.output_gate, self.video_vector = output_gate, video_vector
-
-    def embed(self, features: Tensor) -> Tensor:
-        "Embed features and apply dropout: the input of the LSTM."
-        kind = working_type(self.embedding.weight)
-        features = F.dropout(features.to(kind), self.input_dropout, self.training)
-        embedded = F.linear(features, self.embedding.weight.to(kind), self.embedding.bias.to(kind))
-        return F.dropout(embedded, self.dropout, self.training)
-
-    def inputs(self, embedded: Tensor) -> Tensor:
-        "W_x x + b of one frame, or of all frames in one product."
-        lstm, kind = self.lstm, embedded.dtype
-        return F.linear(embedded, lstm.weight_ih_l0.to(kind),
-                        (lstm.bias_ih_l0 + lstm.bias_hh_l0).to(kind))
-
-    def forward(
-        self,
-        picked: Picked,
-    ) -> Tensor:  # (batch, hidden)
-        "The video vectors of clips; empty slots have no effect."
-        if picked.features.shape[-1] != self.embedding.in_features:
-            raise PickNetError(f"features must have {self.embedding.in_features} dims, "
-                               f"not {picked.features.shape[-1]}")
-        states = self.states(self.embed(picked.features.transpose(0, 1)))  # (most, batch, hidden)
-        return F.dropout(self.summary(states, picked.mask.T), self.dropout, self.training)
-
-    def states(self, embedded: Tensor) -> Tensor:
-        "The state after every step, (time, batch, hidden)."
-        return lstm_states(embedded, self.lstm, self.output_gate)
-
-    def summary(self, states: Tensor, taken: Tensor) -> Tensor:
-        "The state in the last slot that is taken, or the mean over all of them: (batch, hidden)."
-        count = taken.sum(0)[:, None]
-        if self.video_vector == "mean":
-            return torch.where(taken[..., None], states, 0).sum(0) / count.clamp(min=1)
-        last = (count - 1).clamp(min=0).expand(states.shape[1:])
-        return states.gather(0, last[None])[0] * (count > 0)
-
-    def start(self, batch: int = 1) -> EncoderState:
-        "The state before the first frame: zeros."
-        zeros = self.embedding.weight.new_zeros(batch, self.lstm.hidden_size)
-        return EncoderState(zeros, zeros, zeros, zeros[:, :1])
-
-    def step(
-        self,
-        state: EncoderState,
-        feature: Tensor,       # (batch, dims)
-    ) -> EncoderState:
-        "The state after one more picked frame."
-        hidden, cell = lstm_step(self.embed(feature), state.hidden, state.cell, self.lstm,
-                                 self.output_gate)
-        return EncoderState(hidden, cell, state.total + hidden, state.count + 1)
-
-    def read(self, state: EncoderState) -> Tensor:
-        "The video vector so far, (batch, hidden); zeros before the first frame."
-        mean = state.total / state.count.clamp(min=1)
-        video = state.hidden if self.video_vector == "last" else mean
-        return F.dropout(video, self.dropout, self.training)

@@ -17,7 +17,7 @@ from .checks import check_words
 from .recurrence import CaptionLoss, GRUScan, GRUTrace, move_state, open_gates
 
 # %% auto #0
-__all__ = ['embedded', 'looked_up', 'thin_out', 'Weights', 'cast_weights', 'Draws', 'gumbel', 'dropout_scale', 'draw_chances',
+__all__ = ['embedded', 'looked_up', 'thin_out', 'Weights', 'cast_weights', 'Draws', 'gumbel', 'dropout_scale', 'draw_randomness',
            'choose', 'feed', 'fast_logits', 'losses_by_word']
 
 # %% ../../nbs/method/26_fast_decoder.ipynb #78468929
@@ -116,7 +116,7 @@ def dropout_scale(like: Tensor, drop: float) -> Tensor:
     return like.uniform_().ge_(drop).div_(1 - drop)  # uniform numbers come faster than coins
 
 # %% ../../nbs/method/26_fast_decoder.ipynb #e97b23fe
-def draw_chances(
+def draw_randomness(
     decoder: Decoder,
     batch: int,
     time: int,
@@ -171,7 +171,7 @@ def fast_logits(
 ) -> Tensor:                           # (batch, time, vocabulary)
     "The logits of every word of the captions, given the words before it."
     check_words(words, len(video), len(decoder.never))
-    draws = draws or draw_chances(decoder, *words.shape, feedback)
+    draws = draws or draw_randomness(decoder, *words.shape, feedback)
     weights = cast_weights(decoder)
     context = weights.context(video)
     fed, trace = feed(decoder, weights, context, words.T, draws)

@@ -5,14 +5,17 @@
 # %% ../../nbs/method/22_fast_policy.ipynb #1f333f17
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .recurrence import HalfProduct, pair_sums
+from .recurrence import HalfProduct, pair_sums, roll_out_by_table
 
 # %% auto #0
-__all__ = ['glance_differences', 'project_shift', 'pair_table']
+__all__ = ['glance_differences', 'project_shift', 'project', 'roll_out_by_scan', 'pair_table', 'pair_logits', 'roll_out',
+           'last_picks', 'path_logits', 'path_scores', 'Rollouts', 'explore', 'stream_step']
 
 # %% ../../nbs/method/22_fast_policy.ipynb #191fa45f
 def glance_differences(
@@ -41,6 +44,36 @@ def project_shift(
         product = HalfProduct.apply(shift.flatten(0, 1), weight).view(*shift.shape[:2], -1)
         return product / 255 if glances.dtype == torch.uint8 else product
 
+# %% ../../nbs/method/22_fast_policy.ipynb #ae2ba288
+def project(
+    net: nn.Module,   # a PickNet
+    glances: Tensor,  # (batch, frames, dims)
+) -> Tensor:          # (batch, frames, hidden)
+    "W1 times every glance minus the clip's first one: only differences are needed."
+    product = project_shift(glances, net.compare.weight)
+    if net.clock is None:
+        return product
+    time = torch.arange(glances.shape[1], device=glances.device, dtype=product.dtype)
+    return product + time[:, None] * net.clock  # the age of a frame is a difference, too
+
+# %% ../../nbs/method/22_fast_policy.ipynb #76df4b1d
+@torch.no_grad()
+def roll_out_by_scan(
+    net: nn.Module,     # a PickNet
+    projected: Tensor,  # (batch, frames, hidden)
+    noise: Tensor,      # (rollouts, batch, frames)
+) -> Tensor:            # picks, bool (rollouts, batch, frames)
+    "Frame after frame on projected glances: a subtraction, a ReLU and a dot product each."
+    weight, bias = net.logit_difference()
+    cut = noise.logit() - bias
+    picks = torch.ones_like(noise, dtype=torch.bool)
+    last = projected[:, 0].expand(len(noise), -1, -1)  # (rollouts, batch, hidden)
+    for t in range(1, projected.shape[1]):
+        compared = (projected[:, t] + net.compare.bias - last).relu()
+        picks[..., t] = compared @ weight > cut[..., t]
+        last = torch.where(picks[..., t, None], projected[:, t], last)
+    return picks
+
 # %% ../../nbs/method/22_fast_policy.ipynb #55be72c5
 _TABLE_BYTES = 2**30  # of the largest intermediate held at once
 
@@ -54,3 +87,95 @@ def pair_table(
     _, frames, hidden = projected.shape
     parts = projected.split(max(1, _TABLE_BYTES // (4 * frames * frames * hidden)))
     return torch.cat([pair_sums(some, bias, weight) for some in parts])
+
+# %% ../../nbs/method/22_fast_policy.ipynb #1deac1d8
+@torch.no_grad()
+def pair_logits(
+    net: nn.Module,     # a PickNet
+    projected: Tensor,  # (batch, frames, hidden)
+) -> Tensor:            # (batch, frames t, frames l)
+    "The logit difference of every frame t compared with every frame l."
+    weight, bias = net.logit_difference()
+    return pair_table(projected, net.compare.bias, weight) + bias
+
+
+def roll_out(
+    net: nn.Module,     # a PickNet
+    projected: Tensor,  # (batch, frames, hidden)
+    noise: Tensor,      # (rollouts, batch, frames)
+) -> Tensor:            # picks, bool (rollouts, batch, frames)
+    "All rollouts of all clips: frame by frame on a CPU, through the table on a GPU."
+    if not projected.is_cuda:
+        return roll_out_by_scan(net, projected, noise)
+    return roll_out_by_table(pair_logits(net, projected), noise)
+
+# %% ../../nbs/method/22_fast_policy.ipynb #e5e4d4de
+def last_picks(
+    picks: Tensor,  # bool (..., frames)
+) -> Tensor:        # int64 (..., frames)
+    "For every frame the last picked frame before it; 0, the forced one, where there is none."
+    frame = torch.arange(picks.shape[-1], device=picks.device)
+    latest = torch.where(picks, frame, 0).cummax(-1).values
+    return F.pad(latest[..., :-1], (1, 0))
+
+# %% ../../nbs/method/22_fast_policy.ipynb #19d316db
+def path_logits(
+    net: nn.Module,     # a PickNet
+    projected: Tensor,  # (batch, frames, hidden)
+    picks: Tensor,      # bool (..., batch, frames)
+) -> Tensor:            # (..., batch, frames, 2)
+    "Logits (drop, pick) of every frame compared with the last pick before it; differentiable."
+    frame = torch.arange(picks.shape[-1], device=picks.device)
+    chosen = last_picks(picks)[..., None] == frame  # (..., t, l): l is the last pick before t
+    with torch.autocast(projected.device.type, enabled=False):
+        difference = ((frame[:, None] == frame).to(projected) - chosen.to(projected)) @ projected
+        return net.decide((difference + net.compare.bias).relu())
+
+# %% ../../nbs/method/22_fast_policy.ipynb #a060b50d
+def path_scores(
+    logits: Tensor,          # (..., frames, 2)
+    picks: Tensor,           # bool (..., frames)
+) -> tuple[Tensor, Tensor]:  # (...,) and (...,)
+    "Log-probability of the picks and mean entropy of the decisions, without the first frame."
+    log_p = logits[..., 1:, :].log_softmax(-1)
+    taken = torch.where(picks[..., 1:], log_p[..., 1], log_p[..., 0])
+    entropy = -(log_p.exp() * log_p).sum(-1)
+    return taken.sum(-1), entropy.sum(-1) / max(1, entropy.shape[-1])
+
+# %% ../../nbs/method/22_fast_policy.ipynb #fb3ca09a
+class Rollouts(NamedTuple):
+    "What a training step needs to know about sampled picks."
+    sampled: Tensor          # bool (rollouts, batch, frames)
+    greedy: Tensor           # bool (batch, frames)
+    log_probability: Tensor  # (rollouts, batch) of the sampled picks, differentiable
+    entropy: Tensor  # (rollouts, batch) mean over the decisions on the sampled path, differentiable
+
+# %% ../../nbs/method/22_fast_policy.ipynb #6a102767
+def explore(
+    net: nn.Module,   # a PickNet
+    glances: Tensor,  # (batch, frames, dims)
+    noise: Tensor,    # (rollouts, batch, frames): uniform in [0, 1)
+) -> Rollouts:
+    "Sampled and greedy picks of clips, with log-probabilities that can be differentiated."
+    projected = project(net, glances)
+    coins = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last: the argmax
+    picks = roll_out(net, projected.detach(), coins)
+    sampled, greedy = picks[:-1], picks[-1]
+    return Rollouts(sampled, greedy, *path_scores(path_logits(net, projected, sampled), sampled))
+
+# %% ../../nbs/method/22_fast_policy.ipynb #98b3a277
+@torch.no_grad()
+def stream_step(
+    net: nn.Module,                           # a PickNet
+    state: tuple[Tensor, int] | None,         # the last picked glance, and its age in frames
+    glance: Tensor,                           # (dims,)
+    threshold: float = 0.5,
+) -> tuple[tuple[Tensor, int], bool, float]:  # new state, picked, p(pick)
+    "One frame of a stream: decide, and remember its glance if it was picked."
+    if state is None:
+        return (glance, 0), True, 1.0
+    last, age = state[0], state[1] + 1
+    logits = net(glance_differences(glance, last), torch.tensor(age, device=glance.device))
+    probability = logits.softmax(-1)[1].item()
+    picked = probability > threshold
+    return (glance, 0) if picked else (last, age), picked, probability

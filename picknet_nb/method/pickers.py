@@ -29,14 +29,12 @@ def picks_at(
     return picks
 
 # %% ../../nbs/method/08_pickers.ipynb #18ffccbf
-@PICKERS.add("all", number=None, looks_at="nothing", random=False)
 def all_frames() -> Choice:
     "Pick every frame: the paper's Baseline."
     return lambda clips: torch.ones(clips.features.shape[:2], dtype=torch.bool,
                                     device=clips.features.device)
 
 # %% ../../nbs/method/08_pickers.ipynb #d3c87083
-@PICKERS.add("uniform", number=int, looks_at="nothing", random=False, exact=True)
 def uniform(
     k: int,  # frames to pick
 ) -> Choice:
@@ -51,7 +49,6 @@ def uniform(
     return pick
 
 # %% ../../nbs/method/08_pickers.ipynb #df8af383
-@PICKERS.add("random", number=int, looks_at="nothing", random=True, exact=True)
 def random_k(
     k: int,  # frames to pick
 ) -> Choice:
@@ -65,7 +62,6 @@ def random_k(
     return pick
 
 # %% ../../nbs/method/08_pickers.ipynb #771c4b32
-@PICKERS.add("chance", number=float, looks_at="nothing", random=True)
 def random_p(
     p: float,  # probability of every frame but the first
 ) -> Choice:
@@ -80,7 +76,6 @@ def random_p(
     return pick
 
 # %% ../../nbs/method/08_pickers.ipynb #c3aa0bc8
-@PICKERS.add("kmeans", number=int, looks_at="features", random=False, exact=True)
 def kmeans(
     k: int,                # clusters, and frames to pick
     iterations: int = 20,
@@ -100,8 +95,6 @@ def kmeans(
     return pick
 
 # %% ../../nbs/method/08_pickers.ipynb #b9eb8a48
-@PICKERS.add("learned", number=None, looks_at="glances", random=False, causal=True,
-             policy=True)
 def learned(
     policy: Policy,
     threshold: float = 0.5,

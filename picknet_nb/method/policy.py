@@ -5,18 +5,17 @@
 # %% ../../nbs/method/09_policy.ipynb #72e58045
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from .fast_policy import glance_differences, pair_table, project_shift
-from .recurrence import roll_out_by_table
+# explained in an optional chapter; some of them to be imported from here, too
+from .fast_policy import (
+    Rollouts, explore, glance_differences, last_picks, pair_logits, path_logits, path_scores,
+    project, roll_out, roll_out_by_scan, stream_step)
 
 # %% auto #0
-__all__ = ['PickNet', 'roll_out_by_frame', 'project', 'roll_out_by_scan', 'pair_logits', 'roll_out', 'last_picks', 'path_logits',
-           'path_scores', 'Rollouts', 'Policy']
+__all__ = ['PickNet', 'roll_out_by_frame', 'Policy']
 
 # %% ../../nbs/method/09_policy.ipynb #adb03ea0
 class PickNet(nn.Module):
@@ -49,21 +48,10 @@ class PickNet(nn.Module):
         "The state of a stream before its first frame: there is no last glance."
         return None
 
-    @torch.no_grad()
-    def step(
-        self,
-        state: tuple[Tensor, int] | None,         # the last picked glance, and its age in frames
-        glance: Tensor,                           # (dims,)
-        threshold: float = 0.5,
-    ) -> tuple[tuple[Tensor, int], bool, float]:  # new state, picked, p(pick)
-        "One frame of a stream: decide, and remember its glance if it was picked."
-        if state is None:
-            return (glance, 0), True, 1.0
-        last, age = state[0], state[1] + 1
-        logits = self(glance_differences(glance, last), torch.tensor(age, device=glance.device))
-        probability = logits.softmax(-1)[1].item()
-        picked = probability > threshold
-        return (glance, 0) if picked else (last, age), picked, probability
+    def step(self, state: tuple[Tensor, int] | None, glance: Tensor, threshold: float = 0.5
+             ) -> tuple[tuple[Tensor, int], bool, float]:
+        "One frame of a stream: the new state, whether it was picked, and p(pick)."
+        return stream_step(self, state, glance, threshold)
 
 # %% ../../nbs/method/09_policy.ipynb #843d001d
 @torch.no_grad()
@@ -82,98 +70,6 @@ def roll_out_by_frame(
         last = torch.where(picks[-1][:, None], current, last)  # equation 14
         age = torch.where(picks[-1], 0, age)
     return torch.stack(picks, 1)
-
-# %% ../../nbs/method/09_policy.ipynb #ae2ba288
-def project(
-    net: PickNet,
-    glances: Tensor,  # (batch, frames, dims)
-) -> Tensor:          # (batch, frames, hidden)
-    "W1 times every glance minus the clip's first one: only differences are needed."
-    product = project_shift(glances, net.compare.weight)
-    if net.clock is None:
-        return product
-    time = torch.arange(glances.shape[1], device=glances.device, dtype=product.dtype)
-    return product + time[:, None] * net.clock  # the age of a frame is a difference, too
-
-# %% ../../nbs/method/09_policy.ipynb #76df4b1d
-@torch.no_grad()
-def roll_out_by_scan(
-    net: PickNet,
-    projected: Tensor,  # (batch, frames, hidden)
-    noise: Tensor,      # (rollouts, batch, frames)
-) -> Tensor:            # picks, bool (rollouts, batch, frames)
-    "Frame after frame on projected glances: a subtraction, a ReLU and a dot product each."
-    weight, bias = net.logit_difference()
-    cut = noise.logit() - bias
-    picks = torch.ones_like(noise, dtype=torch.bool)
-    last = projected[:, 0].expand(len(noise), -1, -1)  # (rollouts, batch, hidden)
-    for t in range(1, projected.shape[1]):
-        compared = (projected[:, t] + net.compare.bias - last).relu()
-        picks[..., t] = compared @ weight > cut[..., t]
-        last = torch.where(picks[..., t, None], projected[:, t], last)
-    return picks
-
-# %% ../../nbs/method/09_policy.ipynb #1deac1d8
-@torch.no_grad()
-def pair_logits(
-    net: PickNet,
-    projected: Tensor,  # (batch, frames, hidden)
-) -> Tensor:            # (batch, frames t, frames l)
-    "The logit difference of every frame t compared with every frame l."
-    weight, bias = net.logit_difference()
-    return pair_table(projected, net.compare.bias, weight) + bias
-
-
-def roll_out(
-    net: PickNet,
-    projected: Tensor,  # (batch, frames, hidden)
-    noise: Tensor,      # (rollouts, batch, frames)
-) -> Tensor:            # picks, bool (rollouts, batch, frames)
-    "All rollouts of all clips: frame by frame on a CPU, through the table on a GPU."
-    if not projected.is_cuda:
-        return roll_out_by_scan(net, projected, noise)
-    return roll_out_by_table(pair_logits(net, projected), noise)
-
-# %% ../../nbs/method/09_policy.ipynb #e5e4d4de
-def last_picks(
-    picks: Tensor,  # bool (..., frames)
-) -> Tensor:        # int64 (..., frames)
-    "For every frame the last picked frame before it; 0, the forced one, where there is none."
-    frame = torch.arange(picks.shape[-1], device=picks.device)
-    latest = torch.where(picks, frame, 0).cummax(-1).values
-    return F.pad(latest[..., :-1], (1, 0))
-
-# %% ../../nbs/method/09_policy.ipynb #19d316db
-def path_logits(
-    net: PickNet,
-    projected: Tensor,  # (batch, frames, hidden)
-    picks: Tensor,      # bool (..., batch, frames)
-) -> Tensor:            # (..., batch, frames, 2)
-    "Logits (drop, pick) of every frame compared with the last pick before it; differentiable."
-    frame = torch.arange(picks.shape[-1], device=picks.device)
-    chosen = last_picks(picks)[..., None] == frame  # (..., t, l): l is the last pick before t
-    with torch.autocast(projected.device.type, enabled=False):
-        difference = ((frame[:, None] == frame).to(projected) - chosen.to(projected)) @ projected
-        return net.decide((difference + net.compare.bias).relu())
-
-# %% ../../nbs/method/09_policy.ipynb #a060b50d
-def path_scores(
-    logits: Tensor,          # (..., frames, 2)
-    picks: Tensor,           # bool (..., frames)
-) -> tuple[Tensor, Tensor]:  # (...,) and (...,)
-    "Log-probability of the picks and mean entropy of the decisions, without the first frame."
-    log_p = logits[..., 1:, :].log_softmax(-1)
-    taken = torch.where(picks[..., 1:], log_p[..., 1], log_p[..., 0])
-    entropy = -(log_p.exp() * log_p).sum(-1)
-    return taken.sum(-1), entropy.sum(-1) / max(1, entropy.shape[-1])
-
-# %% ../../nbs/method/09_policy.ipynb #fb3ca09a
-class Rollouts(NamedTuple):
-    "What a training step needs to know about sampled picks."
-    sampled: Tensor          # bool (rollouts, batch, frames)
-    greedy: Tensor           # bool (batch, frames)
-    log_probability: Tensor  # (rollouts, batch) of the sampled picks, differentiable
-    entropy: Tensor  # (rollouts, batch) mean over the decisions on the sampled path, differentiable
 
 # %% ../../nbs/method/09_policy.ipynb #65d59493
 class Policy(PickNet):
@@ -195,14 +91,9 @@ class Policy(PickNet):
 
     def explore(self, glances: Tensor, rollouts: int = 1, noise: Tensor | None = None) -> Rollouts:
         "Sampled and greedy picks; `noise` (rollouts, batch, frames) replaces random numbers."
-        projected = project(self, glances)
         if noise is None:
             noise = torch.rand(rollouts, *glances.shape[:2], device=glances.device)
-        coins = torch.cat([noise, torch.full_like(noise[:1], 0.5)])  # the last: the argmax
-        picks = roll_out(self, projected.detach(), coins)
-        sampled, greedy = picks[:-1], picks[-1]
-        logits = path_logits(self, projected, sampled)
-        return Rollouts(sampled, greedy, *path_scores(logits, sampled))
+        return explore(self, glances, noise)
 
     def log_probability(self, glances: Tensor, picks: Tensor) -> Tensor:
         "log p(picks) of every clip, (batch,); differentiable in every parameter."
@@ -216,5 +107,5 @@ class Policy(PickNet):
     def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0) -> Policy:
         "Initialise from data, so that the argmax picks about `wanted` frames (lesson 13)."
         # imported here: initialisation is built on the functions of this module
-        from picknet_nb.method.starting import initialise
+        from picknet_nb.method.calibration import initialise
         return initialise(self, glances, wanted, spread)

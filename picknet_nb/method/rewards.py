@@ -5,8 +5,6 @@
 # %% ../../nbs/method/11_rewards.ipynb #8d49ae88
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 
@@ -14,11 +12,12 @@ from ..core.gpu import fused
 from ..core.settings import PolicySettings
 from ..data.corpus import Corpus
 from .cider import Cider
-from .custom_rewards import REWARDS, FunctionReward, reward_from
+from picknet_nb.method.custom_rewards import (  # an optional chapter; to be imported from here, too
+    REWARD_WEIGHTS, REWARDS, Earned, FunctionReward, cider_for, limits_at, reward_for, reward_from,
+    within_limits)
 
 # %% auto #0
-__all__ = ['REWARD_WEIGHTS', 'diversity_reward', 'limits_at', 'within_limits', 'measure_diversity', 'Earned', 'Reward',
-           'cider_for', 'paper_reward', 'reward_for']
+__all__ = ['diversity_reward', 'measure_diversity', 'Reward', 'paper_reward']
 
 # %% ../../nbs/method/11_rewards.ipynb #9de7d2cf
 @torch.no_grad()
@@ -33,26 +32,6 @@ def diversity_reward(
     features = features.float() - features[:, :1]
     mean = (weight * features).sum(1, keepdim=True)                           # (batch, 1, dims)
     return (weight * (features - mean) ** 2).sum(1).sqrt().sum(-1)
-
-# %% ../../nbs/method/11_rewards.ipynb #e3fdd4d5
-def limits_at(
-    epoch: int,  # of the reinforcement stage, from 0
-    settings: PolicySettings,
-) -> int:
-    "The largest number of picks that is not penalised in this epoch."
-    done = min(1.0, epoch / settings.shrink_epochs) if settings.shrink_epochs else 1.0
-    return int(settings.first_max_picks + done
-               * (settings.final_max_picks - settings.first_max_picks) + 0.5)
-
-# %% ../../nbs/method/11_rewards.ipynb #6f937d9f
-def within_limits(
-    picks: Tensor,            # bool (batch, frames)
-    min_picks: int,
-    max_picks: int | Tensor,  # a number, or a 0-d tensor on the device
-) -> Tensor:                  # bool (batch,)
-    "Whether a clip's number of picks is allowed."
-    n_picks = picks.sum(1)
-    return (n_picks >= min_picks) & (n_picks <= max_picks)
 
 # %% ../../nbs/method/11_rewards.ipynb #fa84ae87
 @torch.no_grad()
@@ -72,14 +51,6 @@ def measure_diversity(
             earned.append(diversity_reward(some, picks.to(some.device)))
     mean = torch.cat(earned).mean().item()
     return mean if mean > 0 else 1.0  # clips that never change have no unit, and earn 0 in any
-
-# %% ../../nbs/method/11_rewards.ipynb #cfd86cf8
-class Earned(NamedTuple):
-    "The rewards of a batch of picks, and their parts."
-    total: Tensor      # float32 (batch,)
-    language: Tensor   # float32 (batch,): CIDEr-D, before its weight
-    diversity: Tensor  # float32 (batch,): in units of random picks, before its weight
-    inside: Tensor     # bool (batch,): within the limits
 
 # %% ../../nbs/method/11_rewards.ipynb #a8e0430d
 class Reward:
@@ -111,27 +82,9 @@ class Reward:
         total = settings.language_weight * language + settings.diversity_weight * diversity
         return Earned(total.where(inside, settings.penalty), language, diversity, inside)
 
-# %% ../../nbs/method/11_rewards.ipynb #5d83d723
-REWARD_WEIGHTS = {  # changes to a `Config`: preset("small", **REWARD_WEIGHTS["V+L"])
-    "V": dict(language_weight=0.0, diversity_weight=1.0),
-    "L": dict(language_weight=1.0, diversity_weight=0.0),
-    "V+L": dict(language_weight=1.0, diversity_weight=1.0),
-}
-
-# %% ../../nbs/method/11_rewards.ipynb #9f3892f2
-def cider_for(corpus: Corpus) -> Cider:
-    "CIDEr as a reward on a corpus: <eos> is a word; frequencies are those of training clips."
-    return Cider(corpus.tokens, corpus.vocabulary, documents=corpus.splits["train"].tolist(),
-                 eos=True, device=corpus.device)
-
 # %% ../../nbs/method/11_rewards.ipynb #470209b2
 @REWARDS.add("paper")
 def paper_reward(settings: PolicySettings, corpus: Corpus) -> Reward:
     "Equation 17 on a corpus: n-gram weights and the unit of diversity are its training clips'."
     return Reward(settings, cider_for(corpus),
                   measure_diversity(corpus.features[corpus.splits["train"]], settings))
-
-
-def reward_for(settings: PolicySettings, corpus: Corpus) -> Reward:
-    "The reward that the settings name, on a corpus."
-    return REWARDS.find(settings.reward)(settings, corpus)
