@@ -186,9 +186,9 @@ def test_the_time_of_make_reproduce_was_measured():
 def scorecard_lines() -> dict[str, list[str]]:
     "The cells of the scorecard, by what was measured."
     text = prose_of(NOTEBOOKS/"results"/"00_scorecard.ipynb")
-    table = text.partition("| question | measured |")[2].partition("\n\n")[0].splitlines()[2:]
+    table = text.partition("| measured | difference")[2].partition("\n\n")[0].splitlines()[2:]
     rows = [[each.strip() for each in line.split("|")[1:-1]] for line in table if "|" in line]
-    return {measured: rest for _, measured, *rest in rows}
+    return {measured: rest for measured, *rest in rows if rest[0]}
 
 
 def test_the_scorecard_is_drawn_from_the_result_files():
@@ -224,7 +224,7 @@ def test_the_scorecard_is_drawn_from_the_result_files():
         "the same, minus a threshold on change": film_gap("change threshold-6")}
     lines = scorecard_lines()
     assert {what: cells[0] for what, cells in lines.items()} == true
-    for what, (both, seeds, count, verdict, page) in lines.items():
+    for what, (both, verdict, count, seeds, page) in lines.items():
         low, high = (float(each.replace("−", "-")) for each in re.findall(SIGNED, both)[1:])
         wanted = "above" if low >= 0 < high else "below" if high <= 0 else "no significant"
         assert verdict.startswith(wanted) and (seeds == "–" or re.fullmatch(GAP, seeds))
@@ -239,7 +239,7 @@ def test_the_interval_of_three_seeds_is_student_s():
                           if row["row"] == name}
     each = [value - score("Uniform")[seed] for seed, value in score(LEADER).items()]
     middle, half = statistics.fmean(each), 4.303 * statistics.stdev(each) / math.sqrt(3)
-    shown = scorecard_lines()["toy world, PickNet minus uniform frames"][1]
+    shown = scorecard_lines()["toy world, PickNet minus uniform frames"][3]
     assert shown == str(Gap(middle, middle - half, middle + half))
 
 
