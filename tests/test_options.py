@@ -657,7 +657,7 @@ TABLE = {
     "picknet --version": prints_the_version,
     "picknet --use": imports_a_module,
     # caption
-    "caption paths": Acts("CLIP", "sources", "third.mp4"),
+    "caption videos": Acts("CLIP", "sources", "third.mp4"),
     "caption --model": Acts("--model OTHER", "model", "other"),
     "caption --out": [
         Acts("--out picks.png", "written", "picks.png", "file"),

@@ -23,10 +23,10 @@ from ..core.registry import USED, use_thing
 
 # %% auto #0
 __all__ = ['MODEL', 'RUN', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'ROWS', 'renamed', 'chosen_model',
-           'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell', 'clock',
-           'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'is_address', 'name_of',
-           'check_weights', 'check_there', 'hint_at_home', 'caption_files', 'name_failures', 'judged', 'listed_sources',
-           'caption_table', 'kind_of', 'caption', 'stream', 'explore', 'models', 'export']
+           'hint_at_weights', 'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell',
+           'clock', 'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'is_address',
+           'name_of', 'check_weights', 'check_there', 'hint_at_home', 'caption_files', 'name_failures', 'judged',
+           'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream', 'explore', 'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -72,6 +72,24 @@ def chosen_model(model: Optional[str], run: Optional[str] = None) -> Optional[Pa
     return None if name is None else named_model(name)
 
 
+def hint_at_weights(weights: Path, run: Path) -> None:
+    "Print that a card's scores hold for other weights than those of a file in half precision."
+    from safetensors import safe_open
+    from picknet_nb.training.cards import BUNDLED, describe_model
+
+    if run.parent != BUNDLED or weights.suffix != ".safetensors":
+        return
+    with safe_open(weights, "pt") as file:
+        kinds = {file.get_slice(name).get_dtype() for name in file.keys()}
+    if others := sorted(kinds & {"F16", "BF16"}):
+        usual = describe_model(run).measured.get("backbone")
+        print(
+            f"{printable(weights.name)} holds {', '.join(others)}: the scores on the card of "
+            f"{run.name} were measured with the usual weights ({usual})",
+            file=sys.stderr,
+        )
+
+
 def open_model(
     model: Optional[Path],  # its folder, or a folder of runs; None: the default
     weights: Optional[Path] = None,
@@ -85,6 +103,7 @@ def open_model(
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(model)
     captioner = with_picker(load_captioner(found, weights=weights), picker)
+    if weights: hint_at_weights(weights, found)
     if model is None:
         print(
             f"model: {found.name}; `picknet models {found.name}` prints what it can and cannot do",
@@ -152,6 +171,10 @@ def check_place(place: Path, videos: set[str]) -> None:
         if not place.parent.is_dir():
             place.parent.mkdir(parents=True)
             print(f"picknet: made the folder {printable(place.parent)}", file=sys.stderr)
+    except (FileExistsError, NotADirectoryError) as reason:
+        raise WriteError(place, f"{place.parent} is a file, not a folder") from reason
+    except PermissionError as reason:
+        raise WriteError(place, "no permission") from reason
     except OSError as reason:
         raise WriteError(place, reason.strerror) from reason
     if place.is_dir() or not os.access(place.parent, os.W_OK):

@@ -40,7 +40,7 @@ def read_file(
     numbered: tuple,  # of a pool: the number of a path and the path
     frames: int,
     size: int,
-    read: Callable = read_clip,
+    read: Callable,  # `decode_clip` in a worker, which is a decoder's process already
 ) -> tuple[Clip | str, float]:
     "Uniformly sampled frames of a file, or why there are none, and how long that took."
     try:
@@ -78,10 +78,9 @@ class VideoCaptioner(ClipCaptioner):
         on."""
         how = self.config.clip.frames, self.backbone.image_size
         if not can_fork():
-            return (Done(path, read_file((0, path), *how)) for path in paths)
+            return (Done(path, read_file((0, path), *how, read_clip)) for path in paths)
         # a decoder should give up after 60 seconds
         limits = dict(time_limit=125.0, memory_limit=limit("PICKNET_DECODER_BYTES"))
-        # each worker is a decoder's process of its own, and needs no other
         pool = Pool(read_file, self.readers or usable_cores(), (*how, decode_clip), **limits)
         return pool.in_order(paths)
 

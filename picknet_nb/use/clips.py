@@ -17,7 +17,7 @@ from ..core.files import PickNetError
 from ..core.settings import Config
 from ..data.backbones import Backbone
 from ..data.glance import glance
-from ..data.text import Vocabulary
+from ..data.text import Vocabulary, with_articles
 from ..data.video import Clip
 from ..method.captioner import (
     beam as search_beam, first_tensor, growing, mapped, without_dropout)
@@ -169,9 +169,11 @@ class ClipCaptioner:
     def sentences(
         self, memory, beam: int | None = None, best: int = 1
     ) -> tuple[list[list[str]], list[list[float]]]:
-        "The best sentences of each row of a memory, and their scores as in `words`."
+        """The best sentences of each row of a memory, with articles for people, and their scores
+        as in `words`."""
         words, scores = self.words(memory, beam, best)
-        return [self.vocabulary.decode(each) for each in words.cpu()], scores.tolist()
+        texts = [self.vocabulary.decode(each) for each in words.cpu()]
+        return [list(map(with_articles, row)) for row in texts], scores.tolist()
 
 # %% ../../nbs/use/00_clips.ipynb #e4a5379b
 def look_over(model: ClipCaptioner, frames: Tensor) -> Clips:  # of one clip: (1, frames, dims) each
