@@ -33,7 +33,7 @@ from picknet_nb.method.recipes import ROWS
 from picknet_nb.training import loop, models, train as training
 from picknet_nb.training.checkpoints import save_checkpoint
 from picknet_nb.training.models import example_run, find_run
-from picknet_nb.use import captioning, drawing
+from picknet_nb.use import captioning, drawing, loading
 from picknet_nb.measure import reproduction, tables as analysis
 from picknet_nb.interface import main as cli, python
 from picknet_nb.interface.prepare import settings_of
@@ -862,7 +862,7 @@ def test_drawings_of_one_video_are_files_and_of_several_a_folder(toy, tree, tmp_
 def test_a_name_that_cannot_be_written_is_refused_before_anything_is_read(
     tree, tmp_path, monkeypatch, name, reason
 ):
-    monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(loading, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     (tmp_path/"file").touch()
     (tmp_path/"folder"/"v.gif"/"v.png").mkdir(parents=True)
     said = refused("caption", tree/"a"/"v.mp4", "--out", tmp_path / name)
@@ -884,13 +884,13 @@ def test_a_number_that_no_machine_can_hold_is_a_mistyped_command(words):
 
 
 def test_json_takes_no_file_name(tree, tmp_path, monkeypatch):
-    monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(loading, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     said = refused("caption", tree/"a"/"v.mp4", "--json", tmp_path/"out.json")
     assert f"write --json > {tmp_path/'out.json'}" in said
 
 
 def test_several_videos_do_not_share_a_file(tree, tmp_path, monkeypatch):
-    monkeypatch.setattr(captioning, "load_captioner", lambda *_, **__: pytest.fail("too late"))
+    monkeypatch.setattr(loading, "load_captioner", lambda *_, **__: pytest.fail("too late"))
     for name in ("p.png", "g.gif", "m.mp4", "s.srt"):
         said = refused("caption", tree, "--out", tmp_path / name)
         assert "one file for 2 videos" in said and f"{{}}{Path(name).suffix}" in said

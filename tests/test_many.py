@@ -84,7 +84,7 @@ def test_what_nobody_foresaw_costs_one_row(videos, rows, captioner, monkeypatch)
 def test_rows_say_what_they_were_made_with(captioner, other):
     made = Specification(**{"model": "shapes", **other}).load()
     assert made.made_with != captioner.made_with
-    assert made.beam == other.get("beam", captioner.beam)
+    assert made.beam == other.get("beam", made.captioner.decoding.beam)
     assert made.captioner.picker.threshold == other.get("threshold", made.captioner.config.policy
                                                         .threshold)
 

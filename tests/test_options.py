@@ -347,6 +347,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     bench.note("use.streams.stream_frames", frames_of, rate=lambda call: call.rate,
                sources=lambda call: name_of(call.source))
     bench.note("use.streams.Memory.__init__", window=lambda call: call.window)
+    bench.note("use.streams.Watcher.__init__", forget=lambda call: call.forget)
     bench.note("method.picker_contract.Picker.step", threshold=lambda call: call.threshold,
                picker=lambda call: call.self.label)
     # a cluster
@@ -655,7 +656,7 @@ TABLE = {
     "picknet --version": prints_the_version,
     "picknet --use": imports_a_module,
     # caption
-    "caption paths": Acts("CLIP", "sources", "third.mp4"),
+    "caption videos": Acts("CLIP", "sources", "third.mp4"),
     "caption --model": Acts("--model OTHER", "model", "other"),
     "caption --out": [
         Acts("--out picks.png", "written", "picks.png", "file"),
@@ -693,6 +694,7 @@ TABLE = {
         Acts("--threshold 0.01", "threshold", 0.01),
         Fails("--threshold 0.01 --picker every", NO_POLICY)],
     "stream --window": Acts("--window 3", "window", 3),
+    "stream --forget": Acts("--no-forget", "forget", False),
     "stream --weights": Acts(WEIGHTS, "weights", MINE),
     "stream --json": Acts("--json", "json", True),
     # explore

@@ -54,7 +54,7 @@ def test_half_a_checkpoint(tmp_path, corpus):
 
 
 def test_an_address_in_place_of_a_file():
-    with pytest.raises(VideoError, match="is an address, not a file: download it first"):
+    with pytest.raises(VideoError, match="is an address, not a file: caption it alone"):
         captioning.refuse_address("https://example.org/a.mp4")
     captioning.refuse_address("C:/films/a.mp4")
 

@@ -23,6 +23,7 @@ from picknet_nb.method.captioner import CAPTIONERS, caption
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.training.models import example_run
 from picknet_nb.use.loading import load_captioner
+from picknet_nb.use.scenes import Scene
 from picknet_nb.use.streams import Memory, Watcher, lasting_frames, timely, watch
 
 
@@ -54,7 +55,7 @@ def test_an_hour_in_flat_memory_with_the_captions_of_the_same_picks_offline(capt
                 weights.append(process.memory_info().rss)
             yield frame
 
-    for remark in watch(captioner, weighed()):
+    for remark in watch(captioner, weighed(), forget=False):
         remarks.append(remark)
     assert 100 < len(remarks) < 1200 and remarks[-1].time <= 3599
     assert max(weights[2:]) < 1.05 * weights[2]
@@ -163,6 +164,20 @@ def test_a_stream_needs_a_policy(captioner):
             next(captioner.stream([], rate=rate))
 
 
+def test_a_stream_forgets_where_the_scene_changes(captioner, toy):
+    "After a cut the remarks are those of a stream that begins there."
+    clip = captioner.read(toy/"videos"/"example.mp4").frames
+    dark, bright = clip[:10] // 3, clip[10:20] // 3 + 160
+    remarks = lambda frames, **how: [
+        (each.frame, each.text) for each in captioner.stream(frames, **how)]
+    assert Scene().begins(dark[0]) is False
+    alone = [(frame + 10, text) for frame, text in remarks(bright)]
+    joined = remarks([*dark, *bright])
+    assert [each for each in joined if each[0] >= 10] == alone and alone[0][0] == 10
+    kept = remarks([*dark, *bright], forget=False)
+    assert [each for each in kept if each[0] >= 10] != alone
+
+
 def test_a_picker_without_a_policy_has_no_threshold(captioner, monkeypatch):
     @PICKERS.add("every", causal=True, looks_at="glances", random=False)
     def every():
@@ -193,11 +208,11 @@ def test_a_captioner_that_cannot_grow_says_of_a_stream_what_it_says_of_the_file(
     )
     clip = mine.read(toy/"videos"/"example.mp4")
     offline = mine.caption(toy/"videos"/"example.mp4")
-    remarks = list(mine.stream(clip.frames))
+    remarks = list(mine.stream(clip.frames, forget=False))
     assert [remark.frame for remark in remarks] == offline.picked and [
         remark.text for remark in remarks
     ] == offline.captions
-    assert list(watch(mine, iter(clip.frames), window=2))[-1].frame == offline.picked[-1]
+    assert list(watch(mine, iter(clip.frames), window=2, forget=False))[-1].frame == offline.picked[-1]
 
 
 def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
@@ -236,7 +251,7 @@ for number in range(int(sys.argv[3])):
     if not child:  # a program that somebody interrupts: it ends as any program does
         try:
             for source in (file() if number % 2 else [camera]):
-                seen = watch(captioner, source, rate=100.0, threshold=0.0)
+                seen = watch(captioner.picking(0.0), source, rate=100.0)
                 for count, remark in enumerate(seen):
                     if count == 0: os.write(tell, b"x")
         except KeyboardInterrupt:

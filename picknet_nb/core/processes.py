@@ -15,7 +15,7 @@ import threading
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from itertools import islice
 from multiprocessing.connection import Connection, wait
 from multiprocessing.reduction import ForkingPickler
@@ -204,7 +204,8 @@ class _Process:
         return self
 
     def close(self) -> None:
-        self.line.close()
+        with suppress(OSError):  # garbage that is collected with its connection has it closed
+            self.line.close()
         self.process.kill()
         self.process.join()
 

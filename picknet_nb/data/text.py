@@ -21,7 +21,8 @@ from torch import Tensor
 from ..core.files import FileError, PickNetError, first_few, read_json, write_whole
 
 # %% auto #0
-__all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'frequent_words', 'caption_ids', 'words_of', 'Vocabulary']
+__all__ = ['PAD', 'BOS', 'EOS', 'UNK', 'SPECIALS', 'tokenize', 'frequent_words', 'caption_ids', 'words_of', 'Vocabulary',
+           'with_articles']
 
 # %% ../../nbs/data/01_text.ipynb #11f54102
 _ABBREVIATIONS = frozenset("mr mrs ms dr st mt jr sr vs no etc inc co ft".split())
@@ -175,3 +176,17 @@ class Vocabulary:
         words = read_json(path)
         _check_words(words, partial(FileError, path))
         return cls(words)
+
+# %% ../../nbs/data/01_text.ipynb #c598d6fe
+# vowels that are said like the y of "you" or the w of "won"
+_NO_VOWEL = re.compile(r"eu|ewe|onc?e\b|uni(?![nm])|uku|us[aeiu]|ut[ei]")
+_SILENT = ("hour", "honest", "heir")  # begins with an h that nobody says
+
+
+def with_articles(sentence: str) -> str:
+    "A sentence with `an` before a vowel that is heard, and with `a` before other sounds."
+    def article(found: re.Match) -> str:
+        word = found[1]
+        vowel = word[0] in "aeiou" and not _NO_VOWEL.match(word) or word.startswith(_SILENT)
+        return f"{'an' if vowel else 'a'} {word}"
+    return re.sub(r"\ban? (?!an?\b)([a-z]\w*)", article, sentence)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import os
+import socket
 import stat
 from bisect import bisect_right
 from collections import namedtuple
@@ -18,6 +19,7 @@ from pathlib import Path
 from sys import float_info
 from time import monotonic
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
@@ -29,7 +31,7 @@ from .glance import resize
 # %% auto #0
 __all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'CONTAINERS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av',
            'spaced', 'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'decode_clip',
-           'in_decoder', 'read_clip', 'stream_frames']
+           'in_decoder', 'why_unreadable', 'read_clip', 'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
 class VideoError(FileError):
@@ -154,6 +156,16 @@ _STUMBLES = IndexError, ValueError, TypeError, OverflowError
 _LARGEST = 2**31 - 1  # number that FFmpeg takes for a limit
 
 
+def _no_host(source: str) -> str:
+    "Why the host of an address cannot be found; empty where it can, or where there is none."
+    host = urlsplit(source).hostname if "://" in source else None
+    try:
+        if host: socket.getaddrinfo(host, None)
+        return ""
+    except (OSError, UnicodeError):
+        return f"there is no host {host}: check the address, and your connection"
+
+
 @contextmanager
 def _opened(path, source: str, seconds: float, **how):
     "A container and its video stream; everything that FFmpeg rejects becomes a `VideoError`."
@@ -203,6 +215,8 @@ def _opened(path, source: str, seconds: float, **how):
             f"(PICKNET_DECODER_BYTES){many}",
         ) from reason
     except (av.error.FFmpegError, *_STUMBLES) as reason:
+        if not_found := _no_host(source):
+            raise VideoError(path, not_found) from reason
         # an interrupted reader of headers may call that a damaged file
         if many and monotonic() - started > max(seconds, 0.01):
             raise VideoError(path, _TOO_LONG) from reason
@@ -513,6 +527,25 @@ def in_decoder(path, time_limit: float, make: Callable, *arguments) -> Iterator:
 
 
 def _read_apart(*how) -> Iterator[Clip]: yield decode_clip(*how)
+
+
+def _open_apart(path, whole: bool, time_limit: float) -> Iterator[bool]:
+    deadline = monotonic() + time_limit
+    if whole: check_whole(path, deadline)
+    with open_file(path, deadline): yield True
+
+
+def why_unreadable(path, whole: bool = True, time_limit: float = 10.0) -> str:
+    """Why a file cannot be read, as far as its headers tell; empty where it may be a video. A
+    file that was cut off may be one if it need not be whole."""
+    try:
+        check_file(path)
+        if not is_picture(path):
+            with closing(in_decoder(path, time_limit, _open_apart, path, whole, time_limit)) as it:
+                next(it)
+    except VideoError as error:
+        return error.reason
+    return ""
 
 # %% ../../nbs/data/02_video.ipynb #85f4182b
 def read_clip(

@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
+from contextlib import closing
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Optional
+from urllib.parse import urlsplit
 
 import typer
 
@@ -19,10 +22,11 @@ from ..core.printing import JSON, WEIGHTS, left_out, printable, say
 from ..core.registry import USED, use_thing
 
 # %% auto #0
-__all__ = ['MODEL', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model', 'open_model',
-           'output_names', 'output_files', 'check_place', 'tell', 'clock', 'hint_at_length', 'caption_scenes',
-           'caption_film', 'no_video', 'check_there', 'hint_at_home', 'caption_files', 'listed_sources',
-           'caption_table', 'kind_of', 'caption', 'stream', 'explore', 'models', 'export']
+__all__ = ['MODEL', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model', 'hint_at_weights',
+           'open_model', 'output_names', 'output_files', 'check_place', 'tell', 'clock', 'hint_at_sharp',
+           'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'is_address', 'name_of', 'check_weights',
+           'check_there', 'hint_at_home', 'caption_files', 'name_failures', 'judged', 'listed_sources', 'caption_table',
+           'kind_of', 'caption', 'stream', 'explore', 'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -54,6 +58,24 @@ def chosen_model(model: Optional[str]) -> Optional[Path]:
     return None if model is None else named_model(model)
 
 
+def hint_at_weights(weights: Path, run: Path) -> None:
+    "Print that a card's scores hold for other weights than those of a file in half precision."
+    from safetensors import safe_open
+    from picknet_nb.training.cards import BUNDLED, describe_model
+
+    if run.parent != BUNDLED or weights.suffix != ".safetensors":
+        return
+    with safe_open(weights, "pt") as file:
+        kinds = {file.get_slice(name).get_dtype() for name in file.keys()}
+    if others := sorted(kinds & {"F16", "BF16"}):
+        usual = describe_model(run).measured.get("backbone")
+        print(
+            f"{printable(weights.name)} holds {', '.join(others)}: the scores on the card of "
+            f"{run.name} were measured with the usual weights ({usual})",
+            file=sys.stderr,
+        )
+
+
 def open_model(
     model: Optional[Path],  # its folder, or a folder of runs; None: the default
     weights: Optional[Path] = None,
@@ -67,6 +89,7 @@ def open_model(
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(model)
     captioner = with_picker(load_captioner(found, weights=weights), picker)
+    if weights: hint_at_weights(weights, found)
     if model is None:
         print(
             f"model: {found.name}; `picknet models {found.name}` prints what it can and cannot do",
@@ -134,6 +157,10 @@ def check_place(place: Path, videos: set[str]) -> None:
         if not place.parent.is_dir():
             place.parent.mkdir(parents=True)
             print(f"picknet: made the folder {printable(place.parent)}", file=sys.stderr)
+    except (FileExistsError, NotADirectoryError) as reason:
+        raise WriteError(place, f"{place.parent} is a file, not a folder") from reason
+    except PermissionError as reason:
+        raise WriteError(place, "no permission") from reason
     except OSError as reason:
         raise WriteError(place, reason.strerror) from reason
     if place.is_dir() or not os.access(place.parent, os.W_OK):
@@ -170,6 +197,15 @@ def clock(times: list[float]) -> str:
 _LONG = 60.0  # seconds of video, about which one sentence says little
 
 
+def hint_at_sharp(run: Path) -> None:
+    "Name the better model after a sentence of the default one, to people at a terminal."
+    from picknet_nb.training.cards import describe_model, find_model
+
+    if run == find_model() and sys.stderr.isatty():
+        comes = describe_model(find_model("sharp")).measured.get("backbone")
+        print(f"better sentences: --model sharp (its backbone: {comes})", file=sys.stderr)
+
+
 def hint_at_length(found, one: bool) -> None:
     "Print how to get more than one sentence for a long video."
     lasts = found.clip.times[-1].item()
@@ -185,25 +221,41 @@ def hint_at_length(found, one: bool) -> None:
 
 
 def caption_scenes(
-    captioner, files: list[Path], places: list[list[Path]], as_json: bool, **options
+    captioner,
+    files: dict[str, Path | FileError],  # of each source, or the error that there is none
+    places: list[list[Path]],
+    as_json: bool,
+    **options,
 ) -> list[bool]:
     "Print the scenes of each video line by line and write them; whether each has succeeded."
     return [
-        caption_film(captioner, file, [paths[number] for paths in places], as_json, **options)
-        for number, file in enumerate(files)
+        caption_film(
+            captioner, file, [paths[number] for paths in places], as_json, source, **options)
+        for number, (source, file) in enumerate(files.items())
     ]
 
 
-def caption_film(captioner, file: Path, places: list[Path], as_json: bool, **options) -> bool:
+def caption_film(
+    captioner,
+    file: Path | FileError,
+    places: list[Path],
+    as_json: bool,
+    source: str = "",  # what was typed for the file
+    **options,
+) -> bool:
     "Print the scenes of a video line by line and write them; whether that has succeeded."
     from dataclasses import asdict
     from picknet_nb.use.subtitles import as_text, save_subtitles, subtitle_video
 
     lines, wrong = [], None
     try:
-        for line in subtitle_video(captioner, file, **options):
-            lines.append(line)
-            say({"source": str(file), **asdict(line)}, as_json, as_text([line]).rstrip("\n"))
+        if isinstance(file, FileError): raise file
+        # closed at once, also by Ctrl-C: it ends a process
+        with closing(subtitle_video(captioner, file, **options)) as made:
+            for line in made:
+                lines.append(line)
+                text = as_text([line]).rstrip("\n")
+                say({"source": source or str(file), **asdict(line)}, as_json, text)
     except (FileError, KeyboardInterrupt) as reason:
         wrong = reason
     try:
@@ -235,7 +287,7 @@ def no_video(path: Path) -> str:
         return ""  # a folder, or something that the decoder has a word for
     try:
         with open(path, "rb") as file:
-            first = file.read(12)
+            first = file.read(512)
     except OSError:
         return ""  # said where it is read
     if not first:
@@ -243,8 +295,27 @@ def no_video(path: Path) -> str:
     if path.suffix.lower() == ".json":
         return "is a JSON file, not a video; --json takes no file name: add > FILE at the end"
     kind = next((kind for begins, kind in _PICTURES.items() if first.startswith(begins)), "")
-    kind = "WebP" if first[:4] == b"RIFF" and first[8:] == b"WEBP" else kind
-    return f"is a picture ({kind}), not a video" if kind else ""
+    kind = "WebP" if first[:4] == b"RIFF" and first[8:12] == b"WEBP" else kind
+    if kind:
+        return f"is a picture ({kind}), not a video"
+    text = all(9 <= byte <= 13 or 32 <= byte < 127 for byte in first)
+    return "is text, not a video" if text else ""
+
+
+def is_address(source: str) -> bool:
+    "Whether a source is an address, and not the path or the URI of a file."
+    return "://" in source and not source.startswith("file://")
+
+
+def name_of(address: str) -> str:
+    "A file name for what is at an address."
+    return os.path.basename(urlsplit(address).path) or "video"
+
+
+def check_weights(weights: Optional[Path]) -> None:
+    "Raise an error for a file of weights that is not there."
+    if weights is not None and not weights.is_file():
+        raise FileError(weights, "is not a file" if weights.exists() else "no such file")
 
 
 def check_there(paths: list[Path]) -> None:
@@ -270,7 +341,12 @@ def hint_at_home(found, run: Path) -> None:
 
 # %% ../../nbs/interface/06_watch.ipynb #5952207a
 def caption_files(
-    captioner, run: Path, files: list[Path], drawn: list[list[Path]], as_json: bool, **options
+    captioner,
+    run: Path,
+    files: dict[str, Path | FileError],  # of each source, or the error that there is none
+    drawn: list[list[Path]],
+    as_json: bool,
+    **options,
 ) -> list[bool]:
     "Print the caption of each video and draw the outputs; whether each has a caption."
     from picknet_nb.use.captioning import Failure
@@ -278,17 +354,49 @@ def caption_files(
 
     # without a drawing, one sentence is printed: those on the way are not needed
     one, running, done = len(files) == 1, as_json or bool(drawn), []
-    for number, found in enumerate(captioner.caption_many(files, running=running, **options)):
-        tell(found, as_json, one, run)
-        done.append(not isinstance(found, Failure))
-        for path in (paths[number] for paths in drawn) if done[-1] else ():
-            (render if path.suffix.lower() in MOVING else save_strip)(found, path)
-            if one and not as_json:
-                print(printable(path))
-        if done[-1]:
-            hint_at_length(found, one)
-            hint_at_home(found, run)
+    there = [file for file in files.values() if not isinstance(file, FileError)]
+    with closing(captioner.caption_many(there, running=running, **options)) as captions:
+        for number, (source, file) in enumerate(files.items()):
+            failed = isinstance(file, FileError)
+            found = Failure(source, file.reason) if failed else next(captions)
+            found = replace(found, source=source)
+            tell(found, as_json, one, run)
+            done.append(not isinstance(found, Failure))
+            for path in (paths[number] for paths in drawn) if done[-1] else ():
+                (render if path.suffix.lower() in MOVING else save_strip)(found, path)
+                if one and not as_json:
+                    print(printable(path))
+            if done[-1]:
+                hint_at_length(found, one)
+                hint_at_home(found, run)
+                if done.count(True) == 1: hint_at_sharp(run)
     return done
+
+
+def name_failures(files: dict[str, Path | FileError], run: Path, as_json: bool) -> None:
+    "Print why none of these videos can be captioned, and exit."
+    from picknet_nb.use.captioning import Failure
+
+    for source, error in files.items():
+        tell(Failure(source, error.reason), as_json, len(files) == 1, run)
+    left_out(len(files), 0)
+
+
+def judged(files: dict[str, Path | FileError], whole: bool) -> dict[str, Path | FileError]:
+    """The files, or, where none of them can be read, the error of each. They are opened one
+    after the other, until one can be read: then a model is worth loading."""
+    from picknet_nb.data.video import VideoError, why_unreadable
+
+    errors = {}
+    for source, file in files.items():
+        if isinstance(file, FileError):
+            errors[source] = file
+        elif reason := why_unreadable(file, whole):
+            errors[source] = VideoError(source, reason)
+        else:
+            return files
+    return errors
+
 
 # %% ../../nbs/interface/06_watch.ipynb #b35eb611
 OUTPUT = Annotated[
@@ -363,10 +471,11 @@ def kind_of(outputs: list[Path], best: int) -> str:
 
 
 def caption(
-    paths: Annotated[
-        Optional[list[Path]],
+    videos: Annotated[
+        Optional[list[str]],
         typer.Argument(
-            help="Video files, or folders of them (subfolders included)."
+            help="Video files, folders of them (subfolders included), or addresses: https://….",
+            metavar="[VIDEOS]..."
         ),
     ] = None,
     model: MODEL = None,
@@ -410,19 +519,24 @@ def caption(
     "Caption videos; the backbone sees only the picked frames."
     if beam and best > beam:
         raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")
-    if not (paths or listed):
+    if not (videos or listed):
         raise PickNetError("name a video, a folder of videos, or a --list of them")
+    typed = [each for each in videos or () if not is_address(each)]
+    paths = [Path(each.removeprefix("file://")) for each in typed]
+    addresses = [each for each in videos or () if is_address(each)]
     if paths:
         taken = [path for path in paths if path.suffix == ".json" and not path.exists()]
         if as_json and taken:
             raise FileError(
                 taken[0], "no such file: --json prints to standard output, so write "
                 f"--json > {taken[0]}")
-        check_there(paths)
+        if not addresses:
+            check_there(paths)
+    check_weights(weights)
     chosen = chosen_model(model)
     outputs = list(out or ())
     kind = kind_of(outputs, best)
-    sources = listed_sources(paths or [], listed)
+    sources = [*listed_sources(paths, listed), *addresses]
     if kind == "table":
         return caption_table(
             sources, outputs[0], ray, again, as_json, model=model,
@@ -431,20 +545,30 @@ def caption(
     if ray or again:
         option = "--ray" if ray else "--again"
         raise PickNetError(f"{option} needs an --out that ends in .parquet or .jsonl")
-    files = list({os.path.abspath(file): Path(file) for file in sources}.values())
-    names = output_names([*(paths or []), *files] if listed else paths, files)
+    sources = list({each if is_address(each) else os.path.abspath(each): each
+                    for each in sources}.values())
+    files = [Path(name_of(each) if is_address(each) else each) for each in sources]
+    names = output_names([*paths, *files] if listed or addresses else paths, files)
     places = [output_files(path, names, files) for path in outputs]
     if kind == "drawings":
         from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
-    found, captioner = open_model(chosen, weights, picker)
-    how = dict(beam=beam, threshold=threshold)
-    if kind == "scenes":
-        done = caption_scenes(captioner, files, places, as_json, **how)
-    else:
-        done = caption_files(captioner, found, files, places, as_json, best=best, **how)
+    from picknet_nb.training.models import find_run
+    from picknet_nb.use.sources import local_files
+
+    how, run = dict(beam=beam, threshold=threshold), find_run(chosen)
+    with local_files(sources) as copies:
+        found = judged(copies, whole=kind != "scenes")
+        if all(isinstance(each, FileError) for each in found.values()):
+            return name_failures(found, run, as_json)
+        run, captioner = open_model(chosen, weights, picker)
+        if kind == "scenes":
+            done = caption_scenes(captioner, found, places, as_json, **how)
+        else:
+            done = caption_files(captioner, run, found, places, as_json, best=best, **how)
     left_out(done.count(False), done.count(True))
+
 
 # %% ../../nbs/interface/06_watch.ipynb #383b9bda
 def stream(
@@ -473,8 +597,16 @@ def stream(
     window: Annotated[
         int,
         typer.Option(
-            min=0, max=1000, help="How many of the latest picked frames to use; 0: all."),
+            min=0, max=1000,
+            help="How many of the latest picked frames of a scene to use; 0: all of them."),
     ] = 0,
+    forget: Annotated[
+        bool,
+        typer.Option(
+            "--forget/--no-forget",
+            help="Forget what was seen when the scene changes, or describe all scenes together, "
+                 "as the paper does."),
+    ] = True,
     weights: WEIGHTS = None,
     as_json: JSON = False,
 ) -> None:
@@ -482,15 +614,21 @@ def stream(
     whenever a frame is picked."""
     if not (source == "-" or source.isdecimal() or ":" in source or Path(source).is_dir()):
         check_there([Path(source)])
+    check_weights(weights)
     chosen = chosen_model(model)
+    from picknet_nb.use.sources import check_page
     from picknet_nb.use.streams import watch
+
+    check_page(source)
 
     _, captioner = open_model(chosen, weights, picker)
     remark = None
     place = int(source) if source.isdecimal() else source
-    for remark in watch(captioner.picking(threshold), place, rate, window=window):
-        if remark.changed or as_json:
-            say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {printable(remark.text)}")
+    model = captioner.picking(threshold)
+    with closing(watch(model, place, rate, window=window, forget=forget)) as remarks:
+        for remark in remarks:
+            if remark.changed or as_json:
+                say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {printable(remark.text)}")
     if remark is None:  # the first frame is always picked
         raise FileError(source, "has no frame that can be decoded")
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -18,6 +18,7 @@ from ..data.video import (
     Clip, VideoError, check_file, decode_clip, read_clip, stream_frames)
 from ..method.captioner import without_dropout
 from .clips import Caption, ClipCaptioner, Stopwatch, caption_clip
+from .sources import is_address, local_files
 from .streams import Remark, watch
 from .threads import Threads, threads_to_use
 
@@ -26,11 +27,12 @@ __all__ = ['refuse_address', 'read_file', 'Failure', 'VideoCaptioner']
 
 # %% ../../nbs/use/01_captioning.ipynb #d8820464
 def refuse_address(source) -> None:
-    "Raise an error for a web address: only a whole file can be sampled uniformly."
+    "Raise an error for an address: of several videos, only files are read here."
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(source)):
         raise VideoError(
             source,
-            "is an address, not a file: download it first, or watch it with `picknet stream`",
+            "is an address, not a file: caption it alone, or in a list (`caption_many` of "
+            "picknet_nb), or watch it with `picknet stream`",
         )
 
 # %% ../../nbs/use/01_captioning.ipynb #c83a52b7
@@ -38,7 +40,7 @@ def read_file(
     numbered: tuple,  # of a pool: the number of a path and the path
     frames: int,
     size: int,
-    read: Callable = read_clip,
+    read: Callable,  # `decode_clip` in a worker, which is a decoder's process already
 ) -> tuple[Clip | str, float]:
     "Uniformly sampled frames of a file, or why there are none, and how long that took."
     try:
@@ -76,10 +78,9 @@ class VideoCaptioner(ClipCaptioner):
         on."""
         how = self.config.clip.frames, self.backbone.image_size
         if not can_fork():
-            return (Done(path, read_file((0, path), *how)) for path in paths)
+            return (Done(path, read_file((0, path), *how, read_clip)) for path in paths)
         # a decoder should give up after 60 seconds
         limits = dict(time_limit=125.0, memory_limit=limit("PICKNET_DECODER_BYTES"))
-        # each worker is a decoder's process of its own, and needs no other
         pool = Pool(read_file, self.readers or usable_cores(), (*how, decode_clip), **limits)
         return pool.in_order(paths)
 
@@ -93,13 +94,19 @@ class VideoCaptioner(ClipCaptioner):
 
     def caption(
         self,
-        path: str | Path,  # a video file
+        path: str | Path,  # a video file, or its address
         beam: int | None = None,  # 1: greedy; None: as the model decodes best
         best: int = 1,  # how many sentences
         threshold: float | None = None,  # pick where p(pick) is larger; None: the run's own
         running: bool = True,  # also the caption after each pick
     ) -> Caption:
-        "The caption of a file."
+        "The caption of a file, or of a copy of what is at an address."
+        if is_address(path):
+            with local_files([str(path)]) as files:
+                file = files[str(path)]
+                if isinstance(file, VideoError): raise file
+                caption = self.caption(file, beam, best, threshold, running)
+                return replace(caption, source=str(path))
         caption, = self.caption_many([path], beam, best, threshold, running)
         if isinstance(caption, Failure): raise VideoError(path, caption.reason)
         return caption
@@ -149,8 +156,10 @@ class VideoCaptioner(ClipCaptioner):
         rate: float = 1.0,  # 5.3: frames a second
         threshold: float | None = None,  # None: the run's own
         beam: int | None = None,
-        window: int = 0,  # describe this many of the last picked frames; 0: all of them
+        window: int = 0,  # describe this many of the last picked frames; 0: all of the scene
+        forget: bool = True,  # what was seen before the scene changed
         **options,  # of `stream_frames`, such as time_limit
     ) -> Iterator[Remark]:
         "A remark whenever a frame of a stream is picked, for as long as the stream lasts."
-        return watch(self.picking(threshold), source, rate, beam, window, stream_frames, **options)
+        model = self.picking(threshold)
+        return watch(model, source, rate, beam, window, forget, stream_frames, **options)

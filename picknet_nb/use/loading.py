@@ -45,8 +45,8 @@ def load_its_backbone(folder: Path, name: str, details: dict, weights, device: s
     if backbone.dims != details["feature_dims"]:
         raise RunError(
             folder,
-            f"was trained on features of {details['feature_dims']} numbers, but {backbone.name} makes "
-            f"{backbone.dims}",
+            f"was trained on features of {details['feature_dims']} numbers, but {backbone.name} "
+            f"makes {backbone.dims}",
         )
     if made_with and fingerprint(made_with) != fingerprint(backbone.weights):
         raise RunError(

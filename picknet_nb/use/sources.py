@@ -9,6 +9,7 @@ import errno
 import os
 import re
 import shutil
+import socket
 import string
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -21,12 +22,13 @@ from urllib.error import HTTPError
 from urllib.parse import quote, unquote_to_bytes, urlsplit
 from urllib.request import urlopen
 
-from ..core.files import LIMITS, PickNetError, limit
+from ..core.files import LIMITS, PickNetError, limit, scratch_folder
 from ..core.processes import Done, Pool, can_fork
 from ..data.video import VideoError
 
 # %% auto #0
-__all__ = ['path_of', 'full_source', 'Identity', 'check_sources', 'identity_of', 'NoRoom', 'copy_source', 'fetched', 'identities']
+__all__ = ['path_of', 'is_address', 'full_source', 'Identity', 'check_sources', 'check_page', 'identity_of', 'NoRoom',
+           'copy_source', 'fetched', 'local_files', 'identities']
 
 # %% ../../nbs/use/09_sources.ipynb #6b6bd3f9
 def path_of(source: str) -> Path | None:
@@ -34,6 +36,11 @@ def path_of(source: str) -> Path | None:
     if source.startswith("file://"):
         return Path(os.fsdecode(unquote_to_bytes(os.fsencode(source.removeprefix("file://")))))
     return None if "://" in source else Path(source)
+
+
+def is_address(source) -> bool:
+    "Whether a source is an address, and neither the path of a file nor its URI."
+    return path_of(os.fspath(source)) is None if isinstance(source, (str, os.PathLike)) else False
 
 
 def full_source(source) -> str:
@@ -83,13 +90,32 @@ def check_sources(sources: Iterable[str]) -> None:
             continue
 
 
+_PAGES = {"youtube.com": "YouTube", "youtu.be": "YouTube", "vimeo.com": "Vimeo"}
+
+
+def check_page(address: str) -> None:
+    "Raise an error for a page of a site that shows videos, which is no file of a video."
+    with suppress(ValueError):
+        host = re.sub(r"^(www|m)\.", "", urlsplit(address).hostname or "")
+        if site := _PAGES.get(host):
+            raise VideoError(
+                address,
+                f"is a page of {site}, not a video file: download the video first, for example "
+                "with yt-dlp, and name the file",
+            )
+
+
 @contextmanager
 def _opened(address: str) -> Iterator[tuple[Callable[[int], bytes], Identity]]:
     "A function that reads what is at an address, and what that is known by."
     if address.startswith(("http://", "https://")):
+        check_page(address)
         escaped = quote(address, safe=string.punctuation)
         with urlopen(escaped, timeout=limit("PICKNET_SILENT_SECONDS")) as answer:
             size, about = answer.headers.get("Content-Length", ""), answer.headers
+            if about.get_content_type() == "text/html":
+                raise VideoError(
+                    address, "is a web page, not a video: give the address of the file itself")
             version = about.get("ETag") or about.get("Last-Modified")
             # read1 returns what has come: a server that sends a byte now and then is noticed
             yield answer.read1, Identity(int(size) if size.isdecimal() else None, version)
@@ -110,6 +136,10 @@ def _why(address: str, reason: Exception) -> VideoError:
     inner = getattr(reason, "reason", reason)  # of an URLError
     if isinstance(reason, FileNotFoundError) or getattr(reason, "code", 0) in (404, 410):
         return VideoError(address, "no such file")
+    if isinstance(inner, socket.gaierror):
+        host = urlsplit(address).hostname
+        return VideoError(
+            address, f"there is no host {host}: check the address, and your connection")
     if isinstance(inner, TimeoutError):
         seconds = limit("PICKNET_SILENT_SECONDS")
         return VideoError(
@@ -236,6 +266,16 @@ def fetched(
             jobs.extend(islice(waiting, 1))
 
 # %% ../../nbs/use/09_sources.ipynb #c3f69893
+@contextmanager
+def local_files(sources: Iterable[str]) -> Iterator[dict[str, Path | VideoError]]:
+    """A file to read each source from, or the error that there is none: its own, or a copy of
+    what is at an address, which is removed when the block ends."""
+    sources = list(dict.fromkeys(sources))
+    with scratch_folder("picknet-copies") as folder:
+        files = {source: file for source, file, _ in fetched(sources, folder)}
+        yield {source: files[source] for source in sources}
+
+
 _ASKING = 16  # processes that ask servers
 
 

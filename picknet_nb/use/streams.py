@@ -26,6 +26,7 @@ from ..data.video import VideoError, stream_frames
 from ..method.captioner import as_captioner, without_dropout
 from ..method.encoder import pick_frames
 from .clips import ClipCaptioner
+from .scenes import Scene
 
 # %% auto #0
 __all__ = ['Memory', 'Remark', 'Watcher', 'camera', 'timely', 'is_live', 'lasting_frames', 'watch']
@@ -92,18 +93,27 @@ class Watcher:
         model: ClipCaptioner,
         beam: int | None = None,
         window: int = 0,
+        forget: bool = True,  # what was seen before the scene changed
     ):
         if not model.picker.causal:
             raise PickNetError(
-                f"a stream has no end, so {model.picker.label} cannot choose among its frames: take "
-                f"a picker that decides at once, as learned ones do"
+                f"a stream has no end, so {model.picker.label} cannot choose among its frames: "
+                f"take a picker that decides at once, as learned ones do"
             )
-        self.model, self.beam, self.seen = model, beam, None
-        self.memory, self.frames, self.text = Memory(model.captioner, window), 0, ""
+        self.model, self.beam = model, beam
+        self.window, self.scene = window, Scene() if forget else None
+        self.frames, self.text = 0, ""
+        self._begin_scene()
+
+    def _begin_scene(self) -> None:
+        "Remember nothing; the next frame is picked, as the first one of a clip is."
+        self.seen, self.memory = None, Memory(self.model.captioner, self.window)
+        self.began = self.frames
 
     def see(self, time: float, frame: Tensor) -> Remark | None:
         "Look at the next frame, uint8 (3, height, width); a remark if it is picked."
         started, number, before = perf_counter(), self.frames, self.text
+        if self.scene and self.scene.begins(frame): self._begin_scene()
         self.frames += 1
         model, picker = self.model, self.model.picker
         # at every frame, not only at picked ones
@@ -112,7 +122,8 @@ class Watcher:
         self.seen, picked, probability = picker.step(self.seen, look[0], picker.threshold)
         if not picked:
             return None
-        memory = self.memory.add(look if closely else model.features(frame[None]), number)
+        feature = look if closely else model.features(frame[None])
+        memory = self.memory.add(feature, number - self.began)
         self.text = model.sentences(memory, self.beam)[0][0][0]
         return Remark(
             time, number, self.text, self.text != before, probability, perf_counter() - started
@@ -223,14 +234,15 @@ def watch(
     source: str | Path | int | Iterable | Callable,
     rate: float = 1.0,  # 5.3: frames a second
     beam: int | None = None,  # None: as the model decodes best
-    window: int = 0,  # describe this many of the last picked frames; 0: all of them
+    window: int = 0,  # describe this many of the last picked frames; 0: all of the scene
+    forget: bool = True,  # what was seen before the scene changed
     opened: Callable = lasting_frames,  # what opens the source
     **options,  # of the opener, such as time_limit
 ) -> Iterator[Remark]:
     "A remark whenever a frame of a stream is picked, for as long as the stream lasts."
     if not 0 < rate < float("inf"):
         raise PickNetError(f"the rate must be more than 0 frames a second, not {rate}")
-    watcher = Watcher(model, beam, window)
+    watcher = Watcher(model, beam, window, forget)
     if isinstance(source, int):
         source, options["format"] = camera(source)
     frames = opened(source, rate, model.backbone.image_size, **options)

@@ -10,53 +10,20 @@ from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from statistics import median
 from time import monotonic
 
 import torch
 
 from ..core.files import FileError, PickNetError, sweep, write_whole
 from ..core.printing import json_text, printable
-from ..data.glance import glance
 from ..data.video import Clip, VideoError, check_whole, stream_frames
 from .captioning import VideoCaptioner, refuse_address
 from .clips import caption_clip
+from .scenes import scene_starts
 
 # %% auto #0
-__all__ = ['SUBTITLES', 'change', 'scene_starts', 'Limits', 'cut_pieces', 'Line', 'subtitle_video', 'clock_time', 'as_srt',
-           'as_vtt', 'as_text', 'as_json', 'save_subtitles']
-
-# %% ../../nbs/use/03_subtitles.ipynb #3e6f6244
-_LEAST_CHANGE, _TIMES_MEDIAN = 30.0, 2.5  # of 255, and of the usual change in a scene
-
-
-def change(one: torch.Tensor, other: torch.Tensor) -> float:
-    "The mean difference of two glances."
-    return (one - other).abs().mean().item()
-
-
-def scene_starts(
-    frames: Iterable[tuple[float, torch.Tensor]],
-) -> Iterator[tuple[float, torch.Tensor, bool]]:
-    """Every frame with its time, and whether a new scene begins with it; each comes when the one
-    after it has been seen."""
-    before, held, usual = None, None, []
-    for time, frame in frames:
-        now = glance(frame[None], 56)[0].float()
-        if held:
-            moved = change(held[2], before) if before is not None else 0.0
-            stands_out = moved > _LEAST_CHANGE and (
-                not usual or moved > _TIMES_MEDIAN * median(usual)
-            )
-            starts = stands_out and change(now, before) > _LEAST_CHANGE
-            usual = [] if starts else [*usual, moved][-60:]
-            yield *held[:2], starts
-            # after a flash the scene is as it was before it
-            if starts or not stands_out:
-                before = held[2]
-        held = time, frame, now
-    if held:
-        yield *held[:2], False
+__all__ = ['SUBTITLES', 'Limits', 'cut_pieces', 'Line', 'subtitle_video', 'clock_time', 'as_srt', 'as_vtt', 'as_text', 'as_json',
+           'save_subtitles']
 
 # %% ../../nbs/use/03_subtitles.ipynb #55c90f74
 _MOST_FRAMES = 1800  # of a piece, whatever their times say: three a second for ten minutes
