@@ -49,7 +49,8 @@ def picker_entry(thing: Callable, facts: dict) -> Callable[..., Choice]:
 
 
 PICKERS = Registry(
-    "picker", ("picknet_nb.method.pickers", "picknet_nb.method.extras"), picker_entry)
+    "picker", ("picknet_nb.method.pickers", "picknet_nb.method.extras",
+               "picknet_nb.method.scorer"), picker_entry)
 
 # %% ../../nbs/method/28_picker_contract.ipynb #092621b9
 def top(

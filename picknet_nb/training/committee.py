@@ -5,19 +5,32 @@
 # %% ../../nbs/training/12_committee.ipynb #c57f9594
 from __future__ import annotations
 
+import io
+import json
 import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.corpus import Corpus
+from safetensors.torch import save
+
+from ..core.files import locked, read_torch, write_whole
+from ..core.settings import VERSION
+from ..data.backbones import read_weights
+from ..data.corpus import SPLITS, Corpus, digest
 from ..data.text import BOS, EOS, PAD
+from ..method.captioner import caption
 from ..method.cider import Cider
+from .runs import RunError, changes, learned_from, save_weights
 
 # %% auto #0
-__all__ = ['SETS', 'random_halves', 'Committee', 'Draw', 'recorded', 'train_committee', 'Judge', 'unseen_mean']
+__all__ = ['SETS', 'random_halves', 'Committee', 'Draw', 'recorded', 'Checkpoint', 'train_committee', 'Judge', 'unseen_mean',
+           'ValueTable', 'read_values', 'frame_values', 'own_values']
 
 # %% ../../nbs/training/12_committee.ipynb #1919e732
 def random_halves(
@@ -177,6 +190,38 @@ def recorded(one: Callable[[int], Tensor], k: int) -> Callable[[], Tensor]:
 SETS = (1, 2, 3, 4, 6)  # frames that members are shown, one number after the other
 
 
+class Checkpoint:
+    "Where the training of a committee has got to, on disk; without a folder, nowhere."
+
+    def __init__(self, folder: Path | None, net: Committee, adam: torch.optim.Optimizer,
+                 noted: dict, seconds: float):
+        self.path = folder and folder/"committee.checkpoint.pt"
+        self.net, self.adam, self.noted = net, adam, json.loads(json.dumps(noted))
+        self.seconds, self.saved = seconds, time.monotonic()
+
+    def read(self) -> int:
+        "Restore what is there; the step to go on with."
+        if not (self.path and self.path.exists()): return 0
+        stored = read_torch(self.path, RunError)
+        if stored.get("noted") != self.noted:
+            raise RunError(self.path, "belongs to a committee of other clips or settings: move it "
+                           "away to start anew")
+        self.net.load_state_dict(stored["net"])
+        for weight, state in zip(self.net.parameters(), stored["adam"]):
+            self.adam.state[weight] = {
+                name: value.to(weight.device) for name, value in state.items()}
+        return stored["step"]
+
+    def save(self, step: int, again: bool = False) -> None:
+        "Write it down if the last time is long ago."
+        if not self.path or not again and time.monotonic() - self.saved < self.seconds: return
+        states = [self.adam.state[weight] for weight in self.net.parameters()]
+        torch.save({"noted": self.noted, "step": step, "net": self.net.state_dict(),
+                    "adam": states}, content := io.BytesIO())
+        write_whole(self.path, content.getvalue())
+        self.saved = time.monotonic()
+
+
 def train_committee(
     corpus: Corpus,
     learns_from: Tensor,      # bool (members, videos)
@@ -186,6 +231,8 @@ def train_committee(
     seed: int = 0,
     group: Tensor | None = None,  # int64 (videos,): each group of clips is drawn equally often
     report: Callable[[int, float], None] = lambda step, loss: None,  # every 250 steps
+    folder=None,              # for a checkpoint, so that a killed training continues
+    save_seconds: float = 60.0,
     **sizes,                  # of `Committee`
 ) -> Committee:
     "Train all members at once, each on its own clips."
@@ -198,6 +245,9 @@ def train_committee(
                              betas=(0.9, 0.98), weight_decay=1e-3, fused=on_gpu,
                              capturable=on_gpu)
     draw = Draw(corpus, learns_from.cpu(), group, clips)
+    noted = dict(learns_from=digest(learns_from), corpus=learned_from(corpus), steps=steps,
+                 clips=clips, rate=rate, seed=seed, sizes=sizes)
+    checkpoint = Checkpoint(folder and Path(folder), net, adam, noted, save_seconds)
 
     def one(k: int) -> Tensor:
         frames, words = draw(k)
@@ -210,22 +260,27 @@ def train_committee(
         return losses.detach()
 
     graphs: dict[int, Callable[[], Tensor]] = {}
-    for step in range(steps):
+    start = checkpoint.read()
+    for step in range(start, steps):
         part = min(1, (step + 1) / 200) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
         adam.param_groups[0]["lr"].fill_(rate * part + 1e-6)
         k = SETS[step % len(SETS)]
-        if on_gpu and step >= 3 * len(SETS) and k not in graphs: graphs[k] = recorded(one, k)
+        if on_gpu and step >= start + 3 * len(SETS) and k not in graphs:
+            graphs[k] = recorded(one, k)
+        torch.manual_seed(1_000_003 * (seed + 1) + step)  # whatever step training goes on with
         losses = graphs[k]() if k in graphs else one(k)
         if step % 250 == 0 or step == steps - 1: report(step, losses.mean().item())
+        checkpoint.save(step + 1, again=step == steps - 1)
     return net.eval()
 
 # %% ../../nbs/training/12_committee.ipynb #eac7e338
 class Judge:
     "CIDEr-D x 100 of what a committee says of chosen frames, by every member."
 
-    def __init__(self, committee: Committee, corpus: Corpus, videos: Tensor, rows: int = 300_000):
+    def __init__(self, committee: Committee, corpus: Corpus, videos: Tensor, rows: int | None = None):
         self.committee, self.corpus, self.videos = committee, corpus, videos
-        self.rows = rows  # frames that are captioned at a time
+        # frames that are captioned at a time
+        self.rows = rows or (300_000 if corpus.device.type == "cuda" else 10_000)
         tokens = corpus.tokens
         self.cider = Cider([tokens[video] for video in videos.tolist()], corpus.vocabulary,
                            device=corpus.device)
@@ -263,3 +318,100 @@ def unseen_mean(
     "The mean over the members that did not train on the clip."
     judges = (~learned_from).to(values)[..., None]
     return (values * judges).sum(0) / judges.sum(0).clamp(min=1)
+
+# %% ../../nbs/training/12_committee.ipynb #0a355bdf
+@dataclass(frozen=True)
+class ValueTable:
+    "What every frame of a corpus is worth to every member of a committee."
+    values: Tensor        # float16 (members, clips, frames)
+    learned_from: Tensor  # bool (members, clips)
+    about: dict           # the corpus and how the members were trained
+    pairs: int            # of members on halves; the rest trained on all training clips
+
+    def unseen(self, clips: Tensor, members: slice | None = None) -> Tensor:  # (clips, frames)
+        "Mean values by the members on halves, or others, that did not train on the clip."
+        members = slice(2 * self.pairs) if members is None else members
+        clips = clips.to(self.values.device)
+        return unseen_mean(self.values[members][:, clips].float(),
+                           self.learned_from[members][:, clips])
+
+
+_TABLE = "values.safetensors"
+
+
+def read_values(folder) -> ValueTable:
+    "The table in a folder; a damaged or foreign file is an error."
+    path = Path(folder)/_TABLE
+    tensors, notes = read_weights(path)
+    try:
+        about = json.loads(notes["values"])
+        values, learned = tensors["values"], tensors["learned_from"]
+        if values.dim() != 3 or learned.shape != values.shape[:2] or learned.dtype != torch.bool:
+            raise ValueError
+        version, pairs = about["version"], int(about["pairs"])
+    except (KeyError, TypeError, ValueError) as reason:
+        raise RunError(path, "is not a table of frame values, or a damaged one") from reason
+    if version != VERSION:
+        raise RunError(path, f"is of version {version!r}, and this edition reads {VERSION}")
+    return ValueTable(values, learned, about, pairs)
+
+
+def frame_values(
+    folder,                   # gets values.safetensors and the members' weights
+    corpus: Corpus,
+    pairs: int = 8,           # of members on halves
+    whole: int = 0,           # members on all training clips, to judge others' picks
+    steps: int = 3000,
+    clips: int = 192,         # in a batch of each member
+    seed: int = 1,
+    group: Tensor | None = None,  # int64 (videos,): each group of clips is drawn equally often
+    report: Callable[[int, float], None] = lambda step, loss: None,
+    save_seconds: float = 60.0,
+    **sizes,                  # of `Committee`
+) -> ValueTable:
+    "Train a committee and value every frame of a corpus; a finished table is only read."
+    folder = Path(folder)
+    noted = dict(version=VERSION, corpus=learned_from(corpus), pairs=pairs, whole=whole,
+                 steps=steps, clips=clips, seed=seed, sizes=sizes,
+                 groups="" if group is None else digest(group.cpu()))
+    noted = json.loads(json.dumps(noted))
+    with locked(folder, RunError):
+        if (folder/_TABLE).exists():
+            table = read_values(folder)
+            if found := changes(table.about, noted):
+                raise RunError(folder/_TABLE, f"holds values of something else: {found[0]}")
+            return table
+        learns = random_halves(corpus, pairs, whole, seed)
+        net = train_committee(corpus, learns, steps, clips, seed=seed, group=group, report=report,
+                              folder=folder, save_seconds=save_seconds, **sizes)
+        values = torch.zeros(len(learns), len(corpus.ids), corpus.features.shape[1])
+        groups = torch.zeros(len(corpus.ids), dtype=torch.int64) if group is None else group.cpu()
+        for split in SPLITS:
+            videos = corpus.splits[split].cpu()
+            for number in groups[videos].unique().tolist():
+                some = videos[groups[videos] == number]
+                values[:, some] = Judge(net, corpus, some.to(corpus.device)).values().cpu()
+        save_weights(net.state_dict(), folder/"committee.safetensors")
+        write_whole(folder/_TABLE, save({"values": values.half(), "learned_from": learns},
+                                        {"values": json.dumps(noted)}))
+        (folder/"committee.checkpoint.pt").unlink(missing_ok=True)
+    return read_values(folder)
+
+# %% ../../nbs/training/12_committee.ipynb #468985ff
+@torch.no_grad()
+def own_values(
+    captioner: nn.Module,
+    corpus: Corpus,
+    videos: Tensor,       # int64 (clips,): of one split
+    batch: int = 512,     # captions at a time
+) -> Tensor:              # float32 (clips, frames)
+    "CIDEr-D x 100 of the captions that one captioner makes from single frames."
+    frames, tokens, device = corpus.features.shape[1], corpus.tokens, corpus.device
+    cider = Cider([tokens[video] for video in videos.tolist()], corpus.vocabulary, device=device)
+    every, earned = torch.eye(frames, dtype=torch.bool, device=device), []
+    for some in torch.arange(len(videos) * frames, device=device).split(batch):
+        clip, frame = some // frames, some % frames
+        words = caption(captioner, corpus.features[videos[clip]], every[frame],
+                        corpus.settings.max_words, most=1)
+        earned.append(100 * cider(words, clip).float())
+    return torch.cat(earned).view(len(videos), frames)

@@ -14,13 +14,14 @@ from pathlib import Path
 from torch import Tensor
 
 from ..core.files import FileError, data_folder, new_folder, write_whole
-from ..core.settings import VERSION, save_config
+from ..core.settings import VERSION, Config, save_config
 from ..world.world import write_examples
 from ..method.recipes import Recipe, recipes
 from .cards import (  # some of them for those who look for them here
     BUNDLED, EVERYDAY, BundledModel, RunError, describe_model, find_model, models, models_table,
     named_model, read_card, read_measured)
 from .runs import at_threshold, load_run, read_about, read_recipe, save_weights
+from .scorers import load_scorer, save_scorer
 
 # %% auto #0
 __all__ = ['halved', 'Decoding', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards', 'find_run']
@@ -109,6 +110,8 @@ def export_model(
         raise RunError(out, "is not an empty folder: a model needs one")
     model, config, vocabulary, about = load_run(run)
     weights, config = halved(model.state_dict(), run), config.changed(mention_weight=0.0)
+    scorer = load_scorer(run)
+    if scorer: config = config.changed(eye=Config().policy.eye)  # its file says what it sees with
     if threshold is not None:
         recipe = read_recipe(run/"run.json", about.get("recipe", {}))
         config = at_threshold(config, recipe, threshold)
@@ -129,6 +132,7 @@ def export_model(
             card or _first_card(out.name, about, config.clip.cnn, config.clip.frames, count),
         )
         save_weights(weights, made/"weights.safetensors")
+        if scorer: save_scorer(made, scorer)
         write_whole(made/"run.json", json.dumps(noted, indent=1) + "\n")
     return out
 
