@@ -5,6 +5,7 @@
 # %% ../../nbs/training/12_committee.ipynb #c57f9594
 from __future__ import annotations
 
+import copy
 import io
 import json
 import math
@@ -77,8 +78,9 @@ class Committee(nn.Module):
     def remember(
         self,
         frames: Tensor,  # (members, clips, frames, dims), or (clips, frames, dims) for all of them
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        "Values and keys (members, clips, frames, ...) to attend to, and the first state."
+        kept: Tensor | None = None,  # bool (clips, frames): which of them there are; None: all
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+        "Values, keys and what is added to attention (members, clips, frames, ...); the first state."
         frames = self.drop(F.layer_norm(frames.float(), (self.feature_dims,)), 0.3)
         clips, count = frames.shape[-3:-1]
         rows = frames.flatten(-3, -2)  # (members or nothing, clips * frames, dims)
@@ -87,16 +89,21 @@ class Committee(nn.Module):
         values = self.drop(seen, 0.4)
         keys = torch.bmm(values, self.key)
         values, keys = (x.view(self.members, clips, count, -1) for x in (values, keys))
-        hidden, cell = torch.bmm(values.mean(2), self.begin).tanh().chunk(2, -1)
-        return values, keys, hidden, cell
+        kept = torch.ones(1, 1, device=frames.device) if kept is None else kept.to(values)
+        kept = kept.expand(clips, count)
+        mean = (kept[..., None] * values).sum(2) / kept.sum(1, keepdim=True).to(values)
+        hidden, cell = torch.bmm(mean.to(values), self.begin).tanh().chunk(2, -1)
+        return (values, keys, kept.float().log()), hidden, cell  # log 0: no attention at all
 
-    def step(self, word: Tensor, values: Tensor, keys: Tensor, hidden: Tensor, cell: Tensor
-             ) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, word: Tensor, memory: tuple[Tensor, Tensor, Tensor], hidden: Tensor,
+             cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         "After one more word (members, clips): the state, and what the next word is chosen from."
-        member = torch.arange(self.members, device=word.device)[:, None]
+        (values, keys, absent), member = memory, torch.arange(
+            self.members, device=word.device)[:, None]
         row = self.drop(self.words[member, word], 0.3)
         looked = torch.tanh(keys + torch.bmm(hidden, self.query)[:, :, None])
-        weights = (looked @ self.score[:, None])[..., 0].float().softmax(-1).to(values.dtype)
+        scores = (looked @ self.score[:, None])[..., 0].float() + absent
+        weights = scores.softmax(-1).to(values.dtype)
         seen = (weights[..., None] * values).sum(2)  # (members, clips, hidden)
         gates = torch.bmm(torch.cat([row, seen, hidden], -1), self.gates) + self.gates_bias
         take, forget, give, new = gates.chunk(4, -1)
@@ -115,10 +122,10 @@ class Committee(nn.Module):
         words: Tensor,   # int64 (members, clips, time)
     ) -> Tensor:         # (members,)
         "Cross-entropy of the captions with label smoothing, a mean over their words."
-        values, keys, hidden, cell = self.remember(frames)
+        memory, hidden, cell = self.remember(frames)
         word, rows = torch.full_like(words[..., 0], BOS), []
         for following in words.unbind(-1):
-            hidden, cell, row = self.step(word, values, keys, hidden, cell)
+            hidden, cell, row = self.step(word, memory, hidden, cell)
             rows.append(row)
             word = following
         logits = self.logits(torch.stack(rows, 2).flatten(1, 2)).float()
@@ -131,17 +138,26 @@ class Committee(nn.Module):
         self,
         frames: Tensor,  # (clips, frames, dims)
         max_words: int,
+        kept: Tensor | None = None,  # bool (clips, frames): which of them there are; None: all
     ) -> Tensor:         # int64 (members, clips, max_words)
         "The likeliest words, one after the other, by every member."
-        values, keys, hidden, cell = self.remember(frames)
+        memory, hidden, cell = self.remember(frames, kept)
         word = torch.full((self.members, len(frames)), BOS, device=frames.device)
         ended, words = torch.zeros_like(word, dtype=torch.bool), []
         for _ in range(max_words):
-            hidden, cell, row = self.step(word, values, keys, hidden, cell)
+            hidden, cell, row = self.step(word, memory, hidden, cell)
             word = self.logits(row).argmax(-1).masked_fill(ended, PAD)
             words.append(word)
             ended = ended | (word == EOS)
         return torch.stack(words, -1)
+
+    def of(self, members: list[int]) -> Committee:
+        "A committee of some of the members."
+        few = copy.copy(self)
+        few.members, few._parameters = len(members), {
+            name: nn.Parameter(each.detach()[members], requires_grad=False)
+            for name, each in self.named_parameters()}
+        return few.eval()
 
 # %% ../../nbs/training/12_committee.ipynb #6e358f10
 class Draw:
@@ -288,9 +304,16 @@ class Judge:
     @torch.no_grad()
     def __call__(
         self,
-        chosen: Tensor,  # int64 (sets, clips, k): frames of every clip
+        chosen: Tensor,  # int64 (sets, clips, k): frames of every clip; or picks, bool
     ) -> Tensor:         # float32 (members, sets, clips)
         "What the captions of these frames earn."
+        kept = None
+        if chosen.dtype == torch.bool:  # picked frames first, in their order
+            count = chosen.sum(-1)
+            chosen = chosen.byte().argsort(-1, descending=True, stable=True)
+            chosen = chosen[..., :max(1, int(count.max()))]
+            kept = torch.arange(chosen.shape[-1], device=chosen.device) < count[..., None]
+            kept = kept.flatten(0, 1)
         sets, clips, k = chosen.shape
         clip = torch.arange(clips, device=chosen.device).repeat(sets)
         frames, members, scores = chosen.flatten(0, 1), self.committee.members, []
@@ -299,7 +322,8 @@ class Judge:
                 max(1, self.rows // members // k)):
             features = self.corpus.features[self.videos[clip[some]][:, None], frames[some]]
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                words = self.committee.caption(features, self.corpus.settings.max_words)
+                words = self.committee.caption(features, self.corpus.settings.max_words,
+                                               None if kept is None else kept[some])
             earned = self.cider(words.flatten(0, 1), clip[some].repeat(members))
             scores.append(100 * earned.float().view(members, len(some)))
         return torch.cat(scores, 1).view(members, sets, clips)
