@@ -185,9 +185,13 @@ class Draw:
         videos = self.pools.gather(2, place).flatten(1)
         caption = self.first[videos] + (torch.rand(videos.shape, device=device)
                                         * self.captions[videos]).long()
-        frames = self.corpus.features.shape[1]
-        chosen = torch.rand(*videos.shape, frames, device=device).topk(k, -1).indices.sort(-1)[0]
+        chosen = self.frames_of(videos, k)
         return self.corpus.features[videos[..., None], chosen], self.corpus.words[caption]
+
+    def frames_of(self, videos: Tensor, k: int) -> Tensor:  # (members, clips) -> (..., k)
+        "Random frames of every clip."
+        draw = torch.rand(*videos.shape, self.corpus.features.shape[1], device=videos.device)
+        return draw.topk(k, -1).indices.sort(-1)[0]
 
 
 def recorded(one: Callable[[int], Tensor], k: int) -> Callable[[], Tensor]:
@@ -305,17 +309,19 @@ class Judge:
     def __call__(
         self,
         chosen: Tensor,  # int64 (sets, clips, k): frames of every clip; or picks, bool
+        which: Tensor | None = None,  # int64 (clips,): their places in `videos`; None: all
     ) -> Tensor:         # float32 (members, sets, clips)
         "What the captions of these frames earn."
         kept = None
         if chosen.dtype == torch.bool:  # picked frames first, in their order
             count = chosen.sum(-1)
-            chosen = chosen.byte().argsort(-1, descending=True, stable=True)
+            chosen = chosen.byte().argsort(dim=-1, descending=True, stable=True)
             chosen = chosen[..., :max(1, int(count.max()))]
             kept = torch.arange(chosen.shape[-1], device=chosen.device) < count[..., None]
             kept = kept.flatten(0, 1)
         sets, clips, k = chosen.shape
-        clip = torch.arange(clips, device=chosen.device).repeat(sets)
+        clip = torch.arange(clips, device=chosen.device) if which is None else which
+        clip = clip.repeat(sets)
         frames, members, scores = chosen.flatten(0, 1), self.committee.members, []
         device = self.corpus.device
         for some in torch.arange(sets * clips, device=device).split(
