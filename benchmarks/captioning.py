@@ -38,8 +38,9 @@ from picknet_nb.method.captioner import caption
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.stages import Model
 from picknet_nb.training.models import find_model
-from picknet_nb.use.captioning import (
-    Eye, VideoCaptioner, Voice, decide, load_captioner, look_closely, look_over)
+from picknet_nb.use.captioning import VideoCaptioner
+from picknet_nb.use.clips import ClipCaptioner, decide, look_closely, look_over
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.streams import Watcher, lasting_frames
 
 WORDS = 5491  # as many as the paper's MSVD vocabulary
@@ -53,10 +54,9 @@ def paper_sized(cnn: str) -> VideoCaptioner:
         SPECIALS + tuple(f"word{number}" for number in range(WORDS - len(SPECIALS)))
     )
     model = Model(config, network.dims, config.clip.glance_size**2, WORDS).eval()
-    eye = Eye(
-        network, make_picker("learned", policy=model.policy), glance_size=config.clip.glance_size
-    )
-    return VideoCaptioner(eye, Voice(model.captioner, vocabulary, config.clip.max_words), config)
+    learned = make_picker("learned", policy=model.policy)
+    return VideoCaptioner(network, learned, model.captioner, vocabulary, config,
+                          glance_size=config.clip.glance_size)
 
 
 def choose_clips(folder: Path, count: int) -> tuple[list[Path], str]:
@@ -76,10 +76,10 @@ def time_files(cnn: str, count: int, threads: int) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         paths, source = choose_clips(Path(folder), count)
         glances = torch.stack(
-            [captioner.eye.glances(captioner.read(path)[0].frames) for path in paths]
+            [captioner.glances(captioner.read(path).frames) for path in paths]
         )
-        captioner.eye.picker.policy.calibrate(glances, wanted=6)
-        everything = replace(captioner, eye=replace(captioner.eye, picker=make_picker("all")))
+        captioner.picker.policy.calibrate(glances, wanted=6)
+        everything = replace(captioner, picker=make_picker("all"))
         check_features(captioner, paths[0])
         captioner.caption(paths[0], running=False)  # warms up
         rows = {"picked": [], "all": []}
@@ -119,14 +119,14 @@ def time_folder(count: int) -> dict:
     torch.set_num_threads(os.cpu_count())
     captioner = load_captioner(find_model(), "cpu")
     plain = replace(
-        captioner, eye=replace(captioner.eye, cnn=load_backbone(captioner.eye.cnn.name, fast=False))
+        captioner, backbone=load_backbone(captioner.backbone.name, fast=False)
     )
     with tempfile.TemporaryDirectory() as folder:
         paths, source = choose_clips(Path(folder), count)
         ways = {
-            "plain": partial(plain.caption_in_turn, running=True),
-            "one sentence": partial(plain.caption_in_turn, running=False),
-            "folded": partial(captioner.caption_in_turn, running=False),
+            "plain": partial(plain.caption_many, running=True),
+            "one sentence": partial(plain.caption_many, running=False),
+            "folded": partial(captioner.caption_many, running=False),
             "fast": partial(captioner.caption_many, running=False),
         }
         said, seconds = {}, {name: [] for name in ways}
@@ -150,11 +150,11 @@ def time_folder(count: int) -> dict:
 
 def check_features(captioner: VideoCaptioner, path: Path) -> None:
     "Features of picked frames are those that captioning of all frames sees."
-    clip, _ = captioner.read(path)
-    eye = captioner.eye
-    clips = look_over(eye, clip.frames)
-    picks, _ = decide(eye, clips)
-    seen, wanted = look_closely(eye, clip.frames, clips, picks), eye.features(clip.frames)[picks]
+    clip = captioner.read(path)
+    clips = look_over(captioner, clip.frames)
+    picks, _ = decide(captioner, clips)
+    seen = look_closely(captioner, clip.frames, clips, picks)
+    wanted = captioner.features(clip.frames)[picks]
     torch.testing.assert_close(seen.float(), wanted.float(), rtol=1e-2, atol=1e-2)
 
 
@@ -176,8 +176,8 @@ def time_stream(frames: int) -> dict:
     torch.set_num_threads(1)
     captioner, process = paper_sized("resnet18"), psutil.Process()
     some = torch.stack(list(itertools.islice(hour(), 0, 690, 23)))
-    captioner.eye.picker.policy.calibrate(captioner.eye.glances(some)[None], wanted=15)
-    watcher, remarks, wall, busy, weights = Watcher(captioner.eye, captioner.voice), [], [], [], []
+    captioner.picker.policy.calibrate(captioner.glances(some)[None], wanted=15)
+    watcher, remarks, wall, busy, weights = Watcher(captioner), [], [], [], []
     started = time.perf_counter()
     for number, (moment, frame) in enumerate(
         lasting_frames(itertools.islice(hour(), frames), size=224)
@@ -220,21 +220,21 @@ def compare_offline(captioner: VideoCaptioner, remarks: list) -> bool:
     wanted, found = {remark.frame for remark in remarks}, []
     for number, frame in zip(range(remarks[-1].frame + 1), hour()):
         if number in wanted:
-            found.append(captioner.eye.features(frame[None]))
-    features, voice = torch.cat(found)[None], captioner.voice
+            found.append(captioner.features(frame[None]))
+    features = torch.cat(found)[None]
     checked = sorted({1, 2, 3, len(remarks) // 2, len(remarks)})
     words = torch.cat(
         [
             caption(
-                voice.captioner,
+                captioner.captioner,
                 features[:, :k],
                 torch.ones(1, k, dtype=torch.bool),
-                voice.max_words,
+                captioner.max_words,
             )
             for k in checked
         ]
     )
-    return voice.vocabulary.decode(words) == [remarks[k - 1].text for k in checked]
+    return captioner.vocabulary.decode(words) == [remarks[k - 1].text for k in checked]
 
 
 def main() -> None:

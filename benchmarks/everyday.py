@@ -28,7 +28,8 @@ from picknet_nb.data.extraction import find_videos
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.models import find_model
-from picknet_nb.use.captioning import VideoCaptioner, load_captioner
+from picknet_nb.use.captioning import VideoCaptioner
+from picknet_nb.use.loading import load_captioner
 
 
 def nearest_to_ten_seconds(folder: Path, count: int) -> list[Path]:
@@ -89,14 +90,14 @@ def main() -> None:
             given.videos if given.videos.is_dir() else Path(folder), given.clips
         )
         model = load_captioner(find_model(given.model), device="cpu", weights=given.weights)
-        everything = replace(model, eye=replace(model.eye, picker=make_picker("all")))
+        everything = replace(model, picker=make_picker("all"))
         rows = {
             "picked frames": rate(model, paths),
             "all thirty": rate(everything, paths[::4]),
         }
         if given.model == "everyday":
-            resnet = Cut(load_backbone("resnet152", "random"), model.eye.cnn.dims)
-            deep = replace(model, eye=replace(model.eye, cnn=resnet))
+            resnet = Cut(load_backbone("resnet152", "random"), model.backbone.dims)
+            deep = replace(model, backbone=resnet)
             rows["picked frames, ResNet-152"] = rate(deep, paths[::10])
     ratios = {
         name: round(rows["picked frames"]["clips_per_second"] / row["clips_per_second"], 2)

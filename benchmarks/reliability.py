@@ -458,7 +458,7 @@ def load_stream(folder: Path, hours: float = 3.0) -> dict:
     "A long video as a stream: remarks as they come, memory that does not grow."
     from picknet_nb.data.video import stream_frames
     from picknet_nb.training.models import example_run
-    from picknet_nb.use.captioning import load_captioner
+    from picknet_nb.use.loading import load_captioner
 
     captioner = load_captioner(example_run(folder/"toy"), device="cpu")
     seconds = int(hours * 3600)
@@ -468,7 +468,7 @@ def load_stream(folder: Path, hours: float = 3.0) -> dict:
     page = os.sysconf("SC_PAGE_SIZE")
 
     def weighed():
-        for number, item in enumerate(stream_frames(video, 1.0, captioner.eye.cnn.image_size)):
+        for number, item in enumerate(stream_frames(video, 1.0, captioner.backbone.image_size)):
             if number % 60 == 0:
                 resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * page / 1e6)
             yield item

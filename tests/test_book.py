@@ -12,7 +12,7 @@ from PIL import Image
 
 from picknet_nb.core.files import file_digest
 from picknet_nb.training.models import find_model
-from picknet_nb.use.captioning import load
+from picknet_nb.use.loading import load
 
 FOLDER = Path(__file__).parents[1]/"nbs"
 sys.path.insert(0, str(FOLDER.parent/"tools"))

@@ -34,8 +34,9 @@ from picknet_nb.training.models import (
     Decoding, example_run, export_model, find_model, find_run, has_both_rewards)
 from picknet_nb.training.runs import RunError, load_run, read_settings, save_weights
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import (
-    Caption, Failure, caption_clip, decide, load_captioner, look_closely, look_over)
+from picknet_nb.use.captioning import Failure
+from picknet_nb.use.clips import Caption, caption_clip, decide, look_closely, look_over
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.streams import Watcher
 
 
@@ -120,7 +121,7 @@ def test_what_is_loaded_again_has_the_weights_that_are_in_the_files_now(toy, tmp
     save_weights({name: weight * 0 for name, weight in weights.items()}, run/"weights.safetensors")
     after = picknet_nb.load(run, "cpu")
     weighs = lambda captioner: sum(
-        weight.abs().sum().item() for weight in captioner.voice.captioner.parameters()
+        weight.abs().sum().item() for weight in captioner.captioner.parameters()
     )
     assert weighs(before) > 0 and weighs(after) == 0
     assert after.caption(toy/"videos"/"example.mp4").text != before.caption(
@@ -132,8 +133,8 @@ def test_what_is_loaded_belongs_to_who_loaded_it(toy):
     path, run = toy/"videos"/"example.mp4", toy/"run"
     mine, other = picknet_nb.load(run, "cpu"), picknet_nb.load(run, "cpu")
     said = other.caption(path)
-    mine.eye.picker, mine.eye.threshold = make_picker("uniform", 3), 0.9
-    for network in (mine.voice.captioner, mine.eye.cnn):
+    mine.picker, mine.picker.threshold = make_picker("uniform", 3), 0.9
+    for network in (mine.captioner, mine.backbone):
         for weight in network.parameters():
             weight.data.zero_()
     for captioner in (other, picknet_nb.load(run, "cpu")):
@@ -217,13 +218,13 @@ def test_clips_are_captioned_side_by_side_each_by_a_thread_that_has_its_core(
 
     monkeypatch.setattr(captioning, "caption_clip", together)
     monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
-    captioner.voice.captioner.train()  # dropout on, unless somebody switches it off for all threads
+    captioner.captioner.train()  # dropout on, unless somebody switches it off for all threads
     try:
         paths = find_videos([toy/"videos"])[:2] * 2
         one, two, three, four = (found.text for found in captioner.caption_many(paths))
-        assert captioner.voice.captioner.training
+        assert captioner.captioner.training
     finally:
-        captioner.voice.captioner.eval()
+        captioner.captioner.eval()
     assert (
         (one, two) == (three, four)
         and len({thread for thread, _ in seen}) == 2
@@ -236,7 +237,7 @@ def test_no_decoder_is_forked_while_a_thread_is_inside_the_networks(
     captioner, toy, tmp_path, monkeypatch
 ):
     "A file that kills its decoder costs its own caption, and the next decoder inherits no locks."
-    captions, reads, inside = captioning.caption_clip, captioning._read_one, set()
+    captions, reads, inside = captioning.caption_clip, captioning.read_file, set()
 
     def caption_slowly(*arguments, **options):
         inside.add(threading.get_ident())
@@ -254,7 +255,7 @@ def test_no_decoder_is_forked_while_a_thread_is_inside_the_networks(
         return reads(numbered, *how)
 
     monkeypatch.setattr(captioning, "caption_clip", caption_slowly)
-    monkeypatch.setattr(captioning, "_read_one", read_or_die)
+    monkeypatch.setattr(captioning, "read_file", read_or_die)
     monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
     paths = [toy/"videos"/"example.mp4", toy/"deadly.mp4"] * 6
     said, lost = set(), []
@@ -267,12 +268,12 @@ def test_no_decoder_is_forked_while_a_thread_is_inside_the_networks(
 
 def test_whoever_draws_at_random_draws_in_order(captioner, toy, monkeypatch):
     monkeypatch.setattr(captioning, "threads_to_use", lambda: 2)
-    by_chance = replace(captioner, eye=replace(captioner.eye, picker=make_picker("random", 5)))
+    by_chance = replace(captioner, picker=make_picker("random", 5))
     paths = find_videos([toy/"videos"])
-    picked = []
-    for way in (by_chance.caption_many, by_chance.caption_in_turn):
-        torch.manual_seed(0)
-        picked.append([found.picked for found in way(paths)])
+    torch.manual_seed(0)
+    picked = [[found.picked for found in by_chance.caption_many(paths)]]
+    torch.manual_seed(0)
+    picked.append([by_chance.caption(path).picked for path in paths])
     assert picked[0] == picked[1] and len({str(each) for each in picked[0]}) > 1
 
 
@@ -335,20 +336,20 @@ def test_a_caption_from_the_file_is_the_one_from_the_corpus(captioner, toy):
 
 
 def test_other_pickers_and_feature_glances(captioner, toy):
-    clip, _ = captioner.read(toy/"videos"/"example.mp4")
+    clip = captioner.read(toy/"videos"/"example.mp4")
     for picker, count in {
         make_picker("uniform", 6): 6,
         make_picker("kmeans", 4): 4,
         make_picker("all"): 30,
     }.items():
         assert (
-            len(caption_clip(clip, replace(captioner.eye, picker=picker), captioner.voice).picked)
+            len(caption_clip(replace(captioner, picker=picker), clip).picked)
             == count
         )
     torch.manual_seed(0)
-    policy = Policy(captioner.eye.cnn.dims, 16)
-    eye = replace(captioner.eye, picker=make_picker("learned", policy=policy), glance_size=0)
-    caption, watcher = caption_clip(clip, eye, captioner.voice), Watcher(eye, captioner.voice)
+    policy = Policy(captioner.backbone.dims, 16)
+    model = replace(captioner, picker=make_picker("learned", policy=policy), glance_size=0)
+    caption, watcher = caption_clip(model, clip), Watcher(model)
     remarks = [
         remark for number, frame in enumerate(clip.frames) if (remark := watcher.see(number, frame))
     ]
@@ -380,18 +381,19 @@ class Counting(Backbone):
 def test_the_cnn_sees_no_frame_twice_and_none_that_nobody_asked_for(
     captioner, toy, name, number, grey, seen
 ):
-    clip, _ = captioner.read(toy/"videos"/"example.mp4")
-    cnn = captioner.eye.cnn
-    policy = captioner.eye.picker.policy if grey else Policy(captioner.eye.cnn.dims, 16)
+    clip = captioner.read(toy/"videos"/"example.mp4")
+    cnn = captioner.backbone
+    policy = captioner.picker.policy if grey else Policy(captioner.backbone.dims, 16)
     counting = Counting(cnn.name, cnn.body, cnn.dims, cnn.image_size)
     picker = make_picker(name, number, policy if name == "learned" else None)
-    eye = replace(captioner.eye, cnn=counting, picker=picker, glance_size=56 if grey else 0)
-    caption = caption_clip(clip, eye, captioner.voice)
+    model = replace(
+        captioner, backbone=counting, picker=picker, glance_size=56 if grey else 0)
+    caption = caption_clip(model, clip)
     assert counting.seen == (seen or len(caption.picked))
-    clips = look_over(eye, clip.frames)
-    picks, probabilities = decide(eye, clips)
+    clips = look_over(model, clip.frames)
+    picks, probabilities = decide(model, clips)
     torch.testing.assert_close(
-        look_closely(eye, clip.frames, clips, picks), cnn(clip.frames).half()[picks]
+        look_closely(model, clip.frames, clips, picks), cnn(clip.frames).half()[picks]
     )
     assert len(probabilities) == 30
 
@@ -402,7 +404,7 @@ def test_a_threshold_is_for_policies(captioner, toy, tmp_path):
     assert len(unsure.caption(path, threshold=0.01).picked) > len(
         unsure.caption(path, threshold=0.99).picked
     )
-    blind = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 6)))
+    blind = replace(captioner, picker=make_picker("uniform", 6))
     with pytest.raises(
         PickNetError, match="uniform-6 picks without a policy, so it has no threshold"
     ):
@@ -425,7 +427,7 @@ def test_a_model_is_exported_with_a_threshold(toy, tmp_path):
     for threshold in (None, 0.001, 0.999):
         folder = export_model(run, tmp_path/str(threshold), threshold=threshold)
         mine = load_captioner(folder, device="cpu")
-        assert mine.eye.threshold == (0.5 if threshold is None else threshold)
+        assert mine.picker.threshold == (0.5 if threshold is None else threshold)
         picked[threshold] = len(mine.caption(toy/"videos"/"example.mp4").picked)
     assert picked[0.001] > 20 and picked[0.999] < 5
     with pytest.raises(ConfigError, match="threshold"):
@@ -448,10 +450,10 @@ def test_dropout_stays_off_whatever_the_mode(toy, tmp_path):
     run = store_run(tmp_path/"run", toy/"videos", dropout=0.5, input_dropout=0.5)
     mine = load_captioner(run, device="cpu")
     said = mine.caption(toy/"videos"/"example.mp4").scores
-    mine.voice.captioner.train()
+    mine.captioner.train()
     assert (
         mine.caption(toy/"videos"/"example.mp4").scores == said
-        and mine.voice.captioner.training
+        and mine.captioner.training
     )
     assert [each.text for each in mine.stream(toy/"videos"/"example.mp4")] == [
         each.text for each in mine.stream(toy/"videos"/"example.mp4")
@@ -481,17 +483,17 @@ def test_a_captioner_of_ones_own_captions_files(toy, tmp_path, monkeypatch):
     mine = load_captioner(run, device="cpu")
     caption = mine.caption(toy/"videos"/"example.mp4", beam=2, best=2)
     assert len(caption.n_best) == 2 and len(caption.captions) == len(caption.picked) > 2
-    clip, _ = mine.read(toy/"videos"/"example.mp4")
+    clip = mine.read(toy/"videos"/"example.mp4")
     picks = torch.isin(torch.arange(30), torch.tensor(caption.picked))[None]
     words = caption_frames(
-        mine.voice.captioner,
-        mine.eye.features(clip.frames)[None],
+        mine.captioner,
+        mine.features(clip.frames)[None],
         picks,
-        mine.voice.max_words,
+        mine.max_words,
         beam_size=2,
     )
     # times and all, the same as in training
-    assert mine.voice.vocabulary.decode(words) == [caption.text]
+    assert mine.vocabulary.decode(words) == [caption.text]
     assert mine.caption(toy/"videos"/"example.mp4", beam=2, running=False).text == caption.text
     monkeypatch.delitem(CAPTIONERS, "looker")
     with pytest.raises(
@@ -507,7 +509,7 @@ def test_a_picker_of_ones_own_picks_frames_of_files(toy, tmp_path, monkeypatch):
     mine = load_captioner(run, device="cpu")
     caption = mine.caption(toy/"videos"/"example.mp4")
     assert (
-        mine.eye.picker.label == "brightest-4"
+        mine.picker.label == "brightest-4"
         and 4 <= len(caption.picked) <= 5
         and set(caption.probabilities) == {0.0, 1.0}
     )
@@ -523,8 +525,8 @@ def test_a_cnn_of_ones_own_is_found_again(toy, tmp_path, monkeypatch):
     run = store_run(tmp_path/"run", toy/"videos", cnn="colours")
     mine = load_captioner(run, device="cpu")
     assert (
-        mine.eye.cnn.name == "colours"
-        and mine.eye.cnn.image_size == 64
+        mine.backbone.name == "colours"
+        and mine.backbone.image_size == 64
         and mine.caption(toy/"videos"/"example.mp4").text
     )
     monkeypatch.delitem(BACKBONES, "colours")
@@ -566,9 +568,9 @@ def test_runs_of_the_first_edition_say_what_they_said(
     captioner, toy, tmp_path, label, name, number
 ):
     former = load_captioner(as_first_edition(toy/"run", tmp_path/"former", label), device="cpu")
-    assert former.eye.picker.label == label and former.config.clip == captioner.config.clip
-    policy = captioner.eye.picker.policy if name == "learned" else None
-    same = replace(captioner, eye=replace(captioner.eye, picker=make_picker(name, number, policy)))
+    assert former.picker.label == label and former.config.clip == captioner.config.clip
+    policy = captioner.picker.policy if name == "learned" else None
+    same = replace(captioner, picker=make_picker(name, number, policy))
     for path in find_videos([toy/"videos"]):
         one, two = (each.caption(path, beam=2, best=2) for each in (former, same))
         assert (one.picked, one.captions, one.n_best, one.scores) == (

@@ -14,7 +14,7 @@ from picknet_nb.core.files import FileError
 from picknet_nb.data.video import VideoError
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.models import example_run
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.drawing import caption_strip, original_frames, render, save_strip
 
 
@@ -107,7 +107,7 @@ def test_folders_are_made_for_what_is_drawn(captioner, toy, tmp_path):
 def test_the_green_frame_of_a_gif_comes_with_the_picked_picture(captioner, tmp_path):
     "A quarter of a second from each pick on, and at no other time."
     path = film(tmp_path/"film.mp4", total=40, rate=10)  # four seconds, nothing green in them
-    four = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 4)))
+    four = replace(captioner, picker=make_picker("uniform", 4))
     caption = four.caption(path)
     ticks = []  # ten a second: whether the picture has a green corner
     with Image.open(render(caption, tmp_path/"out.gif", rate=10)) as gif:

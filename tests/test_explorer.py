@@ -28,7 +28,7 @@ from picknet_nb.method.rewards import (
     REWARDS, diversity_reward, measure_diversity, reward_from)
 from picknet_nb.training.models import example_run, find_model
 from picknet_nb.use import page as module, server
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.exploration import Exploration, Library, limited_threshold, threshold_sweep
 from picknet_nb.use.page import Explorer, choose_sources
 from picknet_nb.use.server import write_page
@@ -116,7 +116,7 @@ def test_weights_of_ones_own_reach_the_page(toy, monkeypatch):
 
 
 def test_limits_are_kept_where_any_threshold_keeps_them(exploration):
-    policy, glances = exploration.captioner.eye.picker.policy, exploration.viewing.glances
+    policy, glances = exploration.captioner.picker.policy, exploration.viewing.glances
     counts = set(
         threshold_sweep(policy, glances, torch.linspace(-8, 8, 161).sigmoid()).sum(1).tolist()
     )
@@ -268,8 +268,8 @@ def test_frames_of_a_clip_that_is_no_longer_shown_are_not_looked_at(exploration)
     exploration.choose("clip 1.mp4")
     other = exploration.viewing
     exploration.choose("example.mp4")
-    looks, seen = exploration.viewing.looks, exploration.captioner.eye.cnn
-    exploration.captioner.eye.cnn = lambda frames: (
+    looks, seen = exploration.viewing.looks, exploration.captioner.backbone
+    exploration.captioner.backbone = lambda frames: (
         setattr(exploration, "viewing", other),
         seen(frames),
     )[1]

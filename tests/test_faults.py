@@ -31,7 +31,7 @@ from picknet_nb.world.world import prepare_shapes
 from picknet_nb.method.recipes import recipes
 from picknet_nb.training import loop as training
 from picknet_nb.training.train import train
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.measure import metrics
 from picknet_nb.measure.scoring import score_rows
 

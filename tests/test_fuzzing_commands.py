@@ -31,7 +31,7 @@ from picknet_nb.data.video import Clip
 from picknet_nb.method.recipes import recipes
 from picknet_nb.training import loop
 from picknet_nb.training.train import open_data, train
-from picknet_nb.use.captioning import Caption
+from picknet_nb.use.clips import Caption
 from picknet_nb.use.drawing import render, save_strip
 from picknet_nb.use.page import Explorer
 from picknet_nb.interface import main as cli

@@ -15,7 +15,7 @@ from picknet_nb.method.stages import caption_videos
 from picknet_nb.training.checkpoints import read_checkpoint
 from picknet_nb.training.models import export_model, find_model
 from picknet_nb.training.runs import RunError
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from test_hostile_runs import begun, finished, go_on, run, trained  # noqa: F401
 
 
@@ -89,28 +89,28 @@ def model_of(folder, frames=30, beam=1, words=16, picker="all"):
 
 
 def test_frames_times_frames_have_a_limit(tmp_path):
-    voice = load_captioner(model_of(tmp_path/"m", frames=1000), device="cpu").voice
-    features = torch.zeros(1000, next(voice.captioner.parameters()).shape[1]).half()
+    captioner = load_captioner(model_of(tmp_path/"m", frames=1000), device="cpu")
+    features = torch.zeros(1000, next(captioner.captioner.parameters()).shape[1]).half()
     with pytest.raises(PickNetError, match="1000 captions of 1000 picked frames would take"):
-        voice.remember(features, torch.arange(1000))
-    voice.remember(features, torch.arange(1000), running=False)
+        captioner.remember(features, torch.arange(1000))
+    captioner.remember(features, torch.arange(1000), running=False)
 
 
 def test_captions_times_beam_times_words_have_a_limit(tmp_path):
-    voice = load_captioner(model_of(tmp_path/"m", beam=100), device="cpu").voice
-    features = torch.zeros(600, next(voice.captioner.parameters()).shape[1]).half()
-    memory = voice.remember(features[:100], torch.arange(100))
+    captioner = load_captioner(model_of(tmp_path/"m", beam=100), device="cpu")
+    features = torch.zeros(600, next(captioner.captioner.parameters()).shape[1]).half()
+    memory = captioner.remember(features[:100], torch.arange(100))
     memory = memory._replace(video=memory.video.repeat(10, 1))
     with pytest.raises(PickNetError, match="1000 captions with a beam of 100 would take"):
-        voice.words(memory)
-    assert len(voice.words(memory, beam=1)[0]) == 1000
+        captioner.words(memory)
+    assert len(captioner.words(memory, beam=1)[0]) == 1000
 
 
 def test_long_captions_times_beam_have_a_limit(tmp_path):
-    voice = load_captioner(model_of(tmp_path/"m", beam=100), device="cpu").voice
-    features = torch.zeros(100, next(voice.captioner.parameters()).shape[1]).half()
-    memory = voice.remember(features, torch.arange(100))
-    long = replace(voice, max_words=1000)
+    captioner = load_captioner(model_of(tmp_path/"m", beam=100), device="cpu")
+    features = torch.zeros(100, next(captioner.captioner.parameters()).shape[1]).half()
+    memory = captioner.remember(features, torch.arange(100))
+    long = replace(captioner, config=captioner.config.changed(max_words=1000))
     with pytest.raises(PickNetError, match="10,000,000 steps, and at most 2,000,000 are taken"):
         long.words(memory)
     assert len(long.words(memory, beam=1)[0]) == 100

@@ -27,7 +27,7 @@ from picknet_nb.training import checkpoints
 from picknet_nb.training.models import export_model, find_model
 from picknet_nb.training.runs import RunError
 from picknet_nb.training.train import train
-from picknet_nb.use.captioning import load, load_captioner
+from picknet_nb.use.loading import load, load_captioner
 from picknet_nb.use.subtitles import cut_pieces
 
 av = pytest.importorskip("av")

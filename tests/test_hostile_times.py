@@ -11,7 +11,7 @@ from picknet_nb.data import video
 from picknet_nb.data.video import VideoError, read_clip, steady, stream_frames
 from picknet_nb.training.models import find_model
 from picknet_nb.use import subtitles
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.drawing import original_frames
 from picknet_nb.use.subtitles import as_json, as_srt, cut_pieces, subtitle_video
 from test_subtitles import read_back

@@ -31,10 +31,11 @@ from picknet_nb.data import video
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder, find_videos
 from picknet_nb.data.video import (
-    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, read_clip, stream_frames)
+    FORMATS, VIDEO_SUFFIXES, Clip, VideoError, decode_clip, read_clip, stream_frames)
 from picknet_nb.training.models import example_run
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import Failure, load_captioner
+from picknet_nb.use.captioning import Failure
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.drawing import caption_strip, drawable, original_frames, render, save_strip
 from picknet_nb.interface import main as cli
 
@@ -250,11 +251,11 @@ def test_a_video_that_brings_its_decoder_down_costs_only_its_own_caption(
         shutil.copy(toy/"videos"/"example.mp4", tmp_path/f"{name}.mp4")
     monkeypatch.setattr(
         captioning,
-        "read_clip",
+        "decode_clip",
         lambda path, *rest: (
             os.kill(os.getpid(), signal.SIGKILL)
             if "deadly" in str(path)
-            else read_clip(path, *rest)
+            else decode_clip(path, *rest)
         ),
     )
     one, none, two = captioner.caption_many(find_videos([tmp_path]))

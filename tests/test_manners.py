@@ -24,7 +24,7 @@ from picknet_nb.core.registry import use_module
 from picknet_nb.training import models
 from picknet_nb.training.models import export_model, find_model
 from picknet_nb.use import drawing
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT/"data"/"example.mp4"
@@ -220,8 +220,8 @@ def test_a_captioner_can_be_sent_to_another_process(captioner):
 def test_a_copy_of_a_captioner_picks_with_its_own_policy():
     one = load_captioner(find_model("shapes"), device="cpu")
     other = copy.deepcopy(one)
-    inside = {id(cell.cell_contents) for cell in other.eye.picker.choose.__closure__}
-    assert id(other.eye.picker.policy) in inside and id(one.eye.picker.policy) not in inside
+    inside = {id(cell.cell_contents) for cell in other.picker.choose.__closure__}
+    assert id(other.picker.policy) in inside and id(one.picker.policy) not in inside
 
 
 @posix

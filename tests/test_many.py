@@ -84,8 +84,9 @@ def test_what_nobody_foresaw_costs_one_row(videos, rows, captioner, monkeypatch)
 def test_rows_say_what_they_were_made_with(captioner, other):
     made = Specification(**{"model": "shapes", **other}).load()
     assert made.made_with != captioner.made_with
-    for name, value in made.options.items():
-        assert value == other.get(name)
+    assert made.beam == other.get("beam", captioner.beam)
+    assert made.captioner.picker.threshold == other.get("threshold", made.captioner.config.policy
+                                                        .threshold)
 
 
 @pytest.mark.parametrize("changed", ("weights.safetensors", "vocabulary.json", "run.json"))
@@ -590,15 +591,16 @@ def test_again_begins_anew_and_keeps_the_former_table_until_it_is_done(
 
 def test_options_of_the_command_act_on_a_table(tmp_path, good, monkeypatch):
     given, real = [], VideoCaptioner.caption_many
-    monkeypatch.setattr(VideoCaptioner, "caption_many", lambda self, paths, **options: (
-        given.append((self.eye.picker.label, options)) or real(self, paths, **options)))
+    monkeypatch.setattr(VideoCaptioner, "caption_many", lambda self, paths, beam, **options: (
+        given.append({"picker": self.picker.label, "threshold": self.picker.threshold,
+                      "beam": beam}) or real(self, paths, beam, **options)))
     words = "caption", good[0], "--model", "shapes", "--out"
     for option, value, key in (("--beam", 3, "beam"), ("--threshold", 0.4, "threshold")):
         assert invoked(*words, tmp_path/f"{key}.jsonl", option, value).exit_code == 0
-        assert given.pop()[1][key] == value
+        assert given.pop()[key] == value
         assert f"{key}={value}" in read(tmp_path/f"{key}.jsonl")[0]["made_with"]
     assert invoked(*words, tmp_path/"p.jsonl", "--picker", "uniform-2").exit_code == 0
-    assert given.pop()[0] == "uniform-2" and len(read(tmp_path/"p.jsonl")[0]["picked"]) == 2
+    assert given.pop()["picker"] == "uniform-2" and len(read(tmp_path/"p.jsonl")[0]["picked"]) == 2
 
 
 def test_the_command_writes_rows_and_says_what_ray_needs(tmp_path, videos, rows, monkeypatch):

@@ -29,7 +29,7 @@ from picknet_nb.training import cards, models
 from picknet_nb.training.models import (
     BUNDLED, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.interface.main import app
 from picknet_nb.interface.python import evaluate
 
@@ -229,7 +229,7 @@ def test_a_full_disk_leaves_no_half_model(run, tmp_path, monkeypatch):
 def test_garbled_speech_is_refused(tmp_path, speech):
     shutil.copytree(find_model("shapes"), tmp_path, dirs_exist_ok=True)
     about = json.loads((tmp_path/"run.json").read_text())
-    assert load_captioner(tmp_path, device="cpu").voice.decoding == Decoding()
+    assert load_captioner(tmp_path, device="cpu").decoding == Decoding()
     (tmp_path/"run.json").write_text(json.dumps(about | {"speech": speech}))
     with pytest.raises(RunError, match="decoding settings"):
         load_captioner(tmp_path, device="cpu")
@@ -249,9 +249,9 @@ def test_the_shapes_model_knows_its_world(tmp_path):
     )
     cider = Cider(
         [[tokenize(line) for line in describe(story)] for story in stories.values()],
-        captioner.voice.vocabulary,
+        captioner.vocabulary,
     )
-    words = captioner.voice.vocabulary.encode([each.text for each in found], 16)
+    words = captioner.vocabulary.encode([each.text for each in found], 16)
     right, wrong = (
         cider(words.roll(shift, 0), torch.arange(len(words))).float().mean().item()
         for shift in (0, 1)
@@ -284,7 +284,7 @@ RESULTS = BUNDLED.parent.parent/"data"/"results"
 
 def test_the_picture_of_a_caption_is_described_as_it_is():
     shown = json.loads((RESULTS/"front_page.json").read_text())["caption"]
-    page = (RESULTS.parent.parent/"nbs"/"use"/"01_captioning.ipynb").read_text(encoding="utf-8")
+    page = (RESULTS.parent.parent/"nbs"/"use"/"15_loading.ipynb").read_text(encoding="utf-8")
     described = re.search(r"!\[([^]]*)\]\(../images/caption.jpg\)", page)[1]
     assert described.endswith(f"the model says: {shown['caption']}")
 

@@ -44,7 +44,8 @@ from picknet_nb.method.recipes import recipes
 from picknet_nb.method.stages import Model
 from picknet_nb.training.models import Decoding, read_card
 from picknet_nb.training.runs import open_run, read_settings, save_weights
-from picknet_nb.use.captioning import VideoCaptioner, _loaded
+from picknet_nb.use.captioning import VideoCaptioner
+from picknet_nb.use.loading import _loaded
 from picknet_nb.use.cluster import Share
 from picknet_nb.world.world import write_examples
 
@@ -325,14 +326,14 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
         open_run(Path(folder), corpus, replace(recipe.settings(config), clip=corpus.settings),
                  recipe)
 
-    threshold = lambda call: call.eye.threshold_or_own(call.threshold)
+    threshold = lambda call: call.model.picker.threshold
     # files and streams
-    bench.note("use.captioning.load_run", device=lambda call: call.device,
+    bench.note("use.loading.load_run", device=lambda call: call.device,
                model=lambda call: Path(call.folder).name)
-    bench.note("use.captioning.load_backbone", weights=lambda call: name_of(call.weights))
-    bench.note("use.captioning.decide", threshold=threshold,
-               picker=lambda call: call.eye.picker.label)
-    bench.note("use.captioning.search_beam", beam=lambda call: call.size,
+    bench.note("use.loading.load_backbone", weights=lambda call: name_of(call.weights))
+    bench.note("use.clips.decide", threshold=threshold,
+               picker=lambda call: call.model.picker.label)
+    bench.note("use.clips.search_beam", beam=lambda call: call.size,
                best=lambda call: call.best)
     bench.note("use.captioning.caption_clip", sources=lambda call: name_of(call.source),
                running=lambda call: call.running,

@@ -17,7 +17,7 @@ from picknet_nb.data.pictures import (
     PictureError, draw_by_name, list_pictures, open_picture, read_picture, read_pictures)
 from picknet_nb.data.video import VideoError, read_clip
 from picknet_nb.interface.main import app
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 
 
 def draw(path: Path, size=(60, 40), **how) -> Path:

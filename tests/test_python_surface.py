@@ -34,7 +34,7 @@ from picknet_nb.method.rewards import REWARDS, reward_for
 from picknet_nb.method.stages import Model
 from picknet_nb.training import train as training
 from picknet_nb.training.runs import RunError, read_settings
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.measure.experiments import Task, Workers, circumstances, do_on_node, measure_row
 
 MINE = '''
@@ -199,7 +199,7 @@ def test_the_page_of_the_explorer_imports_what_the_command_was_told_to(mine, mon
     monkeypatch.setattr(sys, "path", [each for each in sys.path if each != str(mine)])
     shown = server.page()
     assert getattr(shown, "exploration", None), shown.value
-    assert shown.exploration.captioner.voice.captioner.pools == 4
+    assert shown.exploration.captioner.captioner.pools == 4
 
 
 # what a result says of itself, and what a call leaves behind

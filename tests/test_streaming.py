@@ -22,8 +22,8 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.training.models import example_run
-from picknet_nb.use.captioning import load_captioner
-from picknet_nb.use.streams import Memory, Watcher, lasting_frames, timely, watch_source
+from picknet_nb.use.loading import load_captioner
+from picknet_nb.use.streams import Memory, Watcher, lasting_frames, timely, watch
 
 
 @pytest.fixture(scope="module")
@@ -54,22 +54,22 @@ def test_an_hour_in_flat_memory_with_the_captions_of_the_same_picks_offline(capt
                 weights.append(process.memory_info().rss)
             yield frame
 
-    for remark in watch_source(captioner, weighed()):
+    for remark in watch(captioner, weighed()):
         remarks.append(remark)
     assert 100 < len(remarks) < 1200 and remarks[-1].time <= 3599
     assert max(weights[2:]) < 1.05 * weights[2]
     picked = torch.stack(
         [next(itertools.islice(frames(), remark.frame, None)) for remark in remarks[:40]]
     )
-    features = captioner.eye.features(picked)
+    features = captioner.features(picked)
     for k in (1, 2, 7, 40):
         words = caption(
-            captioner.voice.captioner,
+            captioner.captioner,
             features[None, :k],
             torch.ones(1, k, dtype=torch.bool),
-            captioner.voice.max_words,
+            captioner.max_words,
         )
-        assert captioner.voice.vocabulary.decode(words) == [remarks[k - 1].text]
+        assert captioner.vocabulary.decode(words) == [remarks[k - 1].text]
 
 
 def test_a_source_that_stalls_is_given_up(captioner, frames):
@@ -79,7 +79,7 @@ def test_a_source_that_stalls_is_given_up(captioner, frames):
         yield from itertools.islice(frames(), 3)
         released.wait()
 
-    stream = watch_source(captioner, stalling(), time_limit=0.3)
+    stream = watch(captioner, stalling(), time_limit=0.3)
     assert next(stream).time == 0
     with pytest.raises(VideoError, match="no frame for 0.3 seconds"):
         list(stream)
@@ -131,13 +131,13 @@ def test_failures_are_forgotten_once_frames_arrive_again(frames):
 
 def test_an_address_nobody_serves_fails_before_its_time_limit(captioner):
     with pytest.raises(VideoError) as error:
-        list(watch_source(captioner, "http://127.0.0.1:9/film.mp4", time_limit=600.0))
+        list(watch(captioner, "http://127.0.0.1:9/film.mp4", time_limit=600.0))
     assert "seconds" not in str(error.value)
 
 
 def test_an_abandoned_stream_leaves_no_thread(captioner, frames):
     before = threading.active_count()
-    stream = watch_source(captioner, frames())
+    stream = watch(captioner, frames())
     next(stream)
     assert threading.active_count() == before + 1
     stream.close()
@@ -157,7 +157,7 @@ def test_errors_of_a_source_reach_the_one_who_listens():
 
 def test_a_stream_needs_a_policy(captioner):
     with pytest.raises(PickNetError, match="a stream has no end, so uniform-6 cannot choose"):
-        Watcher(replace(captioner.eye, picker=make_picker("uniform", 6)), captioner.voice)
+        Watcher(replace(captioner, picker=make_picker("uniform", 6)))
     for rate in (0, float("inf"), float("nan")):
         with pytest.raises(PickNetError, match="rate must be more than 0"):
             next(captioner.stream([], rate=rate))
@@ -169,16 +169,16 @@ def test_a_picker_without_a_policy_has_no_threshold(captioner, monkeypatch):
         return lambda clips: torch.ones(clips.glances.shape[:2], dtype=torch.bool)
 
     monkeypatch.setitem(PICKERS, "every", PICKERS.pop("every"))  # gone when the test has ended
-    eye = replace(captioner.eye, picker=make_picker("every"))
-    assert Watcher(eye, captioner.voice).see(0.0, next(endless_frames())).text
+    model = replace(captioner, picker=make_picker("every"))
+    assert Watcher(model).see(0.0, next(endless_frames())).text
     with pytest.raises(PickNetError, match="every picks without a policy, so it has no threshold"):
-        Watcher(eye, captioner.voice, threshold=0.99)
+        Watcher(model.picking(0.99))
 
 
 def test_both_openers_give_the_same_remarks(captioner, toy):
     path = toy/"videos"/"example.mp4"
     plain = list(captioner.stream(path, rate=3.0))
-    lasting = list(watch_source(captioner, path, rate=3.0))
+    lasting = list(watch(captioner, path, rate=3.0))
     assert [(each.time, each.frame, each.text) for each in plain] == [
         (each.time, each.frame, each.text) for each in lasting
     ]
@@ -191,13 +191,13 @@ def test_a_captioner_that_cannot_grow_says_of_a_stream_what_it_says_of_the_file(
     mine = load_captioner(
         store_run(tmp_path/"run", toy/"videos", architecture="looker"), device="cpu"
     )
-    clip, _ = mine.read(toy/"videos"/"example.mp4")
+    clip = mine.read(toy/"videos"/"example.mp4")
     offline = mine.caption(toy/"videos"/"example.mp4")
     remarks = list(mine.stream(clip.frames))
     assert [remark.frame for remark in remarks] == offline.picked and [
         remark.text for remark in remarks
     ] == offline.captions
-    assert list(watch_source(mine, iter(clip.frames), window=2))[-1].frame == offline.picked[-1]
+    assert list(watch(mine, iter(clip.frames), window=2))[-1].frame == offline.picked[-1]
 
 
 def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
@@ -219,8 +219,8 @@ def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
 INTERRUPTED = """
 import os, random, signal, sys, time
 import torch
-from picknet_nb.use.captioning import load_captioner
-from picknet_nb.use.streams import watch_source
+from picknet_nb.use.loading import load_captioner
+from picknet_nb.use.streams import watch
 captioner, ends, chance = load_captioner(sys.argv[1], device="cpu"), [], random.Random(0)
 
 def camera():
@@ -236,7 +236,7 @@ for number in range(int(sys.argv[3])):
     if not child:  # a program that somebody interrupts: it ends as any program does
         try:
             for source in (file() if number % 2 else [camera]):
-                seen = watch_source(captioner, source, rate=100.0, threshold=0.0)
+                seen = watch(captioner, source, rate=100.0, threshold=0.0)
                 for count, remark in enumerate(seen):
                     if count == 0: os.write(tell, b"x")
         except KeyboardInterrupt:

@@ -16,7 +16,7 @@ from picknet_nb.data.video import VideoError
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.models import find_model
 from picknet_nb.use import subtitles
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.subtitles import (
     Limits, Line, as_srt, clock_time, cut_pieces, save_subtitles, subtitle_video)
 from picknet_nb.interface import watch as watching
@@ -180,10 +180,12 @@ def test_an_error_ends_what_reads_the_video(captioner, monkeypatch):
         finally:
             ended.append(True)
 
-    mine = replace(captioner, eye=replace(captioner.eye, picker=make_picker("uniform", 6)))
+    def fails(*_, **__): raise PickNetError("no sentence")
+
     monkeypatch.setattr(subtitles, "stream_frames", frames)
-    with pytest.raises(PickNetError, match="so it has no threshold") as error:
-        list(subtitle_video(mine, "film.mp4", threshold=0.5))
+    monkeypatch.setattr(subtitles, "caption_clip", fails)
+    with pytest.raises(PickNetError, match="no sentence") as error:
+        list(subtitle_video(captioner, "film.mp4"))
     assert ended and error  # although the error, and all that it refers to, is still there
 
 
@@ -195,7 +197,7 @@ def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, t
         for line in subtitle_video(captioner, cut):
             lines.append(line)
     assert 2 <= len(lines) and lines[-1].end < 35
-    assert not watching.tell_lines(captioner, cut, [tmp_path/"cut.srt"], as_json=False)
+    assert not watching.caption_film(captioner, cut, [tmp_path/"cut.srt"], as_json=False)
     told = capsys.readouterr()
     assert (
         f"the sentences so far are in {tmp_path/'cut.srt'}" in told.err
@@ -203,7 +205,7 @@ def test_a_film_that_was_cut_off_gets_its_lines_and_a_word_about_it(captioner, t
         and "is truncated" in told.err
     )
     assert len(read_back((tmp_path/"cut.srt").read_text(), ",")) == len(lines)
-    assert watching.tell_lines(
+    assert watching.caption_film(
         captioner, tmp_path/"whole.mkv", [tmp_path/"whole.srt"], as_json=False
     )
 
@@ -215,7 +217,7 @@ def test_an_interrupt_keeps_the_lines_that_were_told(captioner, tmp_path, monkey
 
     monkeypatch.setattr(subtitles, "subtitle_video", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        watching.tell_lines(captioner, tmp_path/"film.mp4", [tmp_path/"film.srt"], as_json=False)
+        watching.caption_film(captioner, tmp_path/"film.mp4", [tmp_path/"film.srt"], as_json=False)
     assert (
         "a ball rolls" in (tmp_path/"film.srt").read_text()
         and "the sentences so far are in" in capsys.readouterr().err

@@ -33,7 +33,7 @@ from picknet_nb.systems.s2vt import SHUT, moved_to_the_end
 from picknet_nb.training.loop import Step
 from picknet_nb.training.runs import load_run
 from picknet_nb.training.train import check_changes, train
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.exploration import Exploration, Library
 from picknet_nb.use.streams import Memory
 from picknet_nb.interface.prepare import settings_table
@@ -416,7 +416,7 @@ def test_what_is_set_by_hand_is_not_taken_away():
 @all_systems
 def test_it_speaks_of_files_and_streams_and_is_explored(name, videos, tmp_path):
     mine = load_captioner(store_run(tmp_path/"run", videos, architecture=name), device="cpu")
-    assert type(mine.voice.captioner) is CAPTIONERS[name]
+    assert type(mine.captioner) is CAPTIONERS[name]
     said = mine.caption(videos/"example.mp4", beam=3, best=3)
     assert (
         len(said.n_best) == 3
@@ -424,7 +424,7 @@ def test_it_speaks_of_files_and_streams_and_is_explored(name, videos, tmp_path):
         and len(said.captions) == len(said.picked) > 1
     )
     plain = mine.caption(videos/"example.mp4")
-    remarks = list(mine.stream(mine.read(videos/"example.mp4")[0].frames))
+    remarks = list(mine.stream(mine.read(videos/"example.mp4").frames))
     assert [remark.frame for remark in remarks] == plain.picked and [
         remark.text for remark in remarks
     ] == plain.captions

@@ -19,7 +19,7 @@ from picknet_nb.training.models import export_model, has_both_rewards
 from picknet_nb.training.runs import RunError, change_settings, load_run, read_about, read_settings
 from picknet_nb.training.train import train
 from picknet_nb.training.upgrade import UPGRADES, upgraded
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.measure.reproduction import reproduce
 
 RUNS = Path(__file__).parent/"runs"

@@ -30,7 +30,7 @@ from picknet_nb.data.glance import glance, resize
 from picknet_nb.data.video import VideoError, read_clip, spaced, stream_frames
 from picknet_nb.training.models import find_model
 from picknet_nb.use import drawing
-from picknet_nb.use.captioning import load_captioner
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.drawing import original_frames, render
 
 av = pytest.importorskip("av")
@@ -399,7 +399,7 @@ def test_side_data_are_asked_for_once(tmp_path, monkeypatch):
     for module in (video, drawing):
         monkeypatch.setattr(module, "orientation", lambda frame: asked.append(1) or (False,) * 3)
     assert len(list(drawing._ticks(path, 25, 64, 100))) == 100 and asked == [1]
-    assert len(video._read_here(path, 100, 16).frames) == 100 and asked == [1, 1]
+    assert len(video.decode_clip(path, 100, 16).frames) == 100 and asked == [1, 1]
 
 
 def corners(picture) -> list[int]:
@@ -495,7 +495,7 @@ def test_nothing_is_kept_but_the_wanted_frames(tmp_path, monkeypatch):
         lambda self, frame: painted.append(frame.pts) or call(self, frame),
     )
     # here: what another process paints cannot be seen
-    video._read_here(draw(tmp_path/"clip.mp4", 200), 5, 16)
+    video.decode_clip(draw(tmp_path/"clip.mp4", 200), 5, 16)
     assert len(painted) == 5
 
 

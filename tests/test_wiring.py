@@ -15,18 +15,21 @@ from toys import colours, store_run, undecided
 import picknet_nb.systems  # noqa: F401
 from picknet_nb.core.settings import Config, own_settings, preset
 from picknet_nb.data.backbones import BACKBONES
+from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.world.world import write_examples
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.method.captioner import CAPTIONERS, Captioner, caption, make_captioner
 from picknet_nb.method.encoder import pick_frames
+from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARDS, reward_from
 from picknet_nb.method.stages import Validation
 from picknet_nb.training.models import Decoding, export_model
 from picknet_nb.training.train import train
-from picknet_nb.use import captioning
-from picknet_nb.use.captioning import Voice, load_captioner
+from picknet_nb.use import clips
+from picknet_nb.use.clips import ClipCaptioner
+from picknet_nb.use.loading import load_captioner
 
 # of runs as short as these, much could be said
 pytestmark = pytest.mark.filterwarnings("ignore:.*(one and the same|never end|single word)")
@@ -215,15 +218,15 @@ def trusts_its_tags(name, place, monkeypatch) -> None:
 def searches_with(part):
     "What a beam search is asked for, as a model's decoding says."
     def see(captioner, caption):
-        asked, plain = [], captioning.search_beam
+        asked, plain = [], clips.search_beam
 
         def noted(captioner, memory, size, max_words, **options):
             asked.append(size if part == "beam" else options["no_repeats"])
             return plain(captioner, memory, size, max_words, **options)
 
-        captioning.search_beam = noted
+        clips.search_beam = noted
         try: captioner.caption(caption.source)
-        finally: captioning.search_beam = plain
+        finally: clips.search_beam = plain
         return asked[0]
     return see
 
@@ -237,11 +240,11 @@ TABLE = {
     # clips
     "frames": Files(lambda who, said: (len(said.probabilities), len(said.clip.frames)),
                     {30: (30, 30), 12: (12, 12)}),
-    "cnn": Files(lambda who, said: (who.eye.cnn.name, who.eye.cnn.dims),
+    "cnn": Files(lambda who, said: (who.backbone.name, who.backbone.dims),
                  {"tiny": ("tiny", 256), "colours": ("colours", 12)}),
-    "glance_size": Files(lambda who, said: who.eye.glances(said.clip.frames).shape[1],
+    "glance_size": Files(lambda who, said: who.glances(said.clip.frames).shape[1],
                          {56: 3136, 14: 196}),
-    "glance": Files(lambda who, said: (who.eye.sees_all, "glance" in said.timings),
+    "glance": Files(lambda who, said: (who.sees_all, "glance" in said.timings),
                     {"grey": (False, True), "feature": (True, False)}),
     "min_word_count": Corpora(words_of, {1: ["a", "dog", "runs", "sits"], 2: ["a", "dog"]}),
     "vocabulary_from": Corpora(words_of, {
@@ -249,7 +252,7 @@ TABLE = {
         "all": ["a", "bird", "cat", "dog", "one", "runs", "sits"]}),
     "max_words": [
         Corpora(lambda corpus: corpus.words.shape[1], {16: 16, 3: 3}),
-        Files(lambda who, said: len(who.voice.words(who.voice.remember(
+        Files(lambda who, said: len(who.words(who.remember(
             torch.zeros(1, 256).half(), torch.arange(1)))[0][0, 0]), {16: 16, 3: 3})],
     # captioner
     "architecture": Trains("supervision", "ta"),
@@ -355,7 +358,9 @@ class Torn(Captioner):
 @pytest.mark.parametrize("no_repeats", [False, True])
 def test_files_are_decoded_as_in_an_evaluation(beam, no_repeats):
     torn, features = Torn(), torch.rand(1, 5, 12).half()
-    voice = Voice(torn, Vocabulary((*SPECIALS, *"abcde")), 7, Decoding(beam, no_repeats))
-    words, _ = voice.words(voice.remember(features[0], torch.arange(5), running=False))
+    model = ClipCaptioner(load_backbone("tiny"), make_picker("all"), torn,
+                          Vocabulary((*SPECIALS, *"abcde")), preset("smoke", max_words=7),
+                          Decoding(beam, no_repeats))
+    words, _ = model.words(model.remember(features[0], torch.arange(5), running=False))
     every = torch.ones(1, 5, dtype=torch.bool)
     assert torch.equal(words[:, 0], caption(torn, features, every, 7, beam, no_repeats=no_repeats))

@@ -17,7 +17,8 @@ from picture import made_with, note
 
 from picknet_nb.core.figures import PICK_GREEN
 from picknet_nb.data.video import read_clip
-from picknet_nb.use.captioning import Caption, load
+from picknet_nb.use.clips import Caption
+from picknet_nb.use.loading import load
 from picknet_nb.use.drawing import _font, drawable, height_to_width
 
 # of everything, of the frame that is watched, between things: pixels; steps from there to the row

@@ -25,7 +25,7 @@ from picknet_nb.core.files import file_digest, write_whole
 from picknet_nb.data.glance import glance
 from picknet_nb.method.policy import glance_differences
 from picknet_nb.training.models import find_model
-from picknet_nb.use.captioning import load
+from picknet_nb.use.loading import load
 from picknet_nb.world.shapes import draw_clip, example_story
 
 GREY, PALE, PALE_GREEN = "#666666", "#f3f3f3", "#e8f5ec"

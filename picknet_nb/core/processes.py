@@ -29,6 +29,7 @@ from .files import PickNetError
 if TYPE_CHECKING:  # a process that only decodes files can do without torch
     import torch
     from torch import nn
+    from typing_extensions import Self
 
 # %% auto #0
 __all__ = ['usable_cores', 'rank_and_world', 'Done', 'Pool', 'can_fork', 'apart', 'joined', 'average_gradients', 'share_weights',
@@ -63,8 +64,13 @@ def _attempt(do: Callable, *arguments) -> tuple[bool, object]:
     try:
         return True, do(*arguments)
     except Exception as error:
-        error.__cause__ = None  # what it was raised from may not survive the way back
-        return False, (error, traceback.format_exc())
+        return False, _failure(error)
+
+
+def _failure(error: Exception) -> tuple[Exception, str]:
+    "An exception as it is sent to another process, with the traceback that is being handled."
+    error.__cause__ = None  # what it was raised from may not survive the way back
+    return error, traceback.format_exc()
 
 # %% ../../nbs/core/04_processes.ipynb #da63d9fe
 @contextmanager
@@ -107,44 +113,50 @@ def _packed(fine: bool, answer):
         return ForkingPickler.dumps((False, (RuntimeError(said), told)))
 
 
-def _live(line: Connection, place: int, do: Callable, given: tuple, setup: Callable | None) -> None:
+def _live(
+    begin, line: Connection, place: int, do: Callable, given: tuple, setup: Callable | None
+) -> None:
     "Take jobs and answer them until the connection is closed."
-    fine, made = _attempt(setup, place) if setup else (True, None)
-    try:
-        while True:
-            job = line.recv()
-            answer = (
-                _attempt(do, job, *((made,) if setup else ()), *given) if fine else (False, made)
-            )
-            line.send_bytes(_packed(*answer))
-    except (EOFError, ConnectionError):
-        return
+    with begin:
+        fine, made = _attempt(setup, place) if setup else (True, None)
+        try:
+            while True:
+                job = line.recv()
+                answer = fine, made
+                try:
+                    if fine: answer = True, do(job, *((made,) if setup else ()), *given)
+                except Exception as error:
+                    answer = False, _failure(error)
+                line.send_bytes(_packed(*answer))
+        except (EOFError, ConnectionError):
+            return
 
 # %% ../../nbs/core/04_processes.ipynb #5bf68e0f
 _START = "fork" if sys.platform == "linux" else "spawn"
 
 
-def _begin(
-    line: Connection,
-    parents_end: Connection,
-    parent: int,
-    memory_limit: int | None,
-    life: Callable,
-    arguments: tuple,
-) -> None:
-    "Set up a new worker process."
-    # what the parent left to be collected is the parent's: to free it here may mean to wait for
-    # threads that only it has
-    gc.freeze()
-    gc.enable()
-    parents_end.close()  # while we hold the other end too, the line cannot break
-    _follow_parent(parent)
-    os.environ["OMP_NUM_THREADS"] = "1"  # for a PyTorch that is imported here
-    # the parent's threads are not there after a fork
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(1)
-    with _limited_memory(memory_limit):
-        life(line, *arguments)
+class _Begin:
+    "Sets up a new process, which works inside the `with` block."
+
+    def __init__(self, parents_end: Connection, memory_limit: int | None):
+        self.parents_end, self.parent, self.memory_limit = parents_end, os.getpid(), memory_limit
+
+    def __enter__(self) -> None:
+        # what the parent left to be collected is the parent's: to free it here may mean to wait
+        # for threads that only it has
+        gc.freeze()
+        gc.enable()
+        self.parents_end.close()  # while we hold the other end too, the line cannot break
+        _follow_parent(self.parent)
+        os.environ["OMP_NUM_THREADS"] = "1"  # for a PyTorch that is imported here
+        # the parent's threads are not there after a fork
+        if torch := sys.modules.get("torch"):
+            torch.set_num_threads(1)
+        self.limited = _limited_memory(self.memory_limit)
+        self.limited.__enter__()
+
+    def __exit__(self, *reason) -> None:
+        self.limited.__exit__(*reason)
 
 
 # one at a time: two threads would take each other's OMP_NUM_THREADS for what was there before
@@ -152,24 +164,31 @@ _STARTING = threading.Lock()
 
 
 class _Process:
-    "A process and a connection to it."
+    "A process and a connection to it, once it is started."
 
     def __init__(
-        self, life: Callable, arguments: tuple, start: str = _START, memory_limit: int | None = None
+        self,
+        life: Callable,  # life(begin, line, *arguments), in the process: works in `with begin`
+        arguments: tuple,
+        method: str = _START,
+        memory_limit: int | None = None,
     ):
-        context = multiprocessing.get_context(start)
-        self.line, theirs = context.Pipe()
+        context = multiprocessing.get_context(method)
+        self.line, self.theirs = context.Pipe()
         self.process = context.Process(
-            target=_begin,
-            args=(theirs, self.line, os.getpid(), memory_limit, life, arguments),
-            daemon=start == "fork",
+            target=life,
+            args=(_Begin(self.line, memory_limit), self.theirs, *arguments),
+            daemon=method == "fork",
         )
+
+    def start(self) -> Self:
+        "Start the process; called once."
         with _STARTING:
             before, collecting = os.environ.get("OMP_NUM_THREADS"), gc.isenabled()
             # read when a fresh interpreter starts; set_num_threads comes too late for some
             # libraries
             os.environ["OMP_NUM_THREADS"] = "1"
-            gc.disable()  # until `_begin`
+            gc.disable()  # until `_Begin`
             try:
                 self.process.start()
             finally:
@@ -180,7 +199,8 @@ class _Process:
                 )
         # before the interpreter, at its end, waits for its children
         Finalize(self, self.process.kill, exitpriority=0)
-        theirs.close()  # now the line breaks when the process dies
+        self.theirs.close()  # now the line breaks when the process dies
+        return self
 
     def close(self) -> None:
         self.line.close()
@@ -278,7 +298,7 @@ class Pool:
                 while len(crew) < min(
                     self.workers, sum(bool(each.job) for each in crew) + len(jobs)
                 ):
-                    crew.append(_Worker(self, len(crew) + 1))
+                    crew.append(_Worker(self, len(crew) + 1).start())
                 for worker in crew:
                     if jobs and not worker.job:
                         worker.take(jobs.popleft())
@@ -310,7 +330,7 @@ class Pool:
         if found is None:
             reason = _TOO_LONG if worker.ended else _DIED.format(worker.process.exitcode)
             worker.close()
-            crew[crew.index(worker)] = _Worker(self, worker.place)
+            crew[crew.index(worker)] = _Worker(self, worker.place).start()
             if not worker.ended and not any(job is each for each in tried):
                 tried.append(job)
                 jobs.append(job)
@@ -327,15 +347,16 @@ class Pool:
         return Done(job, answer)
 
 # %% ../../nbs/core/04_processes.ipynb #40c4e550
-def _tell(line: Connection, make: Callable, arguments: tuple) -> None:
+def _tell(begin, line: Connection, make: Callable, arguments: tuple) -> None:
     "Send what a generator yields, each item in a tuple, and an empty one at the end."
-    items, fine, found = make(*arguments), True, (None,)
-    try:
-        while fine and found:
-            fine, found = _attempt(lambda: tuple(islice(items, 1)))
-            line.send_bytes(_packed(fine, found))
-    except ConnectionError:
-        return
+    with begin:
+        items, fine, found = make(*arguments), True, (None,)
+        try:
+            while fine and found:
+                fine, found = _attempt(lambda: tuple(islice(items, 1)))
+                line.send_bytes(_packed(fine, found))
+        except ConnectionError:
+            return
 
 
 class _Apart(_Process):
@@ -398,7 +419,7 @@ def apart(
     """What a generator yields, made in a separate process that begins at once; close it, or
     let go of it, and the process ends."""
     return (
-        _Apart(make, arguments, memory_limit, time_limit, error)
+        _Apart(make, arguments, memory_limit, time_limit, error).start()
         if can_fork()
         else _here(make, arguments, memory_limit)
     )

@@ -28,8 +28,8 @@ from .glance import resize
 
 # %% auto #0
 __all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'FORMATS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av', 'spaced',
-           'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'in_decoder', 'read_clip',
-           'stream_frames']
+           'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'decode_clip', 'in_decoder',
+           'read_clip', 'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
 class VideoError(FileError):
@@ -288,22 +288,21 @@ class _Index(NamedTuple):
     late: float = 0  # seconds from the beginning of the file to its first frame
 
 # %% ../../nbs/data/02_video.ipynb #a19ed5af
-def _scan(path, deadline: float) -> _Index:
+def _scan(path, container, stream, deadline: float) -> _Index:
     "Walk over the packets of a file without decoding them."
     stamps, keys, broken = [], [], False
-    with open_file(path, deadline) as (container, stream):
-        for packet in container.demux(stream):
-            _check_time(path, deadline)
-            if packet.size:
-                broken = packet.is_corrupt
-            # a discarded one is decoded only because others depend on it
-            if packet.size and not packet.is_discard:
-                keys += [len(stamps)] if packet.is_keyframe else []
-                stamps.append(packet.pts)
-        if not stamps: raise VideoError(path, "has no frames")
-        if broken: raise VideoError(path, "is truncated: its last frame is not whole")
-        tick, known = float(stream.time_base), [stamp for stamp in stamps if stamp is not None]
-        return _Index(stamps, keys, tick, _delay(container, min(known) * tick) if known else 0.0)
+    for packet in container.demux(stream):
+        _check_time(path, deadline)
+        if packet.size:
+            broken = packet.is_corrupt
+        # a discarded one is decoded only because others depend on it
+        if packet.size and not packet.is_discard:
+            keys += [len(stamps)] if packet.is_keyframe else []
+            stamps.append(packet.pts)
+    if not stamps: raise VideoError(path, "has no frames")
+    if broken: raise VideoError(path, "is truncated: its last frame is not whole")
+    tick, known = float(stream.time_base), [stamp for stamp in stamps if stamp is not None]
+    return _Index(stamps, keys, tick, _delay(container, min(known) * tick) if known else 0.0)
 
 # %% ../../nbs/data/02_video.ipynb #b79a6c1b
 _JUMP_GAIN = 10  # packets that a jump must skip to be worth its cost
@@ -475,17 +474,18 @@ def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: f
     )
 
 # %% ../../nbs/data/02_video.ipynb #ac0d4199
-def _read_here(
+def decode_clip(
     path, frames: int = 30, size: int = 224, time_limit: float = 60.0, jump: bool = True
 ) -> Clip:
-    "What `read_clip` reads, in this very process."
+    "What `read_clip` reads, decoded in this process: for one that may die or hang."
     if is_picture(path):  # a clip in which nothing moves
         from picknet_nb.data.pictures import read_picture  # which imports this module
 
         return Clip(read_picture(path, size).repeat(frames, 1, 1, 1), torch.zeros(frames))
     deadline, painter = monotonic() + time_limit, _Painter(size)
     check_whole(path, deadline)
-    index = _scan(path, deadline)
+    with open_file(path, deadline) as (container, stream):
+        index = _scan(path, container, stream, deadline)
     total = len(index.stamps)
     if None not in index.stamps and len(set(index.stamps)) == total:
         shown = sorted(index.stamps)
@@ -513,7 +513,7 @@ def in_decoder(path, time_limit: float, make: Callable, *arguments) -> Iterator:
     )
 
 
-def _read_apart(*how) -> Iterator[Clip]: yield _read_here(*how)
+def _read_apart(*how) -> Iterator[Clip]: yield decode_clip(*how)
 
 # %% ../../nbs/data/02_video.ipynb #85f4182b
 def read_clip(

@@ -25,7 +25,7 @@ from ..data.datasets import (
     checked_splits, clip_settings, prepare_videos, read_captions, read_splits)
 from ..data.extraction import extract_here, list_videos
 from ..method.captioner import CAPTIONERS
-from ..method.pickers import PICKERS, Choice, make_picker, parse_label
+from ..method.pickers import PICKERS, Choice, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
 from ..training.diagnostics import Diagnostics
@@ -35,10 +35,11 @@ from ..training.runs import (
 from ..training.train import (
     LEADER, change_epochs, check_changes, check_rows, noted, open_data, same_as_noted,
     train as train_run, usual_scale)
-from ..use.captioning import (
-    Caption, VideoCaptioner, check_threshold, load as load_speaker, load_captioner)
-from ..use.drawing import shown_in_notebooks
+from ..use.captioning import VideoCaptioner
+from ..use.clips import Caption
 from ..use.cluster import extract_on_ray, rows_on_ray
+from ..use.drawing import shown_in_notebooks
+from ..use.loading import load as load_model, load_captioner, with_picker
 from ..use.many import Specification, rows_here
 from ..use.sources import full_source
 from ..measure.experiments import measure_row
@@ -97,15 +98,7 @@ def load(
 ) -> VideoCaptioner:
     """Load a captioner for files, folders and streams: `.caption(path)`,
     `.caption_many(paths)`, `.stream(source)`."""
-    speaker = load_speaker(None if model is None else str(model), device, weights)
-    if picker is None:
-        return speaker
-    label, eye = PICKERS.name_of(picker), speaker.eye
-    name, number = parse_label(label) if isinstance(picker, str) else (label, None)
-    made = make_picker(
-        name, number, eye.picker.policy if name == "learned" else None, eye.threshold
-    )
-    return replace(speaker, eye=replace(eye, picker=made))
+    return with_picker(load_model(None if model is None else str(model), device, weights), picker)
 
 
 def caption(

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Optional
@@ -22,8 +21,9 @@ from ..core.registry import USED, use_thing
 # %% auto #0
 __all__ = ['MODEL', 'RUN', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'ROWS', 'renamed', 'chosen_model',
            'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell', 'clock',
-           'hint_at_length', 'tell_lines', 'no_video', 'check_there', 'hint_at_home', 'told_captions', 'listed_sources',
-           'caption_list', 'caption', 'stream', 'explore', 'models', 'export']
+           'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'check_there', 'hint_at_home',
+           'caption_files', 'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream', 'explore', 'models',
+           'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -77,7 +77,7 @@ def open_model(
     "Find a run or model and load its captioner; prints which one was chosen."
     from picknet_nb.training.models import find_run
     from picknet_nb.training.runs import read_about
-    from picknet_nb.use.captioning import load_captioner, with_picker
+    from picknet_nb.use.loading import load_captioner, with_picker
 
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(model)
@@ -210,10 +210,21 @@ def hint_at_length(found, one: bool) -> None:
         )
 
 
-def tell_lines(captioner, file: Path, places: list[Path], as_json: bool, **options) -> bool:
-    "Print the subtitles of a video line by line and write them; whether that succeeded."
+def caption_scenes(
+    captioner, files: list[Path], places: list[list[Path]], as_json: bool, **options
+) -> list[bool]:
+    "Print the scenes of each video line by line and write them; whether each has succeeded."
+    return [
+        caption_film(captioner, file, [paths[number] for paths in places], as_json, **options)
+        for number, file in enumerate(files)
+    ]
+
+
+def caption_film(captioner, file: Path, places: list[Path], as_json: bool, **options) -> bool:
+    "Print the scenes of a video line by line and write them; whether that has succeeded."
     from dataclasses import asdict
     from picknet_nb.use.subtitles import as_text, save_subtitles, subtitle_video
+
     lines, wrong = [], None
     try:
         for line in subtitle_video(captioner, file, **options):
@@ -222,9 +233,9 @@ def tell_lines(captioner, file: Path, places: list[Path], as_json: bool, **optio
     except (FileError, KeyboardInterrupt) as reason:
         wrong = reason
     try:
-        for place in places if lines else ():
-            save_subtitles(lines, place)
-            if wrong: print(f"the sentences so far are in {printable(place)}", file=sys.stderr)
+        for path in places if lines else ():
+            save_subtitles(lines, path)
+            if wrong: print(f"the sentences so far are in {printable(path)}", file=sys.stderr)
     except FileError as reason:
         wrong = wrong or reason
     if isinstance(wrong, KeyboardInterrupt): raise wrong
@@ -284,27 +295,26 @@ def hint_at_home(found, run: Path) -> None:
         )
 
 # %% ../../nbs/interface/06_watch.ipynb #5952207a
-def told_captions(
+def caption_files(
     captioner, run: Path, files: list[Path], drawn: list[list[Path]], as_json: bool, **options
-) -> Iterator[bool]:
-    "Print the caption of each video and draw the outputs; yields whether each has a caption."
+) -> list[bool]:
+    "Print the caption of each video and draw the outputs; whether each has a caption."
     from picknet_nb.use.captioning import Failure
     from picknet_nb.use.drawing import render, save_strip
 
-    # without a drawing, one sentence is printed: what was said on the way is not needed
-    one, running = len(files) == 1, as_json or bool(drawn)
-    found_captions = captioner.caption_many(files, running=running, **options)
-    for number, found in enumerate(found_captions):
+    # without a drawing, one sentence is printed: those on the way are not needed
+    one, running, done = len(files) == 1, as_json or bool(drawn), []
+    for number, found in enumerate(captioner.caption_many(files, running=running, **options)):
         tell(found, as_json, one, run)
-        failed = isinstance(found, Failure)
-        for place in () if failed else (places[number] for places in drawn):
-            (render if place.suffix.lower() in MOVING else save_strip)(found, place)
+        done.append(not isinstance(found, Failure))
+        for path in (paths[number] for paths in drawn) if done[-1] else ():
+            (render if path.suffix.lower() in MOVING else save_strip)(found, path)
             if one and not as_json:
-                print(printable(place))
-        if not failed:
+                print(printable(path))
+        if done[-1]:
             hint_at_length(found, one)
             hint_at_home(found, run)
-        yield not failed
+    return done
 
 # %% ../../nbs/interface/06_watch.ipynb #b35eb611
 OUTPUT = Annotated[
@@ -343,7 +353,7 @@ def _without_blanks(line: str) -> str:
     return line if "://" not in line and os.path.lexists(line) else line.strip()
 
 
-def caption_list(
+def caption_table(
     sources: list[str],
     out: Path,  # .parquet or .jsonl
     ray: Optional[str],
@@ -363,6 +373,20 @@ def caption_list(
                  "same command tries again)")
     say({**found._asdict(), "out": str(found.out)}, as_json, text)
     left_out(found.failed, found.rows - found.failed)
+
+
+def kind_of(outputs: list[Path], best: int) -> str:
+    "What --out asks for: a table, a sentence for each scene, drawings, or nothing but sentences."
+    rows, written = (
+        [path for path in outputs if path.suffix.lower() in endings] for endings in (ROWS, WRITTEN))
+    if rows and (len(outputs) > 1 or best > 1):
+        raise PickNetError("a table has one sentence per video: give one --out and no --best")
+    if written and (len(written) < len(outputs) or best > 1):
+        raise PickNetError(
+            f"--out {written[0]} writes a sentence for each scene: it cannot be combined with "
+            "pictures of one caption, nor with --best"
+        )
+    return "table" if rows else "scenes" if written else "drawings" if outputs else "sentences"
 
 
 def caption(
@@ -427,55 +451,31 @@ def caption(
                 taken[0], "no such file: --json prints to standard output, so write "
                 f"--json > {taken[0]}")
         check_there(paths)
-    paths = paths or []
-    rows = [path for path in out or () if path.suffix.lower() in ROWS]
-    if rows:
-        if len(out or ()) > 1 or best > 1:
-            raise PickNetError("a table has one sentence per video: give one --out and no --best")
-        chosen = chosen_model(model, run) and (model or run)
-        return caption_list(
-            listed_sources(paths, listed),
-            rows[0],
-            ray,
-            again,
-            as_json,
-            model=chosen,
-            picker=picker,
-            weights=str(weights) if weights else None,
-            beam=beam,
-            threshold=threshold,
-        )
+    chosen = chosen_model(model, run)
+    outputs = [*(out or ()), *earlier_outputs(strip=strip, gif=gif, mp4=mp4, subtitles=subtitles)]
+    kind = kind_of(outputs, best)
+    sources = listed_sources(paths or [], listed)
+    if kind == "table":
+        return caption_table(
+            sources, outputs[0], ray, again, as_json, model=chosen and (model or run),
+            picker=picker, weights=str(weights) if weights else None, beam=beam,
+            threshold=threshold)
     if ray or again:
         option = "--ray" if ray else "--again"
         raise PickNetError(f"{option} needs an --out that ends in .parquet or .jsonl")
-    chosen = chosen_model(model, run)
-    outputs = [*(out or ()), *earlier_outputs(strip=strip, gif=gif, mp4=mp4, subtitles=subtitles)]
-    written = [path for path in outputs if path.suffix.lower() in WRITTEN]
-    if written and (len(written) < len(outputs) or best > 1):
-        raise PickNetError(
-            f"--out {written[0]} writes a sentence for each scene: it cannot be combined with "
-            "pictures of one caption, nor with --best"
-        )
-    sources = listed_sources(paths, listed)
     files = list({os.path.abspath(file): Path(file) for file in sources}.values())
-    names = output_names(paths if not listed else [*paths, *files], files)
+    names = output_names([*(paths or []), *files] if listed else paths, files)
     places = [output_files(path, names, files) for path in outputs]
-    if outputs and not written:
+    if kind == "drawings":
         from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
     found, captioner = open_model(chosen, weights, picker)
-    if written:
-        done = [
-            tell_lines(captioner, file, where, as_json, beam=beam, threshold=threshold)
-            for file, *where in zip(files, *places)
-        ]
+    how = dict(beam=beam, threshold=threshold)
+    if kind == "scenes":
+        done = caption_scenes(captioner, files, places, as_json, **how)
     else:
-        done = list(
-            told_captions(
-                captioner, found, files, places, as_json, beam=beam, best=best, threshold=threshold
-            )
-        )
+        done = caption_files(captioner, found, files, places, as_json, best=best, **how)
     left_out(done.count(False), done.count(True))
 
 # %% ../../nbs/interface/06_watch.ipynb #383b9bda
@@ -516,17 +516,12 @@ def stream(
     if not (source == "-" or source.isdecimal() or ":" in source or Path(source).is_dir()):
         check_there([Path(source)])
     chosen = chosen_model(model, run)
-    from picknet_nb.use.streams import watch_source
+    from picknet_nb.use.streams import watch
 
     _, captioner = open_model(chosen, weights, picker)
     remark = None
-    for remark in watch_source(
-        captioner,
-        int(source) if source.isdecimal() else source,
-        rate=rate,
-        threshold=threshold,
-        window=window,
-    ):
+    place = int(source) if source.isdecimal() else source
+    for remark in watch(captioner.picking(threshold), place, rate, window=window):
         if remark.changed or as_json:
             say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {printable(remark.text)}")
     if remark is None:  # the first frame is always picked

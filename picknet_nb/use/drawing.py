@@ -23,7 +23,7 @@ from ..core.files import LIMITS, limit, replacing, sweep, write_whole
 from ..data.extraction import DRAWING
 from ..data.video import (
     VideoError, check_file, import_av, in_decoder, open_file, orientation, timed)
-from .captioning import Caption
+from .clips import Caption
 
 # %% auto #0
 __all__ = ['STRIP_SUFFIXES', 'drawable', 'place_captions', 'original_frames', 'height_to_width', 'caption_strip', 'save_strip',

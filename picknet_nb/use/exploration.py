@@ -28,7 +28,8 @@ from ..data.video import Clip, VideoError
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
 from ..method.policy import Policy, glance_differences, last_picks, project, roll_out
 from ..method.rewards import Earned, measure_diversity, reward_for
-from .captioning import Eye, VideoCaptioner, check_threshold
+from .captioning import VideoCaptioner
+from .clips import ClipCaptioner, check_threshold
 
 # %% auto #0
 __all__ = ['UPLOAD_MB', 'PAGES', 'Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold',
@@ -100,15 +101,15 @@ class Looks:
     # the backbone
     lock = threading.Lock()
 
-    def __init__(self, eye: Eye, frames: Tensor):
-        self.eye, self.frames = eye, frames
+    def __init__(self, model: ClipCaptioner, frames: Tensor):
+        self.model, self.frames = model, frames
         self.known: dict[int, Tensor] = {}
 
     def at(self, places: list[int]) -> Tensor:  # (places, dims)
         "The features of these frames."
         with self.lock:
             new = [place for place in places if place not in self.known]
-            if new: self.known |= zip(new, self.eye.features(self.frames[new]))
+            if new: self.known |= zip(new, self.model.features(self.frames[new]))
         return torch.stack([self.known[place] for place in places])
 
     def left(self) -> list[int]:
@@ -143,10 +144,10 @@ def open_viewing(
 ) -> Viewing:
     "Read a file and glance at all of it."
     with Looks.lock:
-        clip, _ = captioner.read(path)
-    looks = Looks(captioner.eye, clip.frames)
+        clip = captioner.read(path)
+    looks = Looks(captioner, clip.frames)
     glances = (
-        captioner.eye.glances(clip.frames) if captioner.eye.glance_size else looks.at(looks.left())
+        captioner.glances(clip.frames) if captioner.glance_size else looks.at(looks.left())
     )
     return Viewing(name, clip, glances, looks, captioner.config.policy, list(references), video)
 
@@ -213,11 +214,11 @@ def first_picks(
 def library_corpus(captioner: VideoCaptioner, captions: dict[str, list[str]]) -> Corpus:
     """The captions of a library as a corpus that a reward can be made for. The last clip of the
     corpus is any clip without captions; features are blank, because none were looked at yet."""
-    unsaid, words = "x", captioner.voice.vocabulary.ids
+    unsaid, words = "x", captioner.vocabulary.ids
     while unsaid in words:  # no caption earns anything by agreeing with this one
         unsaid += "x"
     count, settings = len(captions), captioner.config.clip
-    blank = torch.zeros(count + 1, settings.frames, 1, device=captioner.eye.device)
+    blank = torch.zeros(count + 1, settings.frames, 1, device=captioner.device)
     none = torch.arange(0)
     return Corpus.build(
         "library",
@@ -227,7 +228,7 @@ def library_corpus(captioner: VideoCaptioner, captions: dict[str, list[str]]) ->
         [*captions.values(), [unsaid]],
         {"train": torch.arange(max(1, count)), "validation": none, "test": none},
         settings,
-        vocabulary=captioner.voice.vocabulary,
+        vocabulary=captioner.vocabulary,
     )
 
 
@@ -305,14 +306,14 @@ def outcome_of(
     limits: tuple[int, int] | None = None,  # on the number of a policy's picks
 ) -> Outcome:
     "Pick, and caption after each pick; rewards are computed when first needed."
-    voice = captioner.voice
     if picker.policy is not None and limits:
         threshold = limited_threshold(picker.policy, viewing.glances, threshold, *limits)
     picks, probabilities = picks_of(viewing, picker, threshold)
     places = picks.nonzero().flatten()
     # (picks, time)
-    words = voice.words(voice.remember(viewing.looks.at(places.tolist()), places))[0][:, 0]
-    captions = voice.vocabulary.decode(words.cpu())
+    memory = captioner.remember(viewing.looks.at(places.tolist()), places)
+    words = captioner.words(memory)[0][:, 0]
+    captions = captioner.vocabulary.decode(words.cpu())
     return Outcome(
         picker,
         threshold,
@@ -387,7 +388,7 @@ class Exploration:
 
     def __init__(self, captioner: VideoCaptioner, library: Library):
         self.captioner, self.library, self.judge = captioner, library, Judge(captioner, library)
-        self.picker, self.threshold = captioner.eye.picker, captioner.eye.threshold
+        self.picker, self.threshold = captioner.picker, captioner.picker.threshold
         self.limits: tuple[int, int] | None = None
         # the first one that can be read stays open
         if not any(self.readable(name) for name in library.names):

@@ -24,8 +24,9 @@ from ..data.video import import_av
 from ..method.pickers import PICKERS
 from ..training.cards import BUNDLED
 from ..training.models import find_run, named_model
-from .captioning import (
-    Caption, Failure, VideoCaptioner, check_threshold, load_captioner, with_picker)
+from .captioning import Failure, VideoCaptioner
+from .clips import Caption
+from .loading import load_captioner, with_picker
 from .sources import Identity, NoRoom, check_sources, fetched, path_of
 
 # %% auto #0
@@ -70,7 +71,7 @@ def model_digest(folder: Path, backbone: str) -> str:  # the origin of the backb
 class ListCaptioner:
     "A captioner that is loaded, and how it captions lists."
     captioner: VideoCaptioner
-    options: dict  # of `VideoCaptioner.caption_many`: beam, threshold
+    beam: int
     made_with: str  # in every row
 
     def rows(self, sources: list[str]) -> Iterator[dict]:
@@ -117,7 +118,7 @@ class ListCaptioner:
                     asked.append((source, identity, file))
                     yield file
 
-        for found in self.captioner.caption_many(paths(), running=False, **self.options):
+        for found in self.captioner.caption_many(paths(), self.beam, running=False):
             source, identity, file = asked.popleft()
             if folder:
                 file.unlink()
@@ -151,15 +152,11 @@ class Specification:
         if self.picker and self.picker not in PICKERS: use_thing(self.picker)
         folder = find_run(None if self.model is None else named_model(self.model))
         captioner = with_picker(load_captioner(folder, device, self.weights), self.picker)
-        captioner.readers = readers
-        picker, default = captioner.eye.picker, captioner.voice.decoding.beam
-        if check_threshold(self.threshold) is not None and picker.policy is None:
-            raise PickNetError(f"{picker.label} picks without a policy: there is no threshold")
-        threshold = captioner.eye.threshold if self.threshold is None else self.threshold
-        made_with = (f"{model_digest(folder, captioner.eye.cnn.weights)} picker={picker.label} "
-                     f"threshold={threshold:g} beam={self.beam or default}")
-        options = {"beam": self.beam, "threshold": self.threshold}
-        return ListCaptioner(captioner, options, printable(made_with))
+        captioner = replace(captioner.picking(self.threshold), readers=readers)
+        picker, beam = captioner.picker, self.beam or captioner.decoding.beam
+        made_with = (f"{model_digest(folder, captioner.backbone.weights)} picker={picker.label} "
+                     f"threshold={picker.threshold:g} beam={beam}")
+        return ListCaptioner(captioner, beam, printable(made_with))
 
     def absolute(self) -> Specification:
         "The specification for workers in other folders: names of bundled models stay names."

@@ -20,7 +20,7 @@ from ..core.files import PickNetError
 from ..data.glance import resize
 from ..world.world import write_examples
 from ..training.models import find_model, find_run
-from .captioning import load_captioner
+from .loading import load_captioner
 from .exploration import Exploration, Library, Moment, Outcome, Viewing, other_pickers
 
 # %% auto #0
@@ -391,7 +391,7 @@ class Explorer:
 
     def head(self) -> str:
         "What is being explored."
-        cnn, clips = self.exploration.captioner.eye.cnn.name, len(self.exploration.library.names)
+        cnn, clips = self.exploration.captioner.backbone.name, len(self.exploration.library.names)
         unread = (
             f" ({broken} of them cannot be read)"
             if (broken := len(self.exploration.library.broken))

@@ -24,7 +24,7 @@ from urllib.parse import unquote
 from ..core.files import PickNetError, first_few, write_whole
 from ..core.printing import printable
 from ..core.registry import USED, use_module
-from .captioning import load_captioner
+from .loading import load_captioner
 from .exploration import PAGES, UPLOAD_MB, Exploration, Library
 from .page import STYLE, WRITTEN, Explorer, choose_sources, error_html, import_widgets
 

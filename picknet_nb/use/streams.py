@@ -8,7 +8,8 @@ from __future__ import annotations
 import atexit
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -24,10 +25,10 @@ from ..core.processes import can_fork
 from ..data.video import VideoError, stream_frames
 from ..method.captioner import as_captioner, without_dropout
 from ..method.encoder import pick_frames
-from .captioning import Eye, VideoCaptioner, Voice
+from .clips import ClipCaptioner
 
 # %% auto #0
-__all__ = ['Memory', 'Remark', 'Watcher', 'camera', 'timely', 'is_live', 'lasting_frames', 'watch_source']
+__all__ = ['Memory', 'Remark', 'Watcher', 'camera', 'timely', 'is_live', 'lasting_frames', 'watch']
 
 # %% ../../nbs/use/02_streams.ipynb #8d74e916
 class Memory:
@@ -88,33 +89,31 @@ class Watcher:
 
     def __init__(
         self,
-        eye: Eye,
-        voice: Voice,
-        threshold: float | None = None,
+        model: ClipCaptioner,
         beam: int | None = None,
         window: int = 0,
     ):
-        if not eye.picker.causal:
+        if not model.picker.causal:
             raise PickNetError(
-                f"a stream has no end, so {eye.picker.label} cannot choose among its frames: take "
+                f"a stream has no end, so {model.picker.label} cannot choose among its frames: take "
                 f"a picker that decides at once, as learned ones do"
             )
-        self.eye, self.voice, self.beam, self.seen = eye, voice, beam, None
-        self.threshold = eye.threshold_or_own(threshold)
-        self.memory, self.frames, self.text = Memory(voice.captioner, window), 0, ""
+        self.model, self.beam, self.seen = model, beam, None
+        self.memory, self.frames, self.text = Memory(model.captioner, window), 0, ""
 
     def see(self, time: float, frame: Tensor) -> Remark | None:
         "Look at the next frame, uint8 (3, height, width); a remark if it is picked."
         started, number, before = perf_counter(), self.frames, self.text
         self.frames += 1
+        model, picker = self.model, self.model.picker
         # at every frame, not only at picked ones
-        closely = self.eye.picker.looks_at == "features" or not self.eye.glance_size
-        look = self.eye.features(frame[None]) if closely else self.eye.glances(frame[None])
-        self.seen, picked, probability = self.eye.picker.step(self.seen, look[0], self.threshold)
+        closely = picker.looks_at == "features" or not model.glance_size
+        look = model.features(frame[None]) if closely else model.glances(frame[None])
+        self.seen, picked, probability = picker.step(self.seen, look[0], picker.threshold)
         if not picked:
             return None
-        memory = self.memory.add(look if closely else self.eye.features(frame[None]), number)
-        self.text = self.voice.say(memory, self.beam)[0][0][0]
+        memory = self.memory.add(look if closely else model.features(frame[None]), number)
+        self.text = model.sentences(memory, self.beam)[0][0][0]
         return Remark(
             time, number, self.text, self.text != before, probability, perf_counter() - started
         )
@@ -217,13 +216,25 @@ def lasting_frames(
         began = time + monotonic() - arrived
 
 # %% ../../nbs/use/02_streams.ipynb #652a1514
-def watch_source(
-    captioner: VideoCaptioner,
-    source,  # what `captioner.stream` takes, or a function that opens such a source
-    # of `captioner.stream` and of `lasting_frames`: rate, threshold, beam, window, time_limit,
-    # retries, pause, format, options
-    **options,
+def watch(
+    model: ClipCaptioner,
+    # a path, an address, the number of a camera, an iterable of frames, or a function that opens
+    # such a source
+    source: str | Path | int | Iterable | Callable,
+    rate: float = 1.0,  # 5.3: frames a second
+    beam: int | None = None,  # None: as the model decodes best
+    window: int = 0,  # describe this many of the last picked frames; 0: all of them
+    opened: Callable = lasting_frames,  # what opens the source
+    **options,  # of the opener, such as time_limit
 ) -> Iterator[Remark]:
-    """A remark whenever a frame of a stream is picked; the source is waited for with a limit and
-    opened again where it breaks."""
-    return captioner.stream(source, opened=lasting_frames, **options)
+    "A remark whenever a frame of a stream is picked, for as long as the stream lasts."
+    if not 0 < rate < float("inf"):
+        raise PickNetError(f"the rate must be more than 0 frames a second, not {rate}")
+    watcher = Watcher(model, beam, window)
+    if isinstance(source, int):
+        source, options["format"] = camera(source)
+    frames = opened(source, rate, model.backbone.image_size, **options)
+    with closing(frames) if hasattr(frames, "close") else nullcontext():
+        for time, frame in frames:
+            if remark := watcher.see(time, frame):
+                yield remark

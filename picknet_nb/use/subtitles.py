@@ -19,7 +19,8 @@ from ..core.files import FileError, PickNetError, sweep, write_whole
 from ..core.printing import json_text, printable
 from ..data.glance import glance
 from ..data.video import Clip, VideoError, check_whole, stream_frames
-from .captioning import VideoCaptioner, caption_clip, refuse_address
+from .captioning import VideoCaptioner, refuse_address
+from .clips import caption_clip
 
 # %% auto #0
 __all__ = ['SUBTITLES', 'change', 'scene_starts', 'Limits', 'cut_pieces', 'Line', 'subtitle_video', 'clock_time', 'as_srt',
@@ -138,30 +139,28 @@ def subtitle_video(
     source,  # a video file, or an iterable of (time, frame)
     limits: Limits = Limits(),
     rate: float = 3.0,  # frames looked at in a second: thirty in ten seconds
-    **options,  # of `caption_clip`: beam, threshold
+    beam: int | None = None,  # None: as the model decodes best
+    threshold: float | None = None,  # pick where p(pick) is larger; None: the run's own
 ) -> Iterator[Line]:
     """A sentence for each piece of a video, each as soon as its piece has ended; memory does not
     grow with the video."""
     if isinstance(source, (str, Path)):
         refuse_address(source)
-    frames, found = stream_frames(source, rate, captioner.eye.cnn.image_size), False
+    captioner = captioner.picking(threshold)
+    frames, found = stream_frames(source, rate, captioner.backbone.image_size), False
     cut_short = _truncation(source)
 
     def spoken() -> Iterator[Line]:
         nonlocal found
         for piece, end in cut_pieces(frames, limits):
-            said = caption_clip(
-                _thirty(piece, captioner.config.clip.frames),
-                captioner.eye,
-                captioner.voice,
-                running=False,
-                **options,
-            )
+            thirty = _thirty(piece, captioner.config.clip.frames)
+            caption = caption_clip(captioner, thirty, beam, running=False)
             # the last frame lasts for a while
             last = end if end > piece.times[-1] else end + 1 / rate
             found = True
             yield Line(
-                round(piece.times[0].item(), 3), round(float(last), 3), said.text, tuple(said.times)
+                round(piece.times[0].item(), 3), round(float(last), 3), caption.text,
+                tuple(caption.times)
             )
 
     with closing(frames):  # a decoder ends with an error, too

@@ -32,7 +32,8 @@ from ..method.reinforce import expected_reward, policy_loss
 from ..method.rewards import Reward, measure_diversity
 from ..world.shapes import (
     Story, describe, draw_clip, example_story, make_story, oracle_picks)
-from .captioning import VideoCaptioner, load
+from .captioning import VideoCaptioner
+from .loading import load
 from .page import STYLE, error_html, import_widgets, picture_uri
 
 # %% auto #0
@@ -220,12 +221,12 @@ class ToyClip:
 
     def captioned(self, picks: Tensor) -> Tensor:  # bool (frames,) -> int64 (1, time)
         "The caption of some picked frames, generated greedily."
-        voice = self.model.voice
-        return caption(voice.captioner, self.features[None], picks[None], voice.max_words)
+        model = self.model
+        return caption(model.captioner, self.features[None], picks[None], model.max_words)
 
     def text(self, words: Tensor) -> str:  # int64 (1, time)
         "Token ids as a sentence."
-        return self.model.voice.vocabulary.decode(words)[0]
+        return self.model.vocabulary.decode(words)[0]
 
     def earned(self, words: Tensor, picks: Tensor):
         "What picks and their caption earn (equation 17)."
@@ -247,10 +248,10 @@ def toy_clip(
     "Draw a clip and look at it with the bundled model."
     story, model = story or example_story(), load("shapes", "cpu")
     frames = torch.from_numpy(draw_clip(story))
-    features, settings = model.eye.features(frames).float(), model.config.policy
-    judge = Cider(toy_references(story), model.voice.vocabulary, eos=True)
+    features, settings = model.features(frames).float(), model.config.policy
+    judge = Cider(toy_references(story), model.vocabulary, eos=True)
     reward = Reward(settings, judge, measure_diversity(features[None], settings))
-    return ToyClip(story, frames, model.eye.glances(frames), features, model, reward)
+    return ToyClip(story, frames, model.glances(frames), features, model, reward)
 
 # %% ../../nbs/use/08_widgets.ipynb #30ad2ddd
 def sprite_style(clip: ToyClip, glances: bool = False, size: int = 64) -> str:
@@ -282,7 +283,7 @@ def strip(picks: Sequence[bool], probabilities: Sequence[float] | None = None,
 @lru_cache(maxsize=256)
 def decisions(clip: ToyClip, threshold: float) -> tuple[Tensor, Tensor]:
     "Picks and p(pick) of every frame at a threshold, (frames,) each."
-    policy, glances = clip.model.eye.picker.policy, clip.glances[None]
+    policy, glances = clip.model.picker.policy, clip.glances[None]
     with torch.no_grad():
         picks = policy.rollout(glances, threshold=threshold)
         return picks[0], policy.probabilities(glances, picks)[0]
@@ -571,7 +572,7 @@ def your_picks_widget(
     as_picks = lambda frames: torch.tensor([k == 1 or k in frames for k in range(1, count + 1)])
     as_frames = lambda picks: tuple((picks.nonzero().flatten() + 1).tolist())
     views = Clips(clip.features[None], clip.glances[None])
-    rivals = {"learned": decisions(clip, clip.model.eye.threshold)[0],
+    rivals = {"learned": decisions(clip, clip.model.picker.threshold)[0],
               "oracle": oracle_picks([clip.story.telling], count)[0]}
     named = {"the first frame alone": (1,), "two frames": as_frames(uniform(2)(views)[0]),
              "uniform, four frames": as_frames(uniform(4)(views)[0]),
@@ -613,11 +614,10 @@ class Generated(NamedTuple):
 
 def generated(clip: ToyClip, picks: Tensor) -> Generated:
     "Generate the caption of picked frames and keep the logits."
-    voice = clip.model.voice
-    captioner = voice.captioner.eval()
+    captioner = clip.model.captioner.eval()
     with torch.no_grad():
         memory = captioner.encode(pick_frames(clip.features[None], picks[None]))
-        words = greedy(captioner, memory, voice.max_words)
+        words = greedy(captioner, memory, clip.model.max_words)
         logits = teach(captioner, memory, words)[0]
     words = words[0][words[0] != PAD]
     return Generated(memory, words, logits[:len(words)] + forbidden_words(logits))
@@ -644,21 +644,22 @@ def decoding_widget(
 ) -> Widget:
     "Change the temperature of the word probabilities, and the width of a beam."
     clip = toy_clip(story)
-    result, voice = generated(clip, decisions(clip, clip.model.eye.threshold)[0]), clip.model.voice
-    words, captioner = voice.vocabulary.words, voice.captioner
+    model = clip.model
+    result = generated(clip, decisions(clip, model.picker.threshold)[0])
+    words, captioner = model.vocabulary.words, model.captioner
     listed = lambda texts: f"<ol>{''.join(f'<li>{html.escape(each)}</li>' for each in texts)}</ol>"
 
     def samples(temperature: float) -> str:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            drawn = [sample(tempered(captioner, temperature), result.memory, voice.max_words)[0]
+            drawn = [sample(tempered(captioner, temperature), result.memory, model.max_words)[0]
                      for _ in range(sampled)]
         return "<div>sampled at this temperature</div>" + listed(map(clip.text, drawn))
 
     def beams(width: int) -> str:
         found, scores = beam(captioner, result.memory, width, voice.max_words, best=width)
         texts = [f"{text} ({score:.2f})" for text, score in
-                 zip(voice.vocabulary.decode(found[0]), scores[0].tolist())]
+                 zip(model.vocabulary.decode(found[0]), scores[0].tolist())]
         return f"<div>beam search of width {width}, with log p / length^0.7</div>" + listed(texts)
 
     fine = [0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0]
