@@ -15,7 +15,8 @@ from ..core.files import write_whole
 from ..core.printing import JSON, json_text, say
 from ..core.registry import use_thing
 from .prepare import joined
-from .watch import MODEL, PICKER, check_place, chosen_model, renamed
+from .watch import (
+    FRAMES, MODEL, PICKER, check_place, chosen_model, renamed)
 
 # %% auto #0
 __all__ = ['explain_zero', 'score', 'evaluate']
@@ -77,6 +78,12 @@ def evaluate(
         typer.Option(min=0, max=1, help="Pick where p(pick) is larger; default: the run's own."),
     ] = None,
     picker: PICKER = None,
+    frames: FRAMES = None,
+    eye: Annotated[
+        Optional[str],
+        typer.Option(metavar="FOLDER", help="What a scorer sees, where the corpus has no such "
+                     "features: a corpus of the same clips, prepared with the eye's backbone."),
+    ] = None,
     out: Annotated[
         Optional[Path],
         typer.Option(metavar="FILE", help="Write the captions here, as JSON {id: caption}."),
@@ -118,6 +125,8 @@ def evaluate(
             picker,
             scores=False,
             device=device,
+            frames=frames,
+            eye=eye,
         )
     for worry in problems(found.signs):
         print(f"picknet: {worry}", file=sys.stderr)

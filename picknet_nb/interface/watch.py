@@ -19,9 +19,9 @@ from ..core.printing import JSON, WEIGHTS, left_out, printable, say
 from ..core.registry import USED, use_thing
 
 # %% auto #0
-__all__ = ['MODEL', 'RUN', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'ROWS', 'renamed', 'chosen_model',
-           'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell', 'clock',
-           'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'check_there', 'hint_at_home',
+__all__ = ['MODEL', 'RUN', 'PICKER', 'FRAMES', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'OLD', 'ROWS', 'renamed',
+           'chosen_model', 'open_model', 'output_names', 'output_files', 'check_place', 'earlier_outputs', 'tell',
+           'clock', 'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'check_there', 'hint_at_home',
            'caption_files', 'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream', 'explore', 'models',
            'export']
 
@@ -49,6 +49,13 @@ PICKER = Annotated[
 ]
 
 
+FRAMES = Annotated[
+    Optional[int],
+    typer.Option("--frames", min=1, help="Number of frames that the picker takes: of a scorer or "
+                 "of uniform, random and kmeans; default: its own."),
+]
+
+
 def renamed(option: str, new: str) -> None:
     "Print the new name of an option of an earlier version."
     print(
@@ -73,15 +80,17 @@ def open_model(
     model: Optional[Path],  # its folder, or a folder of runs; None: the default
     weights: Optional[Path] = None,
     picker: Optional[str] = None,
+    frames: Optional[int] = None,
 ) -> tuple[Path, object]:
     "Find a run or model and load its captioner; prints which one was chosen."
     from picknet_nb.training.models import find_run
     from picknet_nb.training.runs import read_about
-    from picknet_nb.use.loading import load_captioner, with_picker
+    from picknet_nb.use.loading import load_captioner, with_frames, with_picker
 
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(model)
     captioner = with_picker(load_captioner(found, weights=weights), picker)
+    captioner = with_frames(captioner, frames)
     if model is None:
         print(
             f"model: {found.name}; `picknet models {found.name}` prints what it can and cannot do",
@@ -408,6 +417,7 @@ def caption(
     best: Annotated[
         int, typer.Option(min=1, help="Number of sentences to print, at most --beam.")
     ] = 1,
+    frames: FRAMES = None,
     weights: WEIGHTS = None,
     listed: Annotated[
         Optional[Path],
@@ -459,7 +469,7 @@ def caption(
         return caption_table(
             sources, outputs[0], ray, again, as_json, model=chosen and (model or run),
             picker=picker, weights=str(weights) if weights else None, beam=beam,
-            threshold=threshold)
+            threshold=threshold, frames=frames)
     if ray or again:
         option = "--ray" if ray else "--again"
         raise PickNetError(f"{option} needs an --out that ends in .parquet or .jsonl")
@@ -470,7 +480,7 @@ def caption(
         from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
-    found, captioner = open_model(chosen, weights, picker)
+    found, captioner = open_model(chosen, weights, picker, frames)
     how = dict(beam=beam, threshold=threshold)
     if kind == "scenes":
         done = caption_scenes(captioner, files, places, as_json, **how)
@@ -521,7 +531,7 @@ def stream(
     _, captioner = open_model(chosen, weights, picker)
     remark = None
     place = int(source) if source.isdecimal() else source
-    for remark in watch(captioner.picking(threshold), place, rate, window=window):
+    for remark in watch(captioner.streaming().picking(threshold), place, rate, window=window):
         if remark.changed or as_json:
             say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {printable(remark.text)}")
     if remark is None:  # the first frame is always picked

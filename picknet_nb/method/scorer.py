@@ -145,6 +145,10 @@ class FrameValues(nn.Module):
                                f"have {seen.shape[1]}")
         return centred(torch.stack([scorer(seen) for scorer in self.scorers]).mean(0))
 
+    def probabilities(self, seen: Tensor, picks: Tensor) -> Tensor:  # (clips, frames)
+        "What a picker tells of every frame: its value."
+        return self(seen)
+
     def at(self, threshold: float | None) -> FrameValues:
         "These values with another threshold."
         other = copy.copy(self)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Sized
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
 
@@ -142,6 +142,12 @@ class VideoCaptioner(ClipCaptioner):
         spent = Stopwatch(self.device, read=seconds)
         return caption_clip(self, clip, beam, best, running, str(done.job), spent)
 
+    def streaming(self) -> VideoCaptioner:
+        "This captioner with the picker that its model has for streams."
+        if self.picker.name != "scorer" or self.trained is None: return self
+        return replace(self, picker=self.trained.streaming, eye=None,
+                       glance_size=self.trained.glance_size)
+
     def stream(
         self,
         # a path, an address, the number of a camera, or any iterable of frames
@@ -153,4 +159,5 @@ class VideoCaptioner(ClipCaptioner):
         **options,  # of `stream_frames`, such as time_limit
     ) -> Iterator[Remark]:
         "A remark whenever a frame of a stream is picked, for as long as the stream lasts."
-        return watch(self.picking(threshold), source, rate, beam, window, stream_frames, **options)
+        model = self.streaming().picking(threshold)
+        return watch(model, source, rate, beam, window, stream_frames, **options)
