@@ -6,8 +6,12 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from picknet_nb import caption, caption_many, evaluate, load
 from picknet_nb.core.settings import ConfigError, preset
-from picknet_nb.data.eyes import EyeError, sight
+from picknet_nb.data import eyes
+from picknet_nb.data.backbones import random_network
+from picknet_nb.data.eyes import EyeError, Glimpse, sight
+from picknet_nb.data.student import save_student
 from picknet_nb.method.pickers import Clips, PickerError, make_picker
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.method.scorer import FrameValues, Scorer
@@ -18,6 +22,7 @@ from picknet_nb.training.scorers import (
     SCORER, StoredScorer, fit_scorers, load_scorer, save_scorer)
 from picknet_nb.training.train import picking_with, stages_of, train
 from picknet_nb.world.shapes import example_corpus, moments_seen
+from picknet_nb.world.world import write_examples
 
 MEMBERS = dict(hidden=16, word_embedding=8, attention=8)
 CONFIG = preset("smoke", supervision_epochs=1, adaptation_epochs=1)
@@ -225,3 +230,106 @@ def test_a_scorer_is_asked_for_by_its_label_and_trained_after_the_captioner():
     assert [(each.name, each.picker.label) for each in after] == [("adaptation", "scorer-3")]
     with pytest.raises(PickerError):
         picking_with("scorer")
+
+
+# in use: a changed eye, scorer, budget or threshold changes the picks of a file, a folder, a table
+# ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    "A model that learned to pick while it watches, and two videos."
+    from toys import store_run
+
+    folder = tmp_path_factory.mktemp("used")
+    write_examples(folder/"videos", 2)
+    return store_run(folder/"run", folder/"videos"), folder/"videos"
+
+
+def with_scorer(run, folder, eye: str = "tiny", number: int = 3, seed: int = 0, **options):
+    "A copy of the model with a scorer of random weights."
+    import shutil
+
+    dims = {"tiny": 256, "grey": 3136, "glimpse": 128}[eye]
+    torch.manual_seed(seed)
+    scorer = Scorer(dims, hidden=8, layers=1, side=56 if eye == "grey" else 0).eval()
+    shutil.copytree(run, folder)
+    save_scorer(folder, StoredScorer(FrameValues([scorer], **options), number, eye))
+    return folder
+
+
+def picks_of(model, videos, how: str, tmp_path, **options) -> list:
+    "The picks of a file, of a folder, or how many a row of a table has."
+    files = sorted(videos.glob("*.mp4"))
+    if how == "file": return [caption(files[0], model, running=False, **options).picked]
+    if how == "folder":
+        captioner = load(model, frames=options.get("frames"))
+        return [each.picked for each in captioner.caption_many(
+            files, threshold=options.get("threshold"), running=False)]
+    return [row["times"] for row in caption_many(files, model, **options)]
+
+
+@pytest.mark.parametrize("how", ["file", "folder", "table"])
+def test_a_scorer_of_a_model_picks_and_what_it_holds_matters(how, place, tmp_path, monkeypatch):
+    monkeypatch.setattr(eyes, "BUNDLED_GLIMPSE", tmp_path/"glimpse.safetensors")
+    save_student(random_network(Glimpse), tmp_path/"glimpse.safetensors", torch.zeros(128),
+                 torch.ones(128))
+    run, videos = place
+    own = picks_of(run, videos, how, tmp_path)
+    models = {name: with_scorer(run, tmp_path/name, **options) for name, options in {
+        "scorer": {}, "seed": {"seed": 1}, "grey": {"eye": "grey"}, "glimpse": {"eye": "glimpse"},
+        "four": {"number": 4}, "six": {"number": 6}, "gap": {"number": 6, "rule": "gap"},
+        "flat": {"threshold": 0.05}}.items()}
+    found = {name: picks_of(model, videos, how, tmp_path) for name, model in models.items()}
+    assert own not in found.values()
+    one = found.pop("scorer")
+    assert {len(each) for each in one} == {3} and {len(each) for each in found["four"]} == {4}
+    assert one not in found.values() and found["six"] != found["gap"]
+    assert sum(map(len, found["flat"])) < sum(map(len, one))
+    # and so do the budget and the threshold of the caller
+    more = picks_of(models["scorer"], videos, how, tmp_path, frames=5)
+    assert {len(each) for each in more} == {5}
+    fewer = picks_of(models["scorer"], videos, how, tmp_path, threshold=1.0)
+    assert sum(map(len, fewer)) < sum(map(len, one))
+
+
+def test_values_are_told_and_streams_keep_the_policy(place, tmp_path):
+    run, videos = place
+    model, file = with_scorer(run, tmp_path/"model"), sorted(videos.glob("*.mp4"))[0]
+    captioner, plain = load(model), load(run)
+    told = captioner.caption(file, running=False).to_dict()
+    assert len(told["values"]) == 30 and abs(sum(told["values"])) < 0.01
+    assert [index for index, p in enumerate(told["probabilities"]) if p] == told["picked"]
+    assert "values" not in plain.caption(file, running=False).to_dict()
+    remarks = [[each.frame for each in one.stream(str(file), rate=2.0)]
+               for one in (captioner, plain)]
+    assert remarks[0] == remarks[1] and remarks[0]
+    learned = load(model, picker="learned").caption(file, running=False)
+    assert learned.picked == plain.caption(file, running=False).picked
+    assert learned.values is None
+
+
+def test_an_eye_with_other_weights_is_an_error(place, tmp_path):
+    run, _ = place
+    model = with_scorer(run, tmp_path/"model")
+    stored = load_scorer(model)
+    save_scorer(model, replace(stored, weights="tiny 0123456789ab"))
+    with pytest.raises(RunError, match="was trained to see with other weights"):
+        load(model)
+
+
+def test_evaluation_picks_with_the_scorer_and_its_budget(run, corpus, tmp_path):
+    found = {frames: evaluate(run, corpus, scores=False, device="cpu", frames=frames)
+             for frames in (None, 1, 5)}
+    assert [each.frames_used for each in found.values()] == [3.0, 1.0, 5.0]
+    narrow = replace(corpus, features=corpus.features[..., :32],
+                     settings=replace(corpus.settings, cnn="narrow"))
+    narrow.save(tmp_path/"seen")
+    torch.manual_seed(0)
+    import shutil
+    shutil.copytree(run, tmp_path/"run")
+    save_scorer(tmp_path/"run", StoredScorer(some_values(32), 3, "narrow"))
+    with pytest.raises(RunError, match="name a corpus of the same clips"):
+        evaluate(tmp_path/"run", corpus, scores=False, device="cpu")
+    seen = evaluate(tmp_path/"run", corpus, scores=False, device="cpu", eye=tmp_path/"seen")
+    assert seen.frames_used == 3.0

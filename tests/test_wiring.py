@@ -234,6 +234,19 @@ def searches_with(part):
 def words_of(corpus) -> list[str]: return sorted(corpus.vocabulary.words[4:])
 
 
+def scores_otherwise(value, **base):
+    "A setting that changes the scorer of a run."
+    def check(name, place, monkeypatch) -> None:
+        files = []
+        for changes in (base, base | {name: value}):
+            run = place/f"scored {name} {changes.get(name)}"
+            train(run, clips(), preset("smoke", supervision_epochs=1, **changes),
+                  Recipe("scorer", 2, adapted=False), bars=False)
+            files.append((run/"scorer.safetensors").read_bytes())
+        assert files[0] != files[1]
+    return check
+
+
 WAYS = dict(feedback_every=1, feedback_step=0.5, feedback_most=0.9, supervision_epochs=3)
 UNIFORM = Recipe("uniform", 6)
 TABLE = {
@@ -278,6 +291,9 @@ TABLE = {
     "baseline": Trains("reinforcement", "greedy"),
     "rollouts": Trains("reinforcement", 3),
     "entropy_weight": Trains("reinforcement", 2.0),
+    "eye": scores_otherwise("grey", judges=0),
+    "scorer_rule": scores_otherwise("gap", judges=0),
+    "judges": scores_otherwise(2, judges=0),
     "threshold": Files(lambda who, said: len(said.picked) > 20, {0.01: True, 0.99: False}),
     # training
     "batch_size": Trains("supervision", 10),

@@ -79,8 +79,14 @@ def fit_scorers(
     weights = {name: each.detach().clone().requires_grad_()
                for name, each in stack_module_state(nets)[0].items()}
     loud, quiet = copy.deepcopy(nets[0]).train(), copy.deepcopy(nets[0]).eval()
-    learn = vmap(lambda w, x: functional_call(loud, w, (x,)), randomness="different")
-    look = vmap(lambda w, x: functional_call(quiet, w, (x,)), in_dims=(0, None))
+    one = lambda net: lambda w, x: functional_call(net, w, (x,))
+    learn = vmap(one(loud), randomness="different")
+    look = vmap(one(quiet), in_dims=(0, None))
+    if side:  # convolutions of several networks at once take longer than one after the other
+        each_of = lambda w: ({name: value[number] for name, value in w.items()}
+                             for number in range(seeds))
+        learn = lambda w, x: torch.stack([one(loud)(*both) for both in zip(each_of(w), x)])
+        look = lambda w, x: torch.stack([one(quiet)(each, x) for each in each_of(w)])
     adam = torch.optim.AdamW(list(weights.values()), rate, weight_decay=0.05)
     steps = epochs * -(-len(clips) // batch)
     plan = torch.optim.lr_scheduler.OneCycleLR(adam, rate, total_steps=steps + 1)

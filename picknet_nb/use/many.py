@@ -58,7 +58,8 @@ def table_of(rows: list[dict]):  # pyarrow.Table
     return pa.Table.from_pylist(rows, pa.schema(list(zip(COLUMNS, kinds))))
 
 # %% ../../nbs/use/10_many.ipynb #7c6129b0
-_OF_A_MODEL = "run.json", "config.json", "vocabulary.json", "weights.safetensors", "scorer.safetensors"
+_OF_A_MODEL = ("run.json", "config.json", "vocabulary.json", "weights.safetensors",
+               "scorer.safetensors")
 
 
 def model_digest(folder: Path, backbone: str) -> str:  # the origin of the backbone's weights
