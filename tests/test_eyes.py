@@ -1,10 +1,14 @@
 "Eyes, frame values, scorers: training, storing, and picks that follow what is stored."
 import json
+import shutil
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
+from toys import store_run
 
 from picknet_nb import caption, caption_many, evaluate, load
 from picknet_nb.core.settings import ConfigError, preset
@@ -15,6 +19,7 @@ from picknet_nb.data.student import save_student
 from picknet_nb.method.pickers import Clips, PickerError, make_picker
 from picknet_nb.method.recipes import Recipe
 from picknet_nb.method.scorer import FrameValues, Scorer
+from picknet_nb.training import scorers
 from picknet_nb.training.committee import Checkpoint, frame_values, read_values
 from picknet_nb.training.models import export_model
 from picknet_nb.training.runs import RunError
@@ -26,6 +31,14 @@ from picknet_nb.world.world import write_examples
 
 MEMBERS = dict(hidden=16, word_embedding=8, attention=8)
 CONFIG = preset("smoke", supervision_epochs=1, adaptation_epochs=1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    "Runs whose scorers are trained for two epochs, not forty."
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scorers, "fit_scorers", partial(fit_scorers, epochs=2))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -142,8 +155,6 @@ def test_a_run_with_a_scorer_has_its_file_and_so_has_its_model(run, corpus, tmp_
 
 
 def test_a_run_resumes_with_the_scorer_that_is_there(run, corpus, tmp_path):
-    import shutil
-
     shutil.copytree(run, tmp_path/"run")
     before = (tmp_path/"run"/SCORER).read_bytes()
     wanted = load_file(run/"weights.safetensors")
@@ -209,7 +220,6 @@ def damaged(about: dict, **changes) -> dict:
 ])
 def test_a_damaged_scorer_is_one_sentence(changes, message, tmp_path):
     path = save_scorer(tmp_path, StoredScorer(some_values(), 3, "tiny"))
-    from safetensors import safe_open
     with safe_open(path, "pt") as file: about = json.loads(file.metadata()["scorer"])
     save_file(load_file(path), path, damaged(about, **changes))
     with pytest.raises(RunError, match=message):
@@ -239,8 +249,6 @@ def test_a_scorer_is_asked_for_by_its_label_and_trained_after_the_captioner():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
     "A model that learned to pick while it watches, and two videos."
-    from toys import store_run
-
     folder = tmp_path_factory.mktemp("used")
     write_examples(folder/"videos", 2)
     return store_run(folder/"run", folder/"videos"), folder/"videos"
@@ -248,8 +256,6 @@ def place(tmp_path_factory):
 
 def with_scorer(run, folder, eye: str = "tiny", number: int = 3, seed: int = 0, **options):
     "A copy of the model with a scorer of random weights."
-    import shutil
-
     dims = {"tiny": 256, "grey": 3136, "glimpse": 128}[eye]
     torch.manual_seed(seed)
     scorer = Scorer(dims, hidden=8, layers=1, side=56 if eye == "grey" else 0).eval()
@@ -326,7 +332,6 @@ def test_evaluation_picks_with_the_scorer_and_its_budget(run, corpus, tmp_path):
                      settings=replace(corpus.settings, cnn="narrow"))
     narrow.save(tmp_path/"seen")
     torch.manual_seed(0)
-    import shutil
     shutil.copytree(run, tmp_path/"run")
     save_scorer(tmp_path/"run", StoredScorer(some_values(32), 3, "narrow"))
     with pytest.raises(RunError, match="name a corpus of the same clips"):

@@ -3,7 +3,7 @@ acts. TABLE has a row for each of them; a setting without a row fails. To retire
 its row."""
 import json
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARDS, reward_from
 from picknet_nb.method.stages import Validation
+from picknet_nb.training import scorers
 from picknet_nb.training.models import Decoding, export_model
 from picknet_nb.training.train import train
 from picknet_nb.use import clips
@@ -237,6 +238,7 @@ def words_of(corpus) -> list[str]: return sorted(corpus.vocabulary.words[4:])
 def scores_otherwise(value, **base):
     "A setting that changes the scorer of a run."
     def check(name, place, monkeypatch) -> None:
+        monkeypatch.setattr(scorers, "fit_scorers", partial(scorers.fit_scorers, epochs=2))
         files = []
         for changes in (base, base | {name: value}):
             run = place/f"scored {name} {changes.get(name)}"
