@@ -150,6 +150,8 @@ def test_a_run_with_a_scorer_has_its_file_and_so_has_its_model(run, corpus, tmp_
     again, looked = load_scorer(tmp_path/"model"), stored.look(corpus)
     clips = Clips(looked.features, looked.glances)
     assert torch.equal(again.picker()(clips), stored.picker()(clips))
+    card = (tmp_path/"model"/"card.md").read_text()
+    assert "picks 3 frames; its eye, tiny, costs " in card
     told = json.loads((tmp_path/"model"/"config.json").read_text())
     assert told["policy"]["eye"] == "feature"  # no path of the machine that trained it
 
