@@ -80,7 +80,7 @@ class Committee(nn.Module):
         frames: Tensor,  # (members, clips, frames, dims), or (clips, frames, dims) for all of them
         kept: Tensor | None = None,  # bool (clips, frames): which of them there are; None: all
     ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
-        "Values, keys and what is added to attention (members, clips, frames, ...); the first state."
+        "Values, keys, what is added to attention (members, clips, frames, ...); the first state."
         frames = self.drop(F.layer_norm(frames.float(), (self.feature_dims,)), 0.3)
         clips, count = frames.shape[-3:-1]
         rows = frames.flatten(-3, -2)  # (members or nothing, clips * frames, dims)
@@ -297,7 +297,8 @@ def train_committee(
 class Judge:
     "CIDEr-D x 100 of what a committee says of chosen frames, by every member."
 
-    def __init__(self, committee: Committee, corpus: Corpus, videos: Tensor, rows: int | None = None):
+    def __init__(self, committee: Committee, corpus: Corpus, videos: Tensor,
+                 rows: int | None = None):
         self.committee, self.corpus, self.videos = committee, corpus, videos
         # frames that are captioned at a time
         self.rows = rows or (300_000 if corpus.device.type == "cuda" else 10_000)
