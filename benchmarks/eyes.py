@@ -1,71 +1,185 @@
-"""What a picker that sees is worth: frame values by a committee, scorers of several eyes and seeds,
-and eight captioners that judge their picks beside uniform, random and clustered ones.
+"""What a picker that sees is worth: frame values by a committee, scorers and policies of several
+eyes and teachers, and eight captioners that judge their picks beside those that nobody learned.
 
-python benchmarks/eyes.py committee --corpus data/corpora/msvd-clip \\
-    --corpus data/corpora/msrvtt-clip
-python benchmarks/eyes.py scorers --corpus … --corpus … \\
-    --eye lite0-clip data/corpora/msvd-student data/corpora/msrvtt-student
+Each step leaves files in --work and is not repeated where they are there; a step that is killed
+goes on with the condition it was at. eyes.md beside this file has the commands in their order.
 
-`committee` leaves values.pt and committee.pt in --work, and frame_values_committee.json; `scorers`
-needs them. Everything is chosen on validation clips; test clips are scored once for each row.
+    texts      captions and splits of both data sets as one JSON file (no GPU)
+    features   one pass over the videos: a corpus for each backbone
+    committee  sixteen captioners on halves, eight on all clips; the values of all frames
+    crossed    features of training clips by the student that did not see them
+    scorers    regression: eyes x teachers x variants x budgets, ten seeds
+    policies   REINFORCE, the paper's policy: eyes x teachers x budgets, ten seeds
+    adapted    the judges trained on with learned and with uniform frames
+    bundle     the scorers that come with a model, chosen on validation clips
+    cost       multiplications, and seconds for a clip on this CPU (no GPU)
+    tables     eyes.json and frame_values_committee.json from all that is there (no GPU)
+
+Everything is chosen on validation clips; test clips are scored once for each row. `--toy` puts a
+toy world in place of the data sets, and tries every step on a CPU in minutes.
 """
 from __future__ import annotations
 
 import argparse
-import copy
 import json
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
-from time import perf_counter
 
 from common import ROOT, origin
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import functional_call, stack_module_state, vmap
 
-from picknet_nb.data.corpus import SPLITS, Corpus
+from picknet_nb.core.files import slug, write_whole
+from picknet_nb.core.settings import ClipSettings
+from picknet_nb.data.corpus import SPLITS, Corpus, cut_captions
+from picknet_nb.data.datasets import SPLIT_NAMES, read_annotations
+from picknet_nb.data.eyes import multiplications
 from picknet_nb.method.pickers import Clips, make_picker
-from picknet_nb.method.scorer import Scorer, best_of_parts, best_with_gap, centred, part_bounds
+from picknet_nb.method.policy import Policy, pair_logits, path_logits, path_scores, project
+from picknet_nb.method.recurrence import roll_out_by_table
+from picknet_nb.method.reinforce import policy_loss
+from picknet_nb.method.scorer import (
+    FrameValues, best_of_parts, best_with_gap, centred, part_bounds)
+from picknet_nb.method.starting import search
 from picknet_nb.training.committee import (
-    Committee, Judge, random_halves, train_committee, unseen_mean)
+    Committee, Draw, Judge, ValueTable, frame_values, unseen_mean)
+from picknet_nb.training.runs import load_weights
+from picknet_nb.training.scorers import (
+    BUDGETS, StoredScorer, fit_scorers, save_scorer, worth_of)
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-BUDGETS = (1, 2, 3, 4, 6)
 RULES = {"best of equal parts": best_of_parts, "best with a gap": best_with_gap}
 VARIANTS = {"plain": {}, "noise": {"noise": 0.5}, "wide": {"hidden": 256}, "flat": {"layers": 0},
             "dropped": {"input_dropout": 0.5, "dropout": 0.3},
             "both": {"noise": 0.5, "input_dropout": 0.5, "dropout": 0.3}}
+TEACHERS = ("committee", "one cross-fitted", "own")
 
 
-def joined(folders: list[str]) -> tuple[Corpus, dict[str, Tensor]]:
-    "Several corpora as one, and the clips of each by its name."
-    corpora = [Corpus.load(folder) for folder in folders]
-    first, begin, members = corpora[0], 0, {}
-    splits = {split: [] for split in SPLITS}
-    for corpus in corpora:
-        members[corpus.name] = torch.arange(begin, begin + len(corpus.ids))
-        for split in SPLITS: splits[split] += (corpus.splits[split] + begin).tolist()
-        begin += len(corpus.ids)
-    of_all = lambda name: [each for corpus in corpora for each in getattr(corpus, name)]
-    made = Corpus.build(
-        " and ".join(members), of_all("ids"), torch.cat([each.features for each in corpora]),
-        torch.cat([each.glances for each in corpora]), of_all("captions"), splits,
-        replace(first.settings, max_words=18, min_word_count=8), sentences=of_all("sentences"))
-    return made.to(DEVICE), {name: clips.to(DEVICE) for name, clips in members.items()}
+# what all steps share
+# ---------------------------------------------------------------------------------------------
 
 
-def in_split(corpus: Corpus, members: dict[str, Tensor], split: str) -> dict[str, Tensor]:
-    "The clips of a split, by data set."
-    return {name: clips[torch.isin(clips, corpus.splits[split])]
-            for name, clips in members.items()}
+class Study:
+    "Corpora, committee and clips of the study, each read when it is first asked for."
+
+    def __init__(self, given: argparse.Namespace):
+        self.given, self.rows = given, given.work/"rows"
+
+    @cached_property
+    def texts(self) -> dict:
+        return json.loads((self.given.work/"texts.json").read_text())
+
+    def stored(self, backbone: str) -> dict[str, Tensor]:
+        "Features, and for the captioner's backbone glances, of all clips of all data sets."
+        return torch.load(self.given.work/f"{slug(backbone)}.pt", map_location=DEVICE,
+                          weights_only=True, mmap=True)
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        "All data sets as one corpus, with the features of the captioner's backbone."
+        here, splits = self.stored(self.given.captioner), {split: [] for split in SPLITS}
+        of_all = lambda name: [each for part in self.texts.values() for each in part[name]]
+        for number, split in enumerate(of_all("split")): splits[split].append(number)
+        settings = ClipSettings(cnn=self.given.captioner, max_words=self.given.words,
+                                min_word_count=self.given.rare)
+        made = Corpus.build(
+            " and ".join(self.texts), of_all("ids"), here["features"].cpu(),
+            here["glances"].cpu(), of_all("captions"), splits, settings,
+            sentences=of_all("sentences"))
+        return made.to(DEVICE)
+
+    @cached_property
+    def group(self) -> Tensor:  # int64 (clips,): the number of each clip's data set
+        sizes = [len(part["ids"]) for part in self.texts.values()]
+        return torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+
+    def clips(self, split: str) -> dict[str, Tensor]:
+        "The clips of a split, by data set."
+        videos = self.corpus.splits[split]
+        of = self.group.to(DEVICE)[videos]
+        return {name: videos[of == number] for number, name in enumerate(self.texts)}
+
+    def seen(self, eye: str) -> Tensor:
+        "What an eye sees of all clips."
+        return self.corpus.glances if eye == "grey" else (
+            self.corpus.features if eye == self.given.captioner else self.stored(eye)["features"])
+
+    def side(self, eye: str) -> int:
+        return round(self.corpus.glances.shape[-1] ** 0.5) if eye == "grey" else 0
+
+    @cached_property
+    def table(self) -> ValueTable:
+        "Values by the committee, trained where they are missing."
+        given = self.given
+        return frame_values(
+            given.work/"committee", self.corpus, given.pairs, given.whole, given.steps,
+            given.clips, seed=1, group=self.group, **json.loads(given.sizes),
+            report=lambda step, loss: print(f"step {step}: loss {loss:.2f}", flush=True))
+
+    @cached_property
+    def members(self) -> Committee:
+        net = Committee(len(self.table.values), self.corpus.features.shape[-1],
+                        len(self.corpus.vocabulary), **json.loads(self.given.sizes)).to(DEVICE)
+        load_weights(net, self.given.work/"committee"/"committee.safetensors")
+        return net.eval().requires_grad_(False)
+
+    @cached_property
+    def whole(self) -> list[int]:
+        "The members that trained on all training clips: they judge picks on test clips."
+        return list(range(2 * self.table.pairs, len(self.table.values)))
+
+    def judges(self, split: str, net: Committee | None = None) -> dict[str, Judge]:
+        net = net or self.members.of(self.whole)
+        return {name: Judge(net, self.corpus, videos)
+                for name, videos in self.clips(split).items()}
+
+    @cached_property
+    def test(self) -> dict[str, Judge]: return self.judges("test")
+
+    def values(self, teacher: str, videos: Tensor) -> Tensor:  # (clips, frames)
+        "Frame values by a teacher; of validation and test clips by all that it has."
+        table, pairs, on = self.table, self.table.pairs, videos.cpu()
+        if teacher == "committee": found = table.unseen(on)
+        elif teacher == "own": found = table.values[2 * pairs, on].float()
+        else:  # the one of the first pair that did not train on the clip
+            two = [0, pairs]
+            found = unseen_mean(table.values[two][:, on].float(), table.learned_from[two][:, on])
+        return found.to(DEVICE)
+
+    def conditions(self, of: list[dict]) -> Iterator[tuple[dict, Path]]:
+        "Those that are not done yet, this process's share of them, and where their rows go."
+        part, parts = self.given.part
+        for number, each in enumerate(of):
+            path = self.rows/f"{slug('-'.join(str(value) for value in each.values()))}.json"
+            if number % parts == part and not path.exists():
+                yield each, path
+
+    @cached_property
+    def uniform(self) -> dict[tuple[str, int], Tensor]:
+        "What the better of two uniform samplings earns from the judges, clip by clip."
+        path = self.given.work/"uniform.pt"
+        if not path.exists():
+            controls(self.given, self)
+        return torch.load(path, map_location=DEVICE, weights_only=True)
+
+    def row(self, name: str, k: int, earned: Tensor, **more) -> dict:
+        "A row of the table, from what seeds earned (sets, clips)."
+        beyond = earned.mean(0) - self.uniform[f"{name} {k}"]
+        return {"data": name, "frames": k, **more, "CIDEr": round(earned.mean().item(), 2),
+                "over seeds": [round(each.mean().item(), 2) for each in earned],
+                "minus the better uniform": interval(beyond),
+                "clips": [round(each, 1) for each in earned.mean(0).tolist()]}
 
 
 def correlation(one: Tensor, other: Tensor) -> float:
     "Of frame values within clips."
     one, other = centred(one), centred(other)
-    return ((one * other).sum() / (one.norm() * other.norm())).item()
+    return ((one * other).sum() / (one.norm() * other.norm()).clamp(min=1e-9)).item()
 
 
 def interval(difference: Tensor) -> list[float]:  # (clips,)
@@ -75,6 +189,107 @@ def interval(difference: Tensor) -> list[float]:  # (clips,)
     means = difference.cpu()[some].mean(1)
     return [round(each, 2) for each in (
         difference.mean().item(), means.quantile(0.025).item(), means.quantile(0.975).item())]
+
+
+def write(path: Path, content) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, json.dumps(content, indent=1))
+    print(f"[{time.strftime('%X')}] {path}", flush=True)
+
+
+# texts, features
+# ---------------------------------------------------------------------------------------------
+
+
+def texts(given: argparse.Namespace, study: Study) -> None:
+    "Captions, cut into words, and splits: the GPU's machine needs no NLTK then."
+    found = {}
+    for name, videos, *files in given.data:
+        said = read_annotations(name, files)
+        there = {path.stem: path.name for path in sorted(Path(videos).glob("*.mp4"))}
+        ids = [each for each in said.captions if each in there]
+        captions = [said.captions[each] for each in ids]
+        found[name] = {"ids": ids, "captions": captions, "sentences": cut_captions(captions),
+                       "split": [SPLIT_NAMES[said.splits[each]] for each in ids]}
+        print(name, {split: found[name]["split"].count(split) for split in SPLITS})
+    write(given.work/"texts.json", found)
+
+
+def features(given: argparse.Namespace, study: Study) -> None:
+    "One pass over all videos: every backbone that is missing looks at every frame."
+    from picknet_nb.core.processes import usable_cores
+    from picknet_nb.data.backbones import load_backbone
+    from picknet_nb.data.extraction import ClipShape, decode_files
+    from picknet_nb.data.glance import glance
+
+    todo = {}
+    for each in given.backbone:
+        name, _, weights = each.partition("=")
+        label, _, name = name.rpartition(":")
+        if not (given.work/f"{slug(label or name)}.pt").exists():
+            todo[label or name] = load_backbone(name, weights or None, DEVICE)
+    place, jobs = {}, []
+    for name, folder in given.videos:
+        for each in study.texts[name]["ids"]:
+            place[f"{name} {each}"] = len(place)
+            jobs.append((f"{name} {each}", Path(folder)/f"{each}.mp4"))
+    if not todo: return
+    seen = {label: torch.zeros(len(place), 30, cnn.dims, dtype=torch.float16)
+            for label, cnn in todo.items()}
+    looks = torch.zeros(len(place), 30, 56 * 56, dtype=torch.uint8)
+    missing, started = set(place), time.perf_counter()
+    for clip in decode_files(jobs, ClipShape(30, 224), usable_cores() - 1):
+        if clip.reason: raise SystemExit(f"{clip.path}: {clip.reason}")
+        frames = clip.frames.to(DEVICE)
+        for label, cnn in todo.items(): seen[label][place[clip.name]] = cnn(frames).half().cpu()
+        looks[place[clip.name]] = glance(frames, 56).cpu()
+        missing.discard(clip.name)
+    for label, cnn in todo.items():
+        kept = {"features": seen[label]} | ({"glances": looks} if label == given.captioner else {})
+        torch.save(kept, given.work/f"{slug(label)}.pt")
+    print(f"{len(place)} clips, {time.perf_counter() - started:.0f} s, missing {len(missing)}")
+
+
+def toy(given: argparse.Namespace) -> None:
+    "A toy world in place of the data sets: two `data sets` of the same kind."
+    from picknet_nb.world.shapes import example_corpus
+
+    given.work.mkdir(parents=True, exist_ok=True)
+    if (given.work/"texts.json").exists(): return
+    found, corpora = {}, [example_corpus(48, seed) for seed in (0, 1)]
+    for name, corpus in zip(("msvd", "msrvtt"), corpora):
+        split = ["train"] * len(corpus.ids)
+        for each in ("validation", "test"):
+            for video in corpus.splits[each].tolist(): split[video] = each
+        found[name] = {"ids": [f"{name}-{each}" for each in corpus.ids], "split": split,
+                       "captions": corpus.captions, "sentences": corpus.sentences}
+    whole = torch.cat([corpus.features for corpus in corpora])
+    torch.save({"features": whole, "glances": torch.cat([each.glances for each in corpora])},
+               given.work/"tiny.pt")
+    for number, eye in enumerate(("lite0-clip", "glimpse", "glimpse-0", "glimpse-1")):
+        noise = torch.Generator().manual_seed(number)
+        mixed = whole[..., :64].float() + 0.2 * torch.randn(whole[..., :64].shape, generator=noise)
+        torch.save({"features": mixed.half()}, given.work/f"{eye}.pt")
+    write(given.work/"texts.json", found)
+
+
+def crossed(given: argparse.Namespace, study: Study) -> None:
+    """Features of training clips by the student that learned from the frames of the other half;
+    of all other clips by a student that saw frames of no clip, or of all training clips."""
+    out = given.work/"glimpse-crossed.pt"
+    if out.exists(): return
+    first, second, other = (study.stored(name)["features"].cpu()
+                            for name in ("glimpse-0", "glimpse-1", "glimpse"))
+    half = torch.arange(len(other)) % 2  # clips of half 0 taught glimpse-0, and so on
+    train = torch.zeros(len(other), dtype=torch.bool)
+    train[study.corpus.splits["train"].cpu()] = True
+    learned = torch.where((half == 0)[:, None, None], second, first)
+    torch.save({"features": torch.where(train[:, None, None], learned, other)}, out)
+    print(out)
+
+
+# committee
+# ---------------------------------------------------------------------------------------------
 
 
 def agreement(values: Tensor, halves: int) -> dict:  # (members, clips, frames) of test clips
@@ -94,98 +309,34 @@ def agreement(values: Tensor, halves: int) -> dict:  # (members, clips, frames) 
             "best frame by the eight themselves": round(others.max(1).values.mean().item(), 1)}
 
 
-def committee(given: argparse.Namespace) -> None:
-    "Train the members, value every frame, and say how well they agree."
-    corpus, members = joined(given.corpus)
-    learns = random_halves(corpus, given.pairs, given.whole, seed=1)
-    group = torch.zeros(len(corpus.ids), dtype=torch.int64)
-    for number, clips in enumerate(members.values()): group[clips.cpu()] = number
-    started = perf_counter()
-    net = train_committee(corpus, learns, given.steps, given.clips, group=group,
-                          report=lambda step, loss: print(f"step {step}: loss {loss:.2f}"),
-                          **json.loads(given.sizes))
-    values = torch.zeros(len(learns), len(corpus.ids), corpus.features.shape[1])
-    for split in SPLITS:
-        for clips in in_split(corpus, members, split).values():
-            values[:, clips.cpu()] = Judge(net, corpus, clips).values().cpu()
-    given.work.mkdir(parents=True, exist_ok=True)
-    torch.save({"state": net.state_dict(), "sizes": json.loads(given.sizes)},
-               given.work/"committee.pt")
-    torch.save({"values": values.half(), "learns": learns}, given.work/"values.pt")
-    halves, trained = 2 * given.pairs, {}
-    for name, clips in in_split(corpus, members, "train").items():
-        some, saw = values[:halves, clips.cpu()], learns[:halves, clips.cpu()]
+def committee(given: argparse.Namespace, study: Study) -> None:
+    "Train the members, value every frame, and note how well they agree."
+    started, table = time.perf_counter(), study.table
+    halves, trained = 2 * table.pairs, {}
+    for name, clips in study.clips("train").items():
+        some = table.values[:halves, clips.cpu()].float()
+        saw = table.learned_from[:halves, clips.cpu()]
         own, other = unseen_mean(some, ~saw), unseen_mean(some, saw)
         trained[name] = {
             "mean value, members that trained on the clip": round(own.mean().item(), 1),
             "mean value, the others": round(other.mean().item(), 1),
             "correlation of the two": round(correlation(own, other), 3)}
-    write(given, "frame_values_committee.json", {
-        "kind": "frame values", "what": "CIDEr-D x 100 (built-in) of captions made from one frame "
-        "of a clip; correlations within clips", **origin(), "features": corpus.settings.cnn,
-        "members": {"on halves": halves, "on all training clips": given.whole},
-        "steps": given.steps, "seconds": round(perf_counter() - started),
-        "test clips": {name: agreement(values[:, clips.cpu()], halves) for name, clips
-                       in in_split(corpus, members, "test").items()}, "training clips": trained})
+    write(given.work/"agreement.json", {
+        "features": given.captioner, "members": {"on halves": halves, "on all training clips":
+                                                 len(table.values) - halves},
+        "steps": given.steps, "seconds": round(time.perf_counter() - started),
+        "test clips": {name: agreement(table.values[:, clips.cpu()].float(), halves)
+                       for name, clips in study.clips("test").items()},
+        "training clips": trained})
 
 
-def write(given: argparse.Namespace, name: str, content: dict) -> None:
-    (given.out/name).write_text(json.dumps(content, indent=1))
-    print(f"{given.out/name} written")
+# pickers that nobody taught
+# ---------------------------------------------------------------------------------------------
 
 
-def fit(seen: Tensor, clips: Tensor, wanted: Tensor, held_out: list, given, **options):
-    """Scorers of several seeds as one network. The epoch that is kept is one for all seeds: the
-    best running mean, on held-out clips, of the value of the best frames of equal parts."""
-    nets = []
-    for seed in range(given.seeds):
-        torch.manual_seed(seed)
-        nets.append(Scorer(seen.shape[-1], seen.shape[1], **options).to(DEVICE))
-    weights = {name: each.detach().requires_grad_()
-               for name, each in stack_module_state(nets)[0].items()}
-    loud, quiet = copy.deepcopy(nets[0]).train(), copy.deepcopy(nets[0]).eval()
-    learn = vmap(lambda w, x: functional_call(loud, w, (x,)), randomness="different")
-    look = vmap(lambda w, x: functional_call(quiet, w, (x,)), in_dims=(0, None))
-    adam = torch.optim.AdamW(list(weights.values()), 5e-4, weight_decay=0.05)
-    plan = torch.optim.lr_scheduler.OneCycleLR(
-        adam, 5e-4, total_steps=given.epochs * -(-len(clips) // 128) + 1)
-    average = {name: each.detach().clone() for name, each in weights.items()}
-    history, best, kept, epoch_kept = [], -torch.inf, average, 0
-    for epoch in range(given.epochs):
-        order = torch.stack([torch.randperm(len(clips), device=DEVICE) for _ in nets])
-        for some in order.split(128, 1):
-            found, want = learn(weights, seen[clips[some]]), wanted[some]
-            square = (centred(found) - want).square().mean((1, 2))
-            expected = ((2 * found).softmax(-1) * want).sum(-1).mean(1)
-            adam.zero_grad()
-            (square - 0.3 * expected).sum().backward()
-            norms = torch.stack([each.grad.flatten(1).norm(dim=1) for each in weights.values()])
-            shrink = 1 / norms.norm(dim=0).clamp(min=1)  # every seed its own
-            for each in weights.values():
-                each.grad.mul_(shrink.view(-1, *[1] * (each.dim() - 1)))
-            adam.step()
-            plan.step()
-            for name, each in average.items(): each.lerp_(weights[name].detach(), 0.02)
-        with torch.no_grad():
-            history.append(sum(
-                worth_of(look(average, seen[videos]), values) for videos, values in held_out
-            ) / len(held_out))
-        recent = sum(history[-3:]) / 3
-        if len(history) >= 3 and recent > best:
-            best, epoch_kept = recent, epoch
-            kept = {name: each.clone() for name, each in average.items()}
-    return lambda videos: look(kept, seen[videos]).detach(), best, epoch_kept
-
-
-def worth_of(scores: Tensor, values: Tensor) -> float:  # (seeds, clips, frames), (clips, frames)
-    "What the best frames of equal parts are worth beside a mean frame; all budgets and seeds."
-    found = [values.gather(1, best_of_parts(each, k)).mean() for each in scores for k in BUDGETS]
-    return (sum(found) / len(found) / values.mean()).item()
-
-
-def controls(corpus: Corpus, clips: Tensor, seen: Tensor, k: int) -> dict[str, Tensor]:
+def untaught(study: Study, clips: Tensor, seen: Tensor, k: int) -> dict[str, Tensor]:
     "Frames (sets, clips, k) that nobody learned to choose."
-    frames, count = corpus.features.shape[1], len(clips)
+    frames, count = study.corpus.features.shape[1], len(clips)
     ends = ([frames // 2] if k == 1
             else [round(j * (frames - 1) / (k - 1)) for j in range(k)])
     middles = [round((j + 0.5) * frames / k - 0.5) for j in range(k)]
@@ -195,6 +346,7 @@ def controls(corpus: Corpus, clips: Tensor, seen: Tensor, k: int) -> dict[str, T
     bounds = part_bounds(frames, k)
     medoids = torch.stack([near[:, a:b, a:b].sum(-1).argmax(1) + a
                            for a, b in zip(bounds, bounds[1:])], 1)
+    torch.manual_seed(0)
     chosen = {"uniform, ends": at(ends), "uniform, middles": at(middles),
               "part medoids": medoids[None],
               "random": torch.rand(10, count, frames, device=DEVICE).topk(k).indices.sort()[0]}
@@ -204,85 +356,390 @@ def controls(corpus: Corpus, clips: Tensor, seen: Tensor, k: int) -> dict[str, T
     return chosen
 
 
-def scorers(given: argparse.Namespace) -> None:
-    "Fit every eye and variant, pick frames of test clips, and let the judges score them."
-    corpus, members = joined(given.corpus)
-    stored, net = (torch.load(given.work/name, map_location=DEVICE, weights_only=True)
-                   for name in ("values.pt", "committee.pt"))
-    values, learns, halves = stored["values"].float(), stored["learns"], 2 * given.pairs
-    judges = Committee(len(learns) - halves, corpus.features.shape[-1], len(corpus.vocabulary),
-                       **net["sizes"]).to(DEVICE).eval()
-    judges.load_state_dict({name: each[halves:] for name, each in net["state"].items()})
-    train, test = (in_split(corpus, members, split) for split in ("train", "test"))
-    clips = torch.cat(list(train.values()))
-    wanted = centred(unseen_mean(values[:halves, clips], learns[:halves, clips]))
-    held_out = [(videos, values[:, videos].mean(0))
-                for videos in in_split(corpus, members, "validation").values()]
-    ask = {name: Judge(judges, corpus, videos) for name, videos in test.items()}
-    eyes = {name: joined(folders)[0].features for name, *folders in given.eye}
-    rows, uniform = [], {}
-    for name, videos in test.items():
+def controls(given: argparse.Namespace, study: Study) -> None:
+    "Two uniform samplings, random frames, medoids, k-means, and the committee's own favourites."
+    if (given.work/"uniform.pt").exists(): return
+    best, rows, halves = {}, [], 2 * study.table.pairs
+    for name, videos in study.clips("test").items():
+        favourites = study.table.values[:halves, videos.cpu()].float().mean(0).to(DEVICE)
         for k in BUDGETS:
-            scores = {label: ask[name](chosen).mean((0, 1)) for label, chosen in
-                      controls(corpus, videos, next(iter(eyes.values())), k).items()}
-            scores["oracle of sixteen"] = ask[name](
-                best_of_parts(values[:halves, videos].mean(0), k)[None]).mean((0, 1))
-            uniform[name, k] = max((scores["uniform, ends"], scores["uniform, middles"]),
-                                   key=lambda each: each.mean().item())
-            rows += [{"data": name, "frames": k, "picker": label,
-                      "CIDEr": round(each.mean().item(), 2),
-                      "minus the better uniform": interval(each - uniform[name, k])}
-                     for label, each in scores.items()]
-    for eye, seen in eyes.items():
-        pooled: dict = {}
-        for variant in given.variants:
-            score, best, epoch = fit(seen, clips, wanted / wanted.std(), held_out, given,
-                                     **VARIANTS[variant])
-            for name, videos in test.items():
-                found = score(videos)
-                for how, rule in RULES.items():
-                    for k in BUDGETS:
-                        earned = ask[name](torch.stack([rule(each, k) for each in found])).mean(0)
-                        pooled.setdefault((name, how, k), []).append(earned.mean(0))
-                        rows.append({
-                            "data": name, "frames": k, "picker": "scorer", "eye": eye,
-                            "variant": variant, "how": how, "seeds": given.seeds,
-                            "epoch kept": epoch, "validation": round(best, 4),
-                            "CIDEr": round(earned.mean().item(), 2),
-                            "over seeds": [round(each.mean().item(), 2) for each in earned],
-                            "minus the better uniform": interval(
-                                earned.mean(0) - uniform[name, k])})
-        for (name, how, k), each in pooled.items():
-            rows.append({"data": name, "frames": k, "picker": "scorer", "eye": eye, "how": how,
-                         "variant": f"all {len(each)}",
-                         "CIDEr": round(torch.stack(each).mean().item(), 2),
-                         "minus the better uniform": interval(
-                             torch.stack(each).mean(0) - uniform[name, k])})
-    write(given, "eyes.json", {
+            sets = untaught(study, videos, study.seen(given.eye[0]), k)
+            sets["oracle of the committee"] = best_of_parts(favourites, k)[None]
+            earned = {label: study.test[name](each).mean(0) for label, each in sets.items()}
+            best[f"{name} {k}"] = max(
+                (earned["uniform, ends"].mean(0), earned["uniform, middles"].mean(0)),
+                key=lambda each: each.mean().item()).cpu()
+            rows.append((name, k, earned))
+    torch.save(best, given.work/"uniform.pt")
+    found = [study.row(name, k, each, picker=label)
+             for name, k, earned in rows for label, each in earned.items()]
+    write(study.rows/"untaught.json", found)
+
+
+# scorers
+# ---------------------------------------------------------------------------------------------
+
+
+def of_scorers(given: argparse.Namespace) -> list[dict]:
+    "Every condition: all eyes and teachers, and for the committee all variants of small eyes."
+    found = [{"how": "regression", "eye": eye, "teacher": teacher, "variant": "plain"}
+             for teacher in TEACHERS for eye in given.eye]
+    return found + [{"how": "regression", "eye": eye, "teacher": "committee", "variant": variant}
+                    for eye in given.vary for variant in VARIANTS if variant != "plain"]
+
+
+def fitted(given: argparse.Namespace, study: Study, condition: dict, **more):
+    "Scorers of all seeds for a condition."
+    eye, teacher = condition["eye"], condition["teacher"]
+    clips = torch.cat(list(study.clips("train").values()))
+    held_out = [(videos, study.values(teacher, videos))
+                for videos in study.clips("validation").values()]
+    return fit_scorers(study.seen(eye), study.side(eye), clips, study.values(teacher, clips),
+                       held_out, epochs=given.epochs, **VARIANTS[condition["variant"]],
+                       **{"seeds": given.seeds, **more})
+
+
+@torch.no_grad()
+def looked(scorers: list, seen: Tensor) -> Tensor:  # (seeds, clips, frames)
+    "The values of all frames by every scorer."
+    return torch.stack([torch.cat([scorer(some) for some in seen.split(256)])
+                        for scorer in scorers])
+
+
+def scorers(given: argparse.Namespace, study: Study) -> None:
+    "Fit every condition that is missing, pick frames of test clips, let the judges score them."
+    controls(given, study)
+    for condition, path in study.conditions(of_scorers(given)):
+        started = time.perf_counter()
+        fit, rows = fitted(given, study, condition), []
+        judged = sum(worth_of(looked(fit.scorers, study.seen(condition["eye"])[videos]),
+                              study.values("committee", videos))
+                     for videos in study.clips("validation").values()) / len(study.texts)
+        about = {**condition, "picker": "scorer", "seeds": given.seeds, "epoch kept": fit.epoch,
+                 "validation": round(judged, 4)}
+        for name, videos in study.clips("test").items():
+            found = looked(fit.scorers, study.seen(condition["eye"])[videos])
+            for how, rule in RULES.items():
+                for k in BUDGETS:
+                    sets = torch.stack([rule(each, k) for each in found])
+                    together = rule(centred(found).mean(0), k)[None]
+                    earned = study.test[name](torch.cat([sets, together])).mean(0)
+                    rows.append(study.row(name, k, earned[:-1], rule=how, **about))
+                    rows.append(study.row(name, k, earned[-1:], rule=how,
+                                          **{**about, "seeds": "together"}))
+        rows[0]["seconds"] = round(time.perf_counter() - started, 1)
+        write(path, rows)
+
+
+# policies
+# ---------------------------------------------------------------------------------------------
+
+
+def of_policies(given: argparse.Namespace) -> list[dict]:
+    return [{"how": "REINFORCE", "eye": eye, "teacher": teacher}
+            for teacher in TEACHERS for eye in given.eye]
+
+
+class SetReward:
+    "What a teacher's captions of picked frames earn on training clips, as a reward."
+
+    def __init__(self, study: Study, teacher: str, split: str):
+        self.study, self.teacher, self.pairs = study, teacher, study.table.pairs
+        pairs = range(self.pairs) if teacher == "committee" else [0]
+        members = [[2 * self.pairs]] if teacher == "own" else [[p, self.pairs + p] for p in pairs]
+        self.judges = {name: [(each, Judge(study.members.of(each), study.corpus, videos))
+                              for each in members]
+                       for name, videos in study.clips(split).items()}
+
+    def __call__(self, name: str, which: Tensor, picks: Tensor, number: int) -> Tensor:
+        """CIDEr (sets, clips) of picks (sets, clips, frames) by one member that did not train on
+        the clip, of the pair whose turn it is; with `own` by the captioner that did."""
+        members, judge = self.judges[name][number % len(self.judges[name])]
+        earned = judge(picks, which) / 100  # (members, sets, clips)
+        if self.teacher == "own": return earned[0]
+        learned = self.study.table.learned_from[members][:, judge.videos[which].cpu()].to(DEVICE)
+        return unseen_mean(earned.transpose(1, 2), learned).transpose(0, 1)
+
+
+def rolled(policies: list[Policy], seen: Tensor, noise: Tensor) -> tuple[Tensor, list[Tensor]]:
+    "Picks (rollouts, policies, clips, frames) with this noise, and the projected frames."
+    projected = [project(policy, seen) for policy in policies]
+    pairs = torch.cat([pair_logits(policy, each.detach())
+                       for policy, each in zip(policies, projected)])
+    count = len(seen)
+    picks = roll_out_by_table(pairs, noise.repeat(1, len(policies), 1))
+    return picks.view(len(noise), len(policies), count, -1), projected
+
+
+def trained_policies(given: argparse.Namespace, study: Study, condition: dict) -> list[Policy]:
+    "The paper's policy, all seeds side by side, kept as validation clips like them best."
+    seen, corpus = study.seen(condition["eye"]), study.corpus
+    train, held_out = study.clips("train"), study.clips("validation")
+    some, policies = seen[corpus.splits["train"][:256]], []
+    for seed in range(given.seeds):
+        torch.manual_seed(seed)
+        policies.append(Policy(seen.shape[-1], 64).to(DEVICE).calibrate(some, wanted=4.0))
+    torch.manual_seed(given.seeds)
+    weights = [each for policy in policies for each in policy.parameters()]
+    adam = torch.optim.Adam(weights, given.policy_rate)
+    teach, ask = SetReward(study, condition["teacher"], "train"), SetReward(
+        study, condition["teacher"], "validation")
+    best, kept = [-torch.inf] * len(policies), [policy.state_dict() for policy in policies]
+    for epoch in range(given.policy_epochs):
+        order = {name: torch.randperm(len(videos), device=DEVICE)
+                 for name, videos in train.items()}
+        parts = [(name, part) for name, each in order.items()
+                 for part in each.split(given.clips)]
+        for step in torch.randperm(len(parts)).tolist():
+            name, which = parts[step]
+            noise = torch.rand(2, len(which), seen.shape[1], device=DEVICE)
+            noise[1] = 0.5  # the second rollout is greedy: the baseline
+            picks, projected = rolled(policies, seen[train[name][which]], noise)
+            earned = teach(name, which, picks.flatten(0, 1), epoch + step).view(
+                2, len(policies), -1)
+            count = picks.sum(-1)
+            earned = torch.where((count >= 1) & (count <= 7), earned, -1.0)  # the penalty
+            log_p = torch.stack([path_scores(path_logits(policy, each, picks[0, number]),
+                                             picks[0, number])[0]
+                                 for number, (policy, each) in enumerate(zip(policies, projected))])
+            adam.zero_grad()
+            (len(policies) * policy_loss(log_p, earned[0], earned[1])).backward()
+            adam.step()
+        scores = torch.zeros(len(policies), device=DEVICE)
+        with torch.no_grad():
+            for name, videos in held_out.items():
+                half = torch.full((1, len(videos), seen.shape[1]), 0.5, device=DEVICE)
+                picks, _ = rolled(policies, seen[videos], half)
+                every = torch.arange(len(videos), device=DEVICE)
+                found = sum(ask(name, every, picks[0], number)
+                            for number in range(len(ask.judges[name]))) / len(ask.judges[name])
+                scores += found.mean(1) / found.mean().clamp(min=1e-6)
+        for number, score in enumerate(scores.tolist()):
+            if score > best[number]:
+                best[number] = score
+                kept[number] = {each: value.clone()
+                                for each, value in policies[number].state_dict().items()}
+    for policy, state in zip(policies, kept): policy.load_state_dict(state)
+    return policies
+
+
+@torch.no_grad()
+def policies(given: argparse.Namespace, study: Study) -> None:
+    """Train the paper's policy for every condition that is missing. Its threshold gives it each
+    budget, on average over validation clips; how many frames it takes of test clips is noted."""
+    controls(given, study)
+    for condition, path in study.conditions(of_policies(given)):
+        started, rows = time.perf_counter(), []
+        with torch.enable_grad(): found = trained_policies(given, study, condition)
+        seen = study.seen(condition["eye"])
+        for name, videos in study.clips("test").items():
+            held_out = study.clips("validation")[name]
+            for k in BUDGETS:
+                picks = []
+                for policy in found:
+                    at = lambda mark, clips: policy.rollout(seen[clips], "greedy", mark)
+                    # the larger the value, the more is picked
+                    mark = 1 - search(lambda value: at(1 - value, held_out), k, 0.0, 1.0)
+                    picks.append(at(mark, videos))
+                earned = torch.cat([study.test[name](each[None]).mean(0) for each in picks])
+                count = torch.stack(picks).sum(-1).float().mean().item()
+                rows.append(study.row(name, k, earned, picker="policy", **condition,
+                                      seeds=given.seeds, **{"frames taken": round(count, 2)}))
+        rows[0]["seconds"] = round(time.perf_counter() - started, 1)
+        write(path, rows)
+
+
+# judges that are adapted to the picks
+# ---------------------------------------------------------------------------------------------
+
+
+class Fixed(Draw):
+    "Clips and captions as in training, but the frames are those that a picker takes."
+    table: Tensor  # int64 (clips, k)
+
+    def frames_of(self, videos: Tensor, k: int) -> Tensor: return self.table[videos]
+
+
+def adapted(given: argparse.Namespace, study: Study) -> None:
+    "The judges trained on with frames of one picker alone, and then scored with the same picker."
+    controls(given, study)
+    conditions = [{"how": "adapted", "picker": picker, "frames": k}
+                  for k in BUDGETS for picker in ("scorer", "uniform, ends", "uniform, middles")]
+    every, scores = torch.arange(len(study.corpus.ids), device=DEVICE), None
+    for condition, path in study.conditions(conditions):
+        k = condition["frames"]
+        if condition["picker"] == "scorer":
+            if scores is None:
+                # the scorer of the eye that validation clips chose, the mean of its seeds
+                chosen = {"eye": chosen_eye(study, given.vary), "teacher": "committee",
+                          "variant": "plain"}
+                fit = fitted(given, study, chosen)
+                scores = centred(looked(fit.scorers, study.seen(chosen["eye"]))).mean(0)
+            table = best_of_parts(scores, k)
+        else:
+            table = untaught(study, every[:1], study.corpus.features, k)[condition["picker"]][0]
+            table = table.expand(len(every), -1)
+        net = study.members.of(study.whole)
+        for each in net.parameters(): each.requires_grad_(True)
+        torch.manual_seed(0)
+        draw = Fixed(study.corpus, study.table.learned_from[study.whole], study.group, given.clips)
+        draw.table = table
+        adam = torch.optim.AdamW(net.train().parameters(), 1e-4, weight_decay=1e-3)
+        for step in range(given.adapt_steps):
+            frames, words = draw(k)
+            with torch.autocast(DEVICE, torch.bfloat16, enabled=DEVICE == "cuda"):
+                losses = net.loss(frames, words)
+            adam.zero_grad()
+            losses.sum().backward()
+            torch.nn.utils.clip_grad_norm_(net.parameters(), 5 * len(study.whole) ** 0.5)
+            adam.step()
+        net.eval().requires_grad_(False)
+        rows = []
+        for name, judge in study.judges("test", net).items():
+            earned = judge(table[judge.videos][None]).mean(0)
+            rows.append(study.row(name, k, earned, **{key: value for key, value in
+                                                      condition.items() if key != "frames"}))
+        write(path, rows)
+
+
+def chosen_eye(study: Study, among: list[str]) -> str:
+    "The eye whose plain scorers are worth most on validation clips."
+    found = {}
+    for path in study.rows.glob("*.json"):
+        for row in json.loads(path.read_text()):
+            if row.get("variant") == "plain" and row.get("teacher") == "committee" and (
+                    row["eye"] in among):
+                found[row["eye"]] = row["validation"]
+    return max(among, key=lambda eye: found.get(eye, -1.0))
+
+
+# what is bundled, what it costs, the tables
+# ---------------------------------------------------------------------------------------------
+
+
+def bundle(given: argparse.Namespace, study: Study) -> None:
+    "For every small eye the variant that validation clips like best, three seeds, as a file."
+    for eye in given.vary:
+        found = {row["variant"]: row["validation"] for path in study.rows.glob("*.json")
+                 for row in json.loads(path.read_text())
+                 if row.get("eye") == eye and row.get("how") == "regression"
+                 and row.get("teacher") == "committee"}
+        variant = max(found, key=found.get)
+        fit = fitted(given, study, {"eye": eye, "teacher": "committee", "variant": variant},
+                     seeds=3)
+        name = eye.removesuffix("-crossed").removesuffix("-pictures")
+        weights = json.loads((given.work/"weights.json").read_text()).get(name, "") if (
+            given.work/"weights.json").exists() else ""
+        folder = given.out/f"scorer-{slug(eye)}"
+        folder.mkdir(parents=True, exist_ok=True)
+        path = save_scorer(folder, StoredScorer(
+            FrameValues(fit.scorers), 3, name, weights,
+            f"{2 * study.table.pairs} captioners, {' and '.join(study.texts)}"))
+        write(folder/"chosen.json", {"eye": eye, "variant": variant, "validation": found,
+                                     "worth": fit.worth, "epoch": fit.epoch,
+                                     "bytes": path.stat().st_size})
+
+
+def cost(given: argparse.Namespace, study: Study) -> None:
+    "What thirty looks and k frames cost: multiplications, and seconds for a clip on this CPU."
+    from picknet_nb.data.backbones import load_backbone
+
+    pictures, seconds = torch.randint(0, 256, (30, 3, 168, 224), dtype=torch.uint8), {}
+    names = [each for each in given.eye if each not in ("grey", given.captioner)]
+    counted = {each.split("-crossed")[0].split("-pictures")[0] for each in names} | {
+        given.captioner}
+    for name in counted:
+        cnn, times = load_backbone(name, None if name == "tiny" else "random"), []
+        for _ in range(4):
+            started = time.perf_counter()
+            cnn(pictures)
+            times.append(time.perf_counter() - started)
+        seconds[name] = min(times[1:])
+    products = {name: multiplications(name) for name in counted} | {"grey": 0}
+    one = seconds[given.captioner] / 30
+    write(given.out/"eyes_cost.json", {
+        "kind": "cost of eyes", **origin("cpu"), "captioner": given.captioner,
+        "multiplications a frame": products,
+        "seconds for thirty frames": {name: round(each, 4) for name, each in seconds.items()},
+        "eye and k frames, in seconds": {
+            eye: {k: round(seconds.get(eye, 0.0) + k * one, 3) for k in BUDGETS}
+            for eye in ("none", *[each for each in counted if each != given.captioner])},
+        "all thirty frames, in seconds": round(seconds[given.captioner], 3)})
+
+
+def tables(given: argparse.Namespace, study: Study) -> None:
+    "All rows that are there as result files; differences between rows are taken clip by clip."
+    rows = [row for path in sorted(study.rows.glob("*.json"))
+            for row in json.loads(path.read_text())]
+    clips = lambda row: torch.tensor(row["clips"])
+    for name in study.texts:  # does one learned frame, or do two, the work of six uniform ones?
+        at = lambda k, **wanted: next((row for row in rows if row["data"] == name and
+                                       row["frames"] == k and wanted.items() <= row.items()), None)
+        six = [at(6, picker=each) for each in ("uniform, ends", "uniform, middles")]
+        six = max(six, key=lambda row: row["CIDEr"])
+        for row in [each for each in rows if each["data"] == name and each["frames"] in (1, 2)
+                    and each.get("how") == "regression"]:
+            row["minus six uniform"] = interval(clips(row) - clips(six))
+    kept = [{key: value for key, value in row.items() if key != "clips"} for row in rows]
+    write(given.out/"eyes.json", {
         "kind": "eyes", "what": "CIDEr-D x 100 (built-in) of captions from picked frames, mean of "
-        "the captioners that judge; intervals over clips, seeds averaged", **origin(),
-        "variants": VARIANTS, "rows": rows})
+        "the captioners that judge; intervals over clips, seeds averaged; every test clip was "
+        "scored once for each row", **origin(), "variants": VARIANTS, "rows": kept})
+    found = json.loads((given.work/"agreement.json").read_text())
+    write(given.out/"frame_values_committee.json", {
+        "kind": "frame values", "what": "CIDEr-D x 100 (built-in) of captions made from one frame "
+        "of a clip; correlations within clips", **origin(), **found})
+
+
+STEPS: dict[str, Callable] = {each.__name__: each for each in (
+    texts, features, crossed, committee, controls, scorers, policies, adapted, bundle, cost,
+    tables)}
+TOY = dict(captioner="tiny", eye=["grey", "tiny", "lite0-clip", "glimpse", "glimpse-crossed"],
+           vary=["lite0-clip", "glimpse", "glimpse-crossed"], pairs=2, whole=2, steps=60, clips=12,
+           seeds=2, epochs=3, policy_epochs=2, adapt_steps=5, rare=2, words=16,
+           sizes='{"hidden": 24, "word_embedding": 12, "attention": 8}')
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("committee", "scorers"))
-    parser.add_argument("--corpus", action="append", required=True, help="may be repeated")
-    parser.add_argument("--eye", action="append", nargs="+", default=[],
-                        metavar=("NAME", "CORPUS"), help="corpora of the same clips, as --corpus")
-    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--pairs", type=int, default=8, help="of members on halves")
-    parser.add_argument("--whole", type=int, default=8, help="members on all training clips")
-    parser.add_argument("--steps", type=int, default=2800)
-    parser.add_argument("--clips", type=int, default=192, help="in a batch of each member")
-    parser.add_argument("--sizes", default="{}", help="of the members, as JSON")
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--epochs", type=int, default=40)
-    parser.add_argument("--work", type=Path, default=ROOT/"data"/"eyes")
-    parser.add_argument("--out", type=Path, default=ROOT/"data"/"results")
+    add = parser.add_argument
+    add("what", nargs="+", choices=tuple(STEPS))
+    add("--data", nargs="+", action="append", default=[],
+        metavar="NAME VIDEOS ANNOTATIONS", help="of `texts`: a data set, its videos, its files")
+    add("--videos", nargs=2, action="append", default=[], metavar=("NAME", "FOLDER"))
+    add("--backbone", action="append", default=[],
+        help="of `features`: NAME, NAME=WEIGHTS or LABEL:NAME=WEIGHTS; may be repeated")
+    add("--captioner", default="clip-vit-b16", help="the backbone whose features members read")
+    add("--eye", nargs="+", default=["grey", "clip-vit-b16", "lite0-clip", "glimpse"])
+    add("--vary", nargs="+", default=["lite0-clip", "glimpse"], help="eyes with all variants")
+    add("--pairs", type=int, default=8, help="of members on halves")
+    add("--whole", type=int, default=8, help="members on all training clips")
+    add("--steps", type=int, default=2800)
+    add("--clips", type=int, default=192, help="in a batch")
+    add("--sizes", default="{}", help="of the members, as JSON")
+    add("--seeds", type=int, default=10)
+    add("--epochs", type=int, default=40)
+    add("--policy-epochs", type=int, default=40)
+    add("--policy-rate", type=float, default=3e-4)
+    add("--adapt-steps", type=int, default=300)
+    add("--words", type=int, default=18)
+    add("--rare", type=int, default=8, help="words that are rarer become <unk>")
+    add("--part", type=lambda text: tuple(map(int, text.split("/"))), default=(0, 1),
+        metavar="I/N", help="this process's share of the conditions")
+    add("--toy", action="store_true")
+    add("--work", type=Path, default=ROOT/"data"/"eyes")
+    add("--out", type=Path, default=ROOT/"data"/"results")
     given = parser.parse_args()
-    {"committee": committee, "scorers": scorers}[given.what](given)
+    if given.toy:
+        given = argparse.Namespace(**{**vars(given), **TOY})
+        toy(given)
+    given.out.mkdir(parents=True, exist_ok=True)
+    study = Study(given)
+    for step in given.what:
+        started = time.perf_counter()
+        STEPS[step](given, study)
+        print(f"{step}: {time.perf_counter() - started:.0f} s", flush=True)
 
 
 if __name__ == "__main__":

@@ -651,6 +651,7 @@ TWO_CAPTIONERS = "the setting `architecture` is given twice"
 ANOTHER_RUN = "holds another run"
 OTHER_WEIGHTS = "is not what the features of"
 NO_POLICY = "picks without a policy"
+DECIDES = "itself decides how many frames it picks"
 NO_DEVICE = "take the device that they have: leave out `device`"
 TABLE = {
     "picknet --version": prints_the_version,
@@ -670,6 +671,9 @@ TABLE = {
         Acts("--threshold 0.01", "threshold", 0.01),
         Fails("--threshold 0.01 --picker uniform-3", NO_POLICY)],
     "caption --beam": Acts("--beam 4", "beam", 4),
+    "caption --frames": [
+        Acts("--frames 4 --picker uniform-3", "picker", "uniform-4"),
+        Fails("--frames 4", DECIDES)],
     "caption --best": [
         Acts("--best 2", "best", 2, "file folder"),
         Fails("--best 2", "nor with --best", "subtitles"),
@@ -732,6 +736,10 @@ TABLE = {
     "evaluate --threshold": [
         Acts("--threshold 0.01", "threshold", 0.01),
         Fails("--threshold 0.01 --picker uniform-3", NO_POLICY)],
+    "evaluate --frames": [
+        Acts("--frames 4 --picker uniform-3", "picker", "uniform-4"),
+        Fails("--frames 4", DECIDES)],
+    "evaluate --eye": Fails("--eye MORE", "picks without an eye"),
     "evaluate --picker": Acts("--picker uniform-3", "picker", "uniform-3"),
     "evaluate --out": Acts("--out said.json", "written", "said.json"),
     "evaluate --scores": Acts("--scores", "scored", True),
@@ -869,6 +877,7 @@ TABLE = {
     "pn.load model": Acts(dict(model="OTHER"), "model", "other"),
     "pn.load device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
     "pn.load picker": Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
+    "pn.load frames": Acts(dict(frames=4, picker="uniform-3"), "picker", "uniform-4"),
     "pn.load weights": Acts(HAVING_WEIGHTS, "weights", MINE),
     "pn.caption path": Acts(dict(path="CLIP"), "sources", "third.mp4"),
     "pn.caption model": Acts(dict(model="OTHER"), "model", "other"),
@@ -879,6 +888,9 @@ TABLE = {
         Acts(dict(threshold=0.01), "threshold", 0.01),
         Fails(dict(threshold=0.01, picker="uniform-3"), NO_POLICY)],
     "pn.caption running": Acts(dict(running=False), "running", False),
+    "pn.caption frames": [
+        Acts(dict(frames=4, picker="uniform-3"), "picker", "uniform-4"),
+        Fails(dict(frames=4), DECIDES)],
     "pn.caption device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
     "pn.caption weights": Acts(HAVING_WEIGHTS, "weights", MINE),
     "pn.caption_many paths": Acts(dict(paths=["CLIP"]), "sources", "third.mp4"),
@@ -890,6 +902,9 @@ TABLE = {
     "pn.caption_many threshold": [
         Acts(dict(threshold=0.01), "threshold", 0.01),
         Fails(dict(threshold=0.01, picker="uniform-3"), NO_POLICY)],
+    "pn.caption_many frames": [
+        Acts(dict(frames=4, picker="uniform-3"), "picker", "uniform-4"),
+        Fails(dict(frames=4), DECIDES)],
     "pn.caption_many device": [
         Acts(dict(device="cuda:9"), "device", "cuda:9", "here", fails=True),
         Fails(dict(device="cpu"), NO_DEVICE, "ray")],
@@ -963,6 +978,10 @@ TABLE = {
         Acts(dict(threshold=0.01), "threshold", 0.01),
         Fails(dict(threshold=0.01, picker="uniform-3"), NO_POLICY)],
     "pn.evaluate picker": Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
+    "pn.evaluate frames": [
+        Acts(dict(frames=4, picker="uniform-3"), "picker", "uniform-4"),
+        Fails(dict(frames=4), DECIDES)],
+    "pn.evaluate eye": Fails(dict(eye="MORE"), "picks without an eye"),
     "pn.evaluate scores": Acts(dict(scores=True), "scored", True),
     "pn.evaluate device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
     "pn.evaluate weights": [

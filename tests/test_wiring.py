@@ -3,7 +3,7 @@ acts. TABLE has a row for each of them; a setting without a row fails. To retire
 its row."""
 import json
 from dataclasses import dataclass, field, fields, replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -25,6 +25,7 @@ from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import Recipe, recipes
 from picknet_nb.method.rewards import REWARDS, reward_from
 from picknet_nb.method.stages import Validation
+from picknet_nb.training import scorers
 from picknet_nb.training.models import Decoding, export_model
 from picknet_nb.training.train import train
 from picknet_nb.use import clips
@@ -234,6 +235,20 @@ def searches_with(part):
 def words_of(corpus) -> list[str]: return sorted(corpus.vocabulary.words[4:])
 
 
+def scores_otherwise(value, **base):
+    "A setting that changes the scorer of a run."
+    def check(name, place, monkeypatch) -> None:
+        monkeypatch.setattr(scorers, "fit_scorers", partial(scorers.fit_scorers, epochs=2))
+        files = []
+        for changes in (base, base | {name: value}):
+            run = place/f"scored {name} {changes.get(name)}"
+            train(run, clips(), preset("smoke", supervision_epochs=1, **changes),
+                  Recipe("scorer", 2, adapted=False), bars=False)
+            files.append((run/"scorer.safetensors").read_bytes())
+        assert files[0] != files[1]
+    return check
+
+
 WAYS = dict(feedback_every=1, feedback_step=0.2, supervision_epochs=3)
 UNIFORM = Recipe("uniform", 6)
 TABLE = {
@@ -277,6 +292,9 @@ TABLE = {
     "baseline": Trains("reinforcement", "greedy"),
     "rollouts": Trains("reinforcement", 3),
     "entropy_weight": Trains("reinforcement", 2.0),
+    "eye": scores_otherwise("grey", judges=0),
+    "scorer_rule": scores_otherwise("gap", judges=0),
+    "judges": scores_otherwise(2, judges=0),
     "threshold": Files(lambda who, said: len(said.picked) > 20, {0.01: True, 0.99: False}),
     # training
     "batch_size": Trains("supervision", 10),

@@ -1,6 +1,10 @@
-"""Train EfficientNet-Lite0 to give CLIP's features: the weights of the backbone lite0-clip.
+"""Train a small network to give CLIP's features: the weights of the backbone lite0-clip or glimpse.
 
 python tools/distil.py lite0-clip.safetensors --pictures train2017 --pictures Flickr8k --clips clips
+python tools/distil.py glimpse.safetensors --student glimpse --student-weights random --in-memory \\
+    --pictures train2017 --steps 2800 --batch 1024 --rate 3e-3
+
+`glimpse` learns 128 principal axes of the standardised features, from pictures of half the side.
 
 Teacher and student see the same random crops and flips of pictures and of frames of clips. The
 loss compares standardised features (`distillation_loss` of data/15_student); AdamW, a rate that
@@ -37,12 +41,14 @@ from picknet_nb.core.printing import printable
 from picknet_nb.core.processes import usable_cores
 from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_backbone, read_weights
 from picknet_nb.data.efficientnet import EfficientNetLite0
+from picknet_nb.data.eyes import Glimpse
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
 from picknet_nb.data.pictures import PictureError, list_pictures, open_picture, read_picture
 from picknet_nb.data.student import Student, distillation_loss, save_student, in_single_precision
 
 SIDE = EfficientNetLite0.image_size
 SQUARE = 256  # pixels of a picture's side that is kept in memory
+AXES = 128  # principal axes of the teacher's features that glimpse learns
 SCALE, RATIO = (0.4, 1.0), (3 / 4, 4 / 3)  # of random crops: share of the area, width to height
 
 
@@ -186,17 +192,18 @@ def frames_of(clips: list[Path], folder: Path, frames: int, workers: int) -> lis
             if (path := folder/f"{name}-{number}.jpg").exists()]
 
 
-def new_student(dims: int, weights, seed: int) -> tuple[Normalised, bool]:
-    """A student behind its colours, and whether it was one before. It begins with the weights of
-    EfficientNet-Lite0 (None: ImageNet's) and a random last layer, or with those of a student."""
+def new_student(kind: str, dims: int, weights, seed: int) -> tuple[Normalised, bool]:
+    """A student behind its colours, and whether it was one before. `lite0-clip` begins with the
+    weights of EfficientNet-Lite0 (None: ImageNet's) and a random last layer, `glimpse` with random
+    weights; either may begin with those of a student."""
     torch.manual_seed(seed)
-    net, former = Student(dims), False
-    if weights is None:
+    net, former = Glimpse(dims) if kind == "glimpse" else Student(dims), False
+    if weights is None and kind != "glimpse":
         known = load_backbone("efficientnet-lite0", fast=False).body.net
         net.load_state_dict(known.state_dict(), strict=False)
-    elif weights != "random":
+    elif weights not in (None, "random"):
         state = in_single_precision(read_weights(weights)[0])
-        former = "project.weight" in state
+        former = kind == "glimpse" or "project.weight" in state
         fit_weights(known := net if former else EfficientNetLite0(), state, weights)
         net.load_state_dict(known.state_dict(), strict=False)
     return Normalised(net, [0.498] * 3, [0.502] * 3), former
@@ -204,12 +211,19 @@ def new_student(dims: int, weights, seed: int) -> tuple[Normalised, bool]:
 
 @torch.no_grad()
 def statistics(
-    teacher: Backbone, crops: Crops | CropsInMemory, size: int, workers: int, count: int
+    teacher: Backbone, crops: Crops | CropsInMemory, size: int, workers: int, count: int,
+    most: int,  # principal axes; 0: all features as they are
 ) -> tuple:
-    "Mean and standard deviation of the teacher's features over the first crops."
+    """Mean and standard deviation of the teacher's features over the first crops, and principal
+    axes of the standardised ones, in units in which they vary by 1 on average."""
     some = islice(crops.batches(0, size, workers), max(1, count // size))
     seen = torch.cat([teacher(pixels).double().cpu() for pixels, _ in some])
-    return seen.mean(0).float(), seen.std(0).clamp(min=1e-3).float()
+    mean, std = seen.mean(0), seen.std(0).clamp(min=1e-3)
+    if not most: return mean.float(), std.float(), torch.empty(0)
+    standard = (seen - mean) / std
+    sizes, axes = torch.linalg.eigh(standard.T @ standard / len(standard))
+    chosen = axes[:, -most:].flip(1) / sizes[-most:].mean().clamp(min=1e-6).sqrt()
+    return mean.float(), std.float(), chosen.float()
 
 
 def rate_at(step: int, steps: int, top: float, warm: int) -> float:
@@ -225,7 +239,10 @@ class Distillation:
     def __init__(self, given: argparse.Namespace, teacher: Backbone,
                  crops: Crops | CropsInMemory, device: str):
         self.given, self.teacher, self.crops, self.device = given, teacher, crops, device
-        self.student, former = new_student(teacher.dims, given.student_weights, given.seed)
+        self.axes_learned = AXES if given.student == "glimpse" else 0
+        self.student, former = new_student(given.student, self.axes_learned or teacher.dims,
+                                           given.student_weights, given.seed)
+        self.side = min(SIDE, self.student.net.image_size)
         self.student.to(device, memory_format=torch.channels_last).train()
         if device == "cuda":  # a third less time for a step, after most of a minute once
             teacher.batch = given.batch
@@ -238,14 +255,27 @@ class Distillation:
         self.path = Path(f"{given.out}.checkpoint")
         # what a run must have in common with the one that it goes on with
         self.made_with = {name: vars(given)[name] for name in (
-            "steps", "batch", "rate", "weight_decay", "seed", "teacher", "in_memory")} | {
+            "steps", "batch", "rate", "weight_decay", "seed", "teacher", "in_memory",
+            "student")} | {
             "pictures": len(crops.paths), "teacher's weights": teacher.weights}
         if self.path.exists():
             self.resume()
         else:
-            self.mean, self.std = (each.to(device) for each in statistics(
-                teacher, crops, given.batch, given.workers, given.statistics))
-            if former: self.standardise()
+            self.mean, self.std, self.axes = (each.to(device) for each in statistics(
+                teacher, crops, given.batch, given.workers, given.statistics, self.axes_learned))
+            if former and not self.axes_learned: self.standardise()
+
+    def wanted(self, pixels: Tensor) -> Tensor:
+        "What the student should give: the teacher's features, standardised, or their axes."
+        features = (self.teacher(pixels) - self.mean) / self.std
+        return features @ self.axes if self.axes_learned else features
+
+    def images(self, pixels: Tensor) -> Tensor:
+        "Pixels as the student takes them."
+        images = pixels.float() / 255
+        if self.side != SIDE:
+            images = F.interpolate(images, self.side, mode="bilinear", antialias=True)
+        return images.contiguous(memory_format=torch.channels_last)
 
     @torch.no_grad()
     def standardise(self) -> None:
@@ -269,7 +299,8 @@ class Distillation:
         self.student.load_state_dict(found["student"])
         self.optimizer.load_state_dict(found["optimizer"])
         self.step, self.losses = found["step"], found["losses"]
-        self.mean, self.std = (found[name].to(self.device) for name in ("mean", "std"))
+        self.mean, self.std, self.axes = (
+            found[name].to(self.device) for name in ("mean", "std", "axes"))
 
     def save(self) -> None:
         "Write the checkpoint, whole or not at all."
@@ -277,7 +308,8 @@ class Distillation:
         with replacing(self.path) as file:
             torch.save({"made_with": self.made_with, "student": self.student.state_dict(),
                         "optimizer": self.optimizer.state_dict(), "step": self.step,
-                        "losses": self.losses, "mean": self.mean, "std": self.std}, file)
+                        "losses": self.losses, "mean": self.mean, "std": self.std,
+                        "axes": self.axes}, file)
 
     def wait_for_losses(self) -> None:
         "Take down the losses of the last steps; asked for after each one, they would slow it down."
@@ -288,10 +320,9 @@ class Distillation:
         "One step; the loss before it."
         pixels = pixels.to(self.device, non_blocking=True)
         with torch.no_grad():
-            wanted = (self.teacher(pixels) - self.mean) / self.std
+            wanted, images = self.wanted(pixels), self.images(pixels)
         half = (torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext())
         with half:
-            images = (pixels.float() / 255).contiguous(memory_format=torch.channels_last)
             found = self.student(images)
         loss = distillation_loss(found.float(), wanted)
         for group in self.optimizer.param_groups:
@@ -313,8 +344,9 @@ class Distillation:
             if not len(pixels): continue  # none of them could be read
             images = F.interpolate(pixels.to(self.device).float(), SIDE, mode="bilinear",
                                    antialias=True)
-            wanted = (self.teacher(images.round().to(torch.uint8)) - self.mean) / self.std
-            found.append(F.cosine_similarity(self.student(images / 255).float(), wanted))
+            pixels = images.round().to(torch.uint8)
+            found.append(F.cosine_similarity(
+                self.student(self.images(pixels)).float(), self.wanted(pixels)))
         return torch.cat(found).mean().item() if found else math.nan
 
     def run(self, until: int | None = None) -> None:
@@ -349,6 +381,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--pictures", type=Path, action="append", default=[], help="a folder; may be repeated")
     add("--clips", type=Path, action="append", default=[], help="a folder; may be repeated")
     add("--frames", type=int, default=30, help="of each clip")
+    add("--student", default="lite0-clip", choices=("lite0-clip", "glimpse"))
     add("--teacher", default="clip-vit-b16")
     add("--teacher-weights", help="a file; default: those the teacher is known by")
     add("--student-weights", help="a file of EfficientNet-Lite0 or of a student to go on with, "
@@ -390,7 +423,10 @@ def distil(given: argparse.Namespace) -> Path:
     course.run()
     last = course.losses[-100:]
     held_out = {"cosine on held-out pictures": f"{course.agreement(apart):.4f}"} if apart else {}
-    out = save_student(course.student.net, given.out, course.mean, course.std, {
+    # the axes of glimpse have no units to go back to
+    units = (course.mean.new_zeros(AXES), course.mean.new_ones(AXES)) if course.axes_learned else (
+        course.mean, course.std)
+    out = save_student(course.student.net, given.out, *units, {
         "teacher": f"{given.teacher}, {teacher.weights}", "pictures": f"{len(paths)}",
         "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}", **held_out},
         small=given.small)

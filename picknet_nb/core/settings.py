@@ -151,11 +151,26 @@ class PolicySettings:
     entropy_weight: float = setting(0.0, "ours: weight of the policy's entropy in its reward")
     threshold: float = setting(
         0.5, "3.2.1: at test time, pick where p(pick) is larger: the argmax", low=0, high=1)
+    eye: str = setting(
+        "feature",
+        'ours: what a scorer sees: "feature" (what the captioner reads), "grey", or the folder of '
+        "a corpus of the same clips, prepared with another backbone")
+    scorer_rule: str = setting(
+        "parts",
+        'ours: a scorer picks the best of equal "parts", or the best with a "gap" between them',
+        choices=("parts", "gap"))
+    judges: int = setting(
+        16,
+        "ours: captioners on halves of the clips that value frames for a scorer, an even number; "
+        "0: the run's own captioner", low=0)
 
     def __post_init__(self):
         _check_fields(self)
         if not self.min_picks <= self.final_max_picks <= self.first_max_picks:
             raise ConfigError("limits must satisfy min_picks <= final_max_picks <= first_max_picks")
+        if self.judges % 2:
+            raise ConfigError("judges come in pairs, one for each half of the clips: "
+                              f"an even number, not {self.judges}")
         if self.baseline == "others" and self.rollouts < 2:
             raise ConfigError(
                 "baseline 'others' compares samples of one clip: rollouts must be 2 or more"
@@ -445,6 +460,7 @@ PRESETS = {
         word_epochs=2,
         reinforcement_epochs=15,
         adaptation_epochs=0,
+        judges=0,
     ),
     "small": Config().changed(
         cnn="tiny",
@@ -463,6 +479,7 @@ PRESETS = {
         supervision_epochs=36,
         reinforcement_epochs=30,
         adaptation_epochs=6,
+        judges=8,
         shrink_epochs=10,
         feedback_every=3,
         baseline="others",
@@ -486,6 +503,7 @@ PRESETS = {
         supervision_epochs=3,
         reinforcement_epochs=2,
         adaptation_epochs=1,
+        judges=2,
         shrink_epochs=1,
         baseline="others",
         rollouts=4,

@@ -17,7 +17,8 @@ from ..core.files import PickNetError, write_whole
 from ..core.printing import JSON, json_text, printable, say
 from ..core.registry import use_thing
 from .prepare import FEW_TO_SCORE, joined
-from .watch import MODEL, PICKER, check_place, chosen_model
+from .watch import (
+    FRAMES, MODEL, PICKER, check_place, chosen_model)
 
 # %% auto #0
 __all__ = ['explain_zero', 'score', 'interval_of', 'interval_in_words', 'BesideStart', 'beside_start', 'evaluate']
@@ -213,6 +214,12 @@ def evaluate(
         typer.Option(min=0, max=1, help="Pick where p(pick) is larger; default: the run's own."),
     ] = None,
     picker: PICKER = None,
+    frames: FRAMES = None,
+    eye: Annotated[
+        Optional[str],
+        typer.Option(metavar="FOLDER", help="What a scorer sees, where the corpus has no such "
+                     "features: a corpus of the same clips, prepared with the eye's backbone."),
+    ] = None,
     out: Annotated[
         Optional[Path],
         typer.Option(metavar="FILE", help="Write the captions here, as JSON {id: caption}."),
@@ -257,6 +264,8 @@ def evaluate(
             picker,
             scores=False,
             device=device,
+            frames=frames,
+            eye=eye,
         )
         start = None
         if scored and usual and read_about(folder).get("began_from"):

@@ -33,6 +33,7 @@ from ..training.diagnostics import Diagnostics
 from ..training.models import BUNDLED, Decoding, named_model
 from ..training.runs import (
     EPOCHS_SETTING, at_threshold, load_run, read_log, read_recipe, read_settings)
+from ..training.scorers import load_scorer
 from ..training.train import (
     LEADER, change_epochs, check_changes, check_experiments, noted, open_data, same_as_noted,
     train as train_run, usual_scale)
@@ -40,7 +41,8 @@ from ..use.captioning import VideoCaptioner
 from ..use.clips import Caption
 from ..use.cluster import extract_on_ray, rows_on_ray
 from ..use.drawing import shown_in_notebooks
-from ..use.loading import load as load_model, load_captioner, with_picker
+from ..use.loading import (
+    load as load_model, load_captioner, with_frames, with_picker)
 from ..use.many import Specification, rows_here
 from ..use.sources import full_source
 from ..measure.experiments import measure_row
@@ -49,9 +51,9 @@ from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
 from ..measure.tables import results_table
 
 # %% auto #0
-__all__ = ['Place', 'Device', 'recipe_with', 'importable', 'check_device', 'usual_device', 'load', 'caption', 'caption_many',
-           'prepare', 'Run', 'check_weights', 'train', 'check_features', 'clips_for', 'Evaluation', 'evaluate', 'Table',
-           'reproduce']
+__all__ = ['Place', 'Device', 'recipe_with', 'with_number', 'importable', 'check_device', 'usual_device', 'load', 'caption',
+           'caption_many', 'prepare', 'Run', 'check_weights', 'train', 'check_features', 'clips_for', 'Evaluation',
+           'evaluate', 'Table', 'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
 Place: TypeAlias = str | Path  # of a file or folder
@@ -67,6 +69,14 @@ def recipe_with(picker: str | Choice) -> Recipe:
         if label == "learned"
         else Recipe(*(parse_label(label) if isinstance(picker, str) else (label,)))
     )
+
+
+def with_number(recipe: Recipe, frames: int) -> Recipe:
+    "The recipe with this many frames; one whose picker decides itself is an error."
+    if not PICKERS.facts(recipe.picker).get("exact"):
+        raise PickNetError(f"{recipe.label} itself decides how many frames it picks: leave out "
+                           "the number of frames, or choose a picker that takes one")
+    return replace(recipe, picks=frames)
 
 
 def importable(name: str) -> str:
@@ -96,10 +106,12 @@ def load(
     # picks instead of its own: "uniform-6", or a function of yours
     picker: str | Choice | None = None,
     weights: Place | None = None,  # of the backbone: a file; None: those it is known by
+    frames: int | None = None,  # how many its picker takes; None: as many as it does
 ) -> VideoCaptioner:
     """Load a captioner for files, folders and streams: `.caption(path)`,
     `.caption_many(paths)`, `.stream(source)`."""
-    return with_picker(load_model(None if model is None else str(model), device, weights), picker)
+    loaded = load_model(None if model is None else str(model), device, weights)
+    return with_frames(with_picker(loaded, picker), frames)
 
 
 def caption(
@@ -112,9 +124,11 @@ def caption(
     running: bool = True,  # also say what would be said after each pick
     device: Device | None = None,
     weights: Place | None = None,  # as for `load`
+    frames: int | None = None,  # as for `load`
 ) -> Caption:
     "Caption a video file: `.text` is the sentence, `.times` are those of the picked frames."
-    return load(model, device, picker, weights).caption(path, beam, best, threshold, running)
+    loaded = load(model, device, picker, weights, frames)
+    return loaded.caption(path, beam, best, threshold, running)
 
 
 def caption_many(
@@ -129,13 +143,14 @@ def caption_many(
     weights: Place | None = None,  # as for `load`
     ray: str | bool = False,  # True: the Ray cluster that this process has joined; or its address
     workers: int | None = None,  # on a cluster; None: one for each GPU or core
+    frames: int | None = None,  # as for `load`
 ) -> Iterator[dict[str, Any]]:
     """A row for each different video, with its caption or the reason why it has none: from the
     cores of this machine one after the other, from Ray as a Ray Dataset. `source` is the absolute
     path of a file, or its address."""
     specification = Specification(
         None if model is None else str(model), None if picker is None else PICKERS.name_of(picker),
-        None if weights is None else str(weights), beam, threshold, tuple(USED))
+        None if weights is None else str(weights), beam, threshold, tuple(USED), frames)
     sources = list(dict.fromkeys(map(full_source, paths)))
     check_device(device, ray)
     if ray:
@@ -389,6 +404,9 @@ def evaluate(
     device: Device | None = None,
     weights: Place | None = None,  # checked: the features must have been made with this file
     bars: bool = True,
+    frames: int | None = None,  # how many the picker takes; None: as many as it does
+    # what a scorer sees, where the corpus has no such features: the folder of one that has
+    eye: Place | None = None,
 ) -> Evaluation:
     """Caption the clips of a split as the model captions files, with its own beam, words, length
     and threshold unless others are asked for, and score the captions."""
@@ -420,11 +438,21 @@ def evaluate(
     # it speaks its own words, and no more of them than it has learned to, whatever people said here
     settings = replace(corpus.settings, max_words=config.clip.max_words)
     corpus = replace(corpus, vocabulary=vocabulary, settings=settings)
+    recipe, scorer = read_recipe(folder/"run.json", about.get("recipe", {})), load_scorer(
+        folder, device)
     if picker is not None:
         recipe = recipe_with(picker)
-    else:
-        recipe = read_recipe(folder/"run.json", about.get("recipe", {}))
-    if threshold is not None:
+    elif scorer is not None:
+        recipe = Recipe("scorer", scorer.number)
+    if frames is not None:
+        recipe = with_number(recipe, frames)
+    if eye is not None and not recipe.scores:
+        raise PickNetError(f"{recipe.label} picks without an eye: leave out `eye`")
+    if recipe.scores:
+        if scorer is None: raise PickNetError(f"{folder} has no scorer to pick with")
+        trained.policy = scorer.picker(recipe.picks, threshold).policy
+        corpus = scorer.look(corpus, None if eye is None else str(eye))
+    elif threshold is not None:
         config = at_threshold(config, recipe, threshold)
     row = measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)
     (captions,), (signs,) = row["captions"].values(), row["signs"].values()

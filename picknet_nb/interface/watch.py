@@ -22,11 +22,11 @@ from ..core.printing import JSON, WEIGHTS, left_out, printable, say
 from ..core.registry import USED, use_thing
 
 # %% auto #0
-__all__ = ['MODEL', 'PICKER', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model', 'hint_at_weights',
-           'open_model', 'output_names', 'output_files', 'check_place', 'tell', 'clock', 'hint_at_sharp',
-           'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'is_address', 'name_of', 'check_weights',
-           'check_there', 'hint_at_home', 'caption_files', 'name_failures', 'judged', 'listed_sources', 'caption_table',
-           'kind_of', 'caption', 'stream', 'explore', 'models', 'export']
+__all__ = ['MODEL', 'PICKER', 'FRAMES', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model',
+           'hint_at_weights', 'open_model', 'output_names', 'output_files', 'check_place', 'tell', 'clock',
+           'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'is_address', 'name_of',
+           'check_weights', 'check_there', 'hint_at_home', 'caption_files', 'name_failures', 'judged', 'listed_sources',
+           'caption_table', 'kind_of', 'caption', 'stream', 'explore', 'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -48,6 +48,13 @@ PICKER = Annotated[
             "MODULE:FUNCTION, your own function from clips to picks."
         ),
     ),
+]
+
+
+FRAMES = Annotated[
+    Optional[int],
+    typer.Option("--frames", min=1, help="Number of frames that the picker takes: of a scorer or "
+                 "of uniform, random and kmeans; default: its own."),
 ]
 
 
@@ -80,16 +87,18 @@ def open_model(
     model: Optional[Path],  # its folder, or a folder of runs; None: the default
     weights: Optional[Path] = None,
     picker: Optional[str] = None,
+    frames: Optional[int] = None,
 ) -> tuple[Path, object]:
     "Find a run or model and load its captioner; prints which one was chosen."
     from picknet_nb.training.models import find_run
     from picknet_nb.training.runs import read_about
-    from picknet_nb.use.loading import load_captioner, with_picker
+    from picknet_nb.use.loading import load_captioner, with_frames, with_picker
 
     use_thing(picker)  # first: the run may have been trained with it
     found = find_run(model)
     captioner = with_picker(load_captioner(found, weights=weights), picker)
     if weights: hint_at_weights(weights, found)
+    captioner = with_frames(captioner, frames)
     if model is None:
         print(
             f"model: {found.name}; `picknet models {found.name}` prints what it can and cannot do",
@@ -490,6 +499,7 @@ def caption(
     best: Annotated[
         int, typer.Option(min=1, help="Number of sentences to print, at most --beam.")
     ] = 1,
+    frames: FRAMES = None,
     weights: WEIGHTS = None,
     listed: Annotated[
         Optional[Path],
@@ -541,7 +551,7 @@ def caption(
         return caption_table(
             sources, outputs[0], ray, again, as_json, model=model,
             picker=picker, weights=str(weights) if weights else None, beam=beam,
-            threshold=threshold)
+            threshold=threshold, frames=frames)
     if ray or again:
         option = "--ray" if ray else "--again"
         raise PickNetError(f"{option} needs an --out that ends in .parquet or .jsonl")
@@ -562,7 +572,7 @@ def caption(
         found = judged(copies, whole=kind != "scenes")
         if all(isinstance(each, FileError) for each in found.values()):
             return name_failures(found, run, as_json)
-        run, captioner = open_model(chosen, weights, picker)
+        run, captioner = open_model(chosen, weights, picker, frames)
         if kind == "scenes":
             done = caption_scenes(captioner, found, places, as_json, **how)
         else:
@@ -624,7 +634,7 @@ def stream(
     _, captioner = open_model(chosen, weights, picker)
     remark = None
     place = int(source) if source.isdecimal() else source
-    model = captioner.picking(threshold)
+    model = captioner.streaming().picking(threshold)
     with closing(watch(model, place, rate, window=window, forget=forget)) as remarks:
         for remark in remarks:
             if remark.changed or as_json:

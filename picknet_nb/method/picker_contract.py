@@ -48,7 +48,8 @@ def picker_entry(thing: Callable, facts: dict) -> Callable[..., Choice]:
 
 
 PICKERS = Registry(
-    "picker", ("picknet_nb.method.named_pickers", "picknet_nb.method.extras"), picker_entry)
+    "picker", ("picknet_nb.method.named_pickers", "picknet_nb.method.extras",
+               "picknet_nb.method.scorer"), picker_entry)
 
 # %% ../../nbs/method/28_picker_contract.ipynb #3f303998
 class Picker:

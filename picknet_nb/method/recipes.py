@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from ..core.registry import Registry
 from ..core.settings import Config
 from .captioner import CAPTIONERS, Captioner
-from .pickers import Picker, make_picker
+from .pickers import Picker, make_picker, whole_number
 from .policy import Policy
 
 # %% auto #0
@@ -33,13 +33,25 @@ class Recipe:
         return self.picker == "learned"
 
     @property
+    def scores(self) -> bool:
+        "Whether a scorer picks, which is trained after stage one."
+        return self.picker == "scorer"
+
+    @property
+    def most(self) -> int | None:
+        "The largest number of frames that its picker takes, if that is fixed."
+        if self.learns: return None
+        return whole_number(self.picks) if self.scores else self.make_picker().most
+
+    @property
     def stages(self) -> tuple[str, ...]:
         "The stages after stage one."
         return ("reinforcement",) * self.learns + ("adaptation",) * self.adapted
 
     def make_picker(self, policy: Policy | None = None, threshold: float = 0.5) -> Picker:
-        "Its picker; a learned one picks with this policy."
-        return make_picker(self.picker, self.picks, policy if self.learns else None, threshold)
+        "Its picker; one that is trained picks with this policy, or these frame values."
+        trained = policy if self.learns or self.scores else None
+        return make_picker(self.picker, self.picks, trained, threshold)
 
     @property
     def label(self) -> str:

@@ -5,19 +5,33 @@
 # %% ../../nbs/training/12_committee.ipynb #c57f9594
 from __future__ import annotations
 
+import copy
+import io
+import json
 import math
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data.corpus import Corpus
+from safetensors.torch import save
+
+from ..core.files import locked, read_torch, write_whole
+from ..core.settings import VERSION
+from ..data.backbones import read_weights
+from ..data.corpus import SPLITS, Corpus, digest
 from ..data.text import BOS, EOS, PAD
+from ..method.captioner import caption
 from ..method.cider import Cider
+from .runs import RunError, changes, learned_from, save_weights
 
 # %% auto #0
-__all__ = ['SETS', 'random_halves', 'Committee', 'Draw', 'recorded', 'train_committee', 'Judge', 'unseen_mean']
+__all__ = ['SETS', 'random_halves', 'Committee', 'Draw', 'recorded', 'Checkpoint', 'train_committee', 'Judge', 'unseen_mean',
+           'ValueTable', 'read_values', 'frame_values', 'own_values']
 
 # %% ../../nbs/training/12_committee.ipynb #1919e732
 def random_halves(
@@ -64,8 +78,9 @@ class Committee(nn.Module):
     def remember(
         self,
         frames: Tensor,  # (members, clips, frames, dims), or (clips, frames, dims) for all of them
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        "Values and keys (members, clips, frames, ...) to attend to, and the first state."
+        kept: Tensor | None = None,  # bool (clips, frames): which of them there are; None: all
+    ) -> tuple[tuple[Tensor, Tensor, Tensor], Tensor, Tensor]:
+        "Values, keys, what is added to attention (members, clips, frames, ...); the first state."
         frames = self.drop(F.layer_norm(frames.float(), (self.feature_dims,)), 0.3)
         clips, count = frames.shape[-3:-1]
         rows = frames.flatten(-3, -2)  # (members or nothing, clips * frames, dims)
@@ -74,16 +89,21 @@ class Committee(nn.Module):
         values = self.drop(seen, 0.4)
         keys = torch.bmm(values, self.key)
         values, keys = (x.view(self.members, clips, count, -1) for x in (values, keys))
-        hidden, cell = torch.bmm(values.mean(2), self.begin).tanh().chunk(2, -1)
-        return values, keys, hidden, cell
+        kept = torch.ones(1, 1, device=frames.device) if kept is None else kept.to(values)
+        kept = kept.expand(clips, count)
+        mean = (kept[..., None] * values).sum(2) / kept.sum(1, keepdim=True).to(values)
+        hidden, cell = torch.bmm(mean.to(values), self.begin).tanh().chunk(2, -1)
+        return (values, keys, kept.float().log()), hidden, cell  # log 0: no attention at all
 
-    def step(self, word: Tensor, values: Tensor, keys: Tensor, hidden: Tensor, cell: Tensor
-             ) -> tuple[Tensor, Tensor, Tensor]:
+    def step(self, word: Tensor, memory: tuple[Tensor, Tensor, Tensor], hidden: Tensor,
+             cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         "After one more word (members, clips): the state, and what the next word is chosen from."
-        member = torch.arange(self.members, device=word.device)[:, None]
+        (values, keys, absent), member = memory, torch.arange(
+            self.members, device=word.device)[:, None]
         row = self.drop(self.words[member, word], 0.3)
         looked = torch.tanh(keys + torch.bmm(hidden, self.query)[:, :, None])
-        weights = (looked @ self.score[:, None])[..., 0].float().softmax(-1).to(values.dtype)
+        scores = (looked @ self.score[:, None])[..., 0].float() + absent
+        weights = scores.softmax(-1).to(values.dtype)
         seen = (weights[..., None] * values).sum(2)  # (members, clips, hidden)
         gates = torch.bmm(torch.cat([row, seen, hidden], -1), self.gates) + self.gates_bias
         take, forget, give, new = gates.chunk(4, -1)
@@ -102,10 +122,10 @@ class Committee(nn.Module):
         words: Tensor,   # int64 (members, clips, time)
     ) -> Tensor:         # (members,)
         "Cross-entropy of the captions with label smoothing, a mean over their words."
-        values, keys, hidden, cell = self.remember(frames)
+        memory, hidden, cell = self.remember(frames)
         word, rows = torch.full_like(words[..., 0], BOS), []
         for following in words.unbind(-1):
-            hidden, cell, row = self.step(word, values, keys, hidden, cell)
+            hidden, cell, row = self.step(word, memory, hidden, cell)
             rows.append(row)
             word = following
         logits = self.logits(torch.stack(rows, 2).flatten(1, 2)).float()
@@ -118,17 +138,26 @@ class Committee(nn.Module):
         self,
         frames: Tensor,  # (clips, frames, dims)
         max_words: int,
+        kept: Tensor | None = None,  # bool (clips, frames): which of them there are; None: all
     ) -> Tensor:         # int64 (members, clips, max_words)
         "The likeliest words, one after the other, by every member."
-        values, keys, hidden, cell = self.remember(frames)
+        memory, hidden, cell = self.remember(frames, kept)
         word = torch.full((self.members, len(frames)), BOS, device=frames.device)
         ended, words = torch.zeros_like(word, dtype=torch.bool), []
         for _ in range(max_words):
-            hidden, cell, row = self.step(word, values, keys, hidden, cell)
+            hidden, cell, row = self.step(word, memory, hidden, cell)
             word = self.logits(row).argmax(-1).masked_fill(ended, PAD)
             words.append(word)
             ended = ended | (word == EOS)
         return torch.stack(words, -1)
+
+    def of(self, members: list[int]) -> Committee:
+        "A committee of some of the members."
+        few = copy.copy(self)
+        few.members, few._parameters = len(members), {
+            name: nn.Parameter(each.detach()[members], requires_grad=False)
+            for name, each in self.named_parameters()}
+        return few.eval()
 
 # %% ../../nbs/training/12_committee.ipynb #6e358f10
 class Draw:
@@ -156,9 +185,13 @@ class Draw:
         videos = self.pools.gather(2, place).flatten(1)
         caption = self.first[videos] + (torch.rand(videos.shape, device=device)
                                         * self.captions[videos]).long()
-        frames = self.corpus.features.shape[1]
-        chosen = torch.rand(*videos.shape, frames, device=device).topk(k, -1).indices.sort(-1)[0]
+        chosen = self.frames_of(videos, k)
         return self.corpus.features[videos[..., None], chosen], self.corpus.words[caption]
+
+    def frames_of(self, videos: Tensor, k: int) -> Tensor:  # (members, clips) -> (..., k)
+        "Random frames of every clip."
+        draw = torch.rand(*videos.shape, self.corpus.features.shape[1], device=videos.device)
+        return draw.topk(k, -1).indices.sort(-1)[0]
 
 
 def recorded(one: Callable[[int], Tensor], k: int) -> Callable[[], Tensor]:
@@ -177,6 +210,38 @@ def recorded(one: Callable[[int], Tensor], k: int) -> Callable[[], Tensor]:
 SETS = (1, 2, 3, 4, 6)  # frames that members are shown, one number after the other
 
 
+class Checkpoint:
+    "Where the training of a committee has got to, on disk; without a folder, nowhere."
+
+    def __init__(self, folder: Path | None, net: Committee, adam: torch.optim.Optimizer,
+                 noted: dict, seconds: float):
+        self.path = folder and folder/"committee.checkpoint.pt"
+        self.net, self.adam, self.noted = net, adam, json.loads(json.dumps(noted))
+        self.seconds, self.saved = seconds, time.monotonic()
+
+    def read(self) -> int:
+        "Restore what is there; the step to go on with."
+        if not (self.path and self.path.exists()): return 0
+        stored = read_torch(self.path, RunError)
+        if stored.get("noted") != self.noted:
+            raise RunError(self.path, "belongs to a committee of other clips or settings: move it "
+                           "away to start anew")
+        self.net.load_state_dict(stored["net"])
+        for weight, state in zip(self.net.parameters(), stored["adam"]):
+            self.adam.state[weight] = {
+                name: value.to(weight.device) for name, value in state.items()}
+        return stored["step"]
+
+    def save(self, step: int, again: bool = False) -> None:
+        "Write it down if the last time is long ago."
+        if not self.path or not again and time.monotonic() - self.saved < self.seconds: return
+        states = [self.adam.state[weight] for weight in self.net.parameters()]
+        torch.save({"noted": self.noted, "step": step, "net": self.net.state_dict(),
+                    "adam": states}, content := io.BytesIO())
+        write_whole(self.path, content.getvalue())
+        self.saved = time.monotonic()
+
+
 def train_committee(
     corpus: Corpus,
     learns_from: Tensor,      # bool (members, videos)
@@ -186,6 +251,8 @@ def train_committee(
     seed: int = 0,
     group: Tensor | None = None,  # int64 (videos,): each group of clips is drawn equally often
     report: Callable[[int, float], None] = lambda step, loss: None,  # every 250 steps
+    folder=None,              # for a checkpoint, so that a killed training continues
+    save_seconds: float = 60.0,
     **sizes,                  # of `Committee`
 ) -> Committee:
     "Train all members at once, each on its own clips."
@@ -198,6 +265,9 @@ def train_committee(
                              betas=(0.9, 0.98), weight_decay=1e-3, fused=on_gpu,
                              capturable=on_gpu)
     draw = Draw(corpus, learns_from.cpu(), group, clips)
+    noted = dict(learns_from=digest(learns_from), corpus=learned_from(corpus), steps=steps,
+                 clips=clips, rate=rate, seed=seed, sizes=sizes)
+    checkpoint = Checkpoint(folder and Path(folder), net, adam, noted, save_seconds)
 
     def one(k: int) -> Tensor:
         frames, words = draw(k)
@@ -210,22 +280,28 @@ def train_committee(
         return losses.detach()
 
     graphs: dict[int, Callable[[], Tensor]] = {}
-    for step in range(steps):
+    start = checkpoint.read()
+    for step in range(start, steps):
         part = min(1, (step + 1) / 200) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
         adam.param_groups[0]["lr"].fill_(rate * part + 1e-6)
         k = SETS[step % len(SETS)]
-        if on_gpu and step >= 3 * len(SETS) and k not in graphs: graphs[k] = recorded(one, k)
+        if on_gpu and step >= start + 3 * len(SETS) and k not in graphs:
+            graphs[k] = recorded(one, k)
+        torch.manual_seed(1_000_003 * (seed + 1) + step)  # whatever step training goes on with
         losses = graphs[k]() if k in graphs else one(k)
         if step % 250 == 0 or step == steps - 1: report(step, losses.mean().item())
+        checkpoint.save(step + 1, again=step == steps - 1)
     return net.eval()
 
 # %% ../../nbs/training/12_committee.ipynb #eac7e338
 class Judge:
     "CIDEr-D x 100 of what a committee says of chosen frames, by every member."
 
-    def __init__(self, committee: Committee, corpus: Corpus, videos: Tensor, rows: int = 300_000):
+    def __init__(self, committee: Committee, corpus: Corpus, videos: Tensor,
+                 rows: int | None = None):
         self.committee, self.corpus, self.videos = committee, corpus, videos
-        self.rows = rows  # frames that are captioned at a time
+        # frames that are captioned at a time
+        self.rows = rows or (300_000 if corpus.device.type == "cuda" else 10_000)
         tokens = corpus.tokens
         self.cider = Cider([tokens[video] for video in videos.tolist()], corpus.vocabulary,
                            device=corpus.device)
@@ -233,18 +309,28 @@ class Judge:
     @torch.no_grad()
     def __call__(
         self,
-        chosen: Tensor,  # int64 (sets, clips, k): frames of every clip
+        chosen: Tensor,  # int64 (sets, clips, k): frames of every clip; or picks, bool
+        which: Tensor | None = None,  # int64 (clips,): their places in `videos`; None: all
     ) -> Tensor:         # float32 (members, sets, clips)
         "What the captions of these frames earn."
+        kept = None
+        if chosen.dtype == torch.bool:  # picked frames first, in their order
+            count = chosen.sum(-1)
+            chosen = chosen.byte().argsort(dim=-1, descending=True, stable=True)
+            chosen = chosen[..., :max(1, int(count.max()))]
+            kept = torch.arange(chosen.shape[-1], device=chosen.device) < count[..., None]
+            kept = kept.flatten(0, 1)
         sets, clips, k = chosen.shape
-        clip = torch.arange(clips, device=chosen.device).repeat(sets)
+        clip = torch.arange(clips, device=chosen.device) if which is None else which
+        clip = clip.repeat(sets)
         frames, members, scores = chosen.flatten(0, 1), self.committee.members, []
         device = self.corpus.device
         for some in torch.arange(sets * clips, device=device).split(
                 max(1, self.rows // members // k)):
             features = self.corpus.features[self.videos[clip[some]][:, None], frames[some]]
             with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):
-                words = self.committee.caption(features, self.corpus.settings.max_words)
+                words = self.committee.caption(features, self.corpus.settings.max_words,
+                                               None if kept is None else kept[some])
             earned = self.cider(words.flatten(0, 1), clip[some].repeat(members))
             scores.append(100 * earned.float().view(members, len(some)))
         return torch.cat(scores, 1).view(members, sets, clips)
@@ -263,3 +349,100 @@ def unseen_mean(
     "The mean over the members that did not train on the clip."
     judges = (~learned_from).to(values)[..., None]
     return (values * judges).sum(0) / judges.sum(0).clamp(min=1)
+
+# %% ../../nbs/training/12_committee.ipynb #0a355bdf
+@dataclass(frozen=True)
+class ValueTable:
+    "What every frame of a corpus is worth to every member of a committee."
+    values: Tensor        # float16 (members, clips, frames)
+    learned_from: Tensor  # bool (members, clips)
+    about: dict           # the corpus and how the members were trained
+    pairs: int            # of members on halves; the rest trained on all training clips
+
+    def unseen(self, clips: Tensor, members: slice | None = None) -> Tensor:  # (clips, frames)
+        "Mean values by the members on halves, or others, that did not train on the clip."
+        members = slice(2 * self.pairs) if members is None else members
+        clips = clips.to(self.values.device)
+        return unseen_mean(self.values[members][:, clips].float(),
+                           self.learned_from[members][:, clips])
+
+
+_TABLE = "values.safetensors"
+
+
+def read_values(folder) -> ValueTable:
+    "The table in a folder; a damaged or foreign file is an error."
+    path = Path(folder)/_TABLE
+    tensors, notes = read_weights(path)
+    try:
+        about = json.loads(notes["values"])
+        values, learned = tensors["values"], tensors["learned_from"]
+        if values.dim() != 3 or learned.shape != values.shape[:2] or learned.dtype != torch.bool:
+            raise ValueError
+        version, pairs = about["version"], int(about["pairs"])
+    except (KeyError, TypeError, ValueError) as reason:
+        raise RunError(path, "is not a table of frame values, or a damaged one") from reason
+    if version != VERSION:
+        raise RunError(path, f"is of version {version!r}, and this edition reads {VERSION}")
+    return ValueTable(values, learned, about, pairs)
+
+
+def frame_values(
+    folder,                   # gets values.safetensors and the members' weights
+    corpus: Corpus,
+    pairs: int = 8,           # of members on halves
+    whole: int = 0,           # members on all training clips, to judge others' picks
+    steps: int = 3000,
+    clips: int = 192,         # in a batch of each member
+    seed: int = 1,
+    group: Tensor | None = None,  # int64 (videos,): each group of clips is drawn equally often
+    report: Callable[[int, float], None] = lambda step, loss: None,
+    save_seconds: float = 60.0,
+    **sizes,                  # of `Committee`
+) -> ValueTable:
+    "Train a committee and value every frame of a corpus; a finished table is only read."
+    folder = Path(folder)
+    noted = dict(version=VERSION, corpus=learned_from(corpus), pairs=pairs, whole=whole,
+                 steps=steps, clips=clips, seed=seed, sizes=sizes,
+                 groups="" if group is None else digest(group.cpu()))
+    noted = json.loads(json.dumps(noted))
+    with locked(folder, RunError):
+        if (folder/_TABLE).exists():
+            table = read_values(folder)
+            if found := changes(table.about, noted):
+                raise RunError(folder/_TABLE, f"holds values of something else: {found[0]}")
+            return table
+        learns = random_halves(corpus, pairs, whole, seed)
+        net = train_committee(corpus, learns, steps, clips, seed=seed, group=group, report=report,
+                              folder=folder, save_seconds=save_seconds, **sizes)
+        values = torch.zeros(len(learns), len(corpus.ids), corpus.features.shape[1])
+        groups = torch.zeros(len(corpus.ids), dtype=torch.int64) if group is None else group.cpu()
+        for split in SPLITS:
+            videos = corpus.splits[split].cpu()
+            for number in groups[videos].unique().tolist():
+                some = videos[groups[videos] == number]
+                values[:, some] = Judge(net, corpus, some.to(corpus.device)).values().cpu()
+        save_weights(net.state_dict(), folder/"committee.safetensors")
+        write_whole(folder/_TABLE, save({"values": values.half(), "learned_from": learns},
+                                        {"values": json.dumps(noted)}))
+        (folder/"committee.checkpoint.pt").unlink(missing_ok=True)
+    return read_values(folder)
+
+# %% ../../nbs/training/12_committee.ipynb #468985ff
+@torch.no_grad()
+def own_values(
+    captioner: nn.Module,
+    corpus: Corpus,
+    videos: Tensor,       # int64 (clips,): of one split
+    batch: int = 512,     # captions at a time
+) -> Tensor:              # float32 (clips, frames)
+    "CIDEr-D x 100 of the captions that one captioner makes from single frames."
+    frames, tokens, device = corpus.features.shape[1], corpus.tokens, corpus.device
+    cider = Cider([tokens[video] for video in videos.tolist()], corpus.vocabulary, device=device)
+    every, earned = torch.eye(frames, dtype=torch.bool, device=device), []
+    for some in torch.arange(len(videos) * frames, device=device).split(batch):
+        clip, frame = some // frames, some % frames
+        words = caption(captioner, corpus.features[videos[clip]], every[frame],
+                        corpus.settings.max_words, most=1)
+        earned.append(100 * cider(words, clip).float())
+    return torch.cat(earned).view(len(videos), frames)

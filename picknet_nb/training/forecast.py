@@ -133,7 +133,7 @@ def foresee_table(
                 recipe.stages,
                 recipe.language > 0,
                 recipe.architecture,
-                None if recipe.learns else recipe.make_picker().most,
+                recipe.most,
             )
             for recipe in chosen
         ]

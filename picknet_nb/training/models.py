@@ -13,14 +13,16 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..core.files import FileError, data_folder, new_folder, write_whole
-from ..core.settings import VERSION, save_config
+from ..core.files import FileError, PickNetError, data_folder, new_folder, write_whole
+from ..core.settings import VERSION, Config, save_config
+from ..data.eyes import multiplications
 from ..world.world import write_examples
 from ..method.recipes import Recipe, recipes
 from .cards import (  # some of them for those who look for them here
     BUNDLED, EVERYDAY, BundledModel, RunError, describe_model, find_model, models, models_table,
     named_model, read_card, read_measured)
 from .runs import at_threshold, load_run, read_about, read_recipe, save_weights
+from .scorers import StoredScorer, load_scorer, save_scorer
 
 # %% auto #0
 __all__ = ['in_half_precision', 'Decoding', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards',
@@ -85,12 +87,25 @@ _OF_A_MODEL = (
 _OF_ITS_DATA = ("weights", "joined", "source")
 
 # %% ../../nbs/training/07_models.ipynb #b9ed71cf
-def _first_card(name: str, about: dict, cnn: str, frames: int, count: int) -> str:
+def _of_scorer(scorer: StoredScorer | None) -> str:
+    "How a model with a scorer picks and what its eye costs, as a sentence of a card."
+    if scorer is None: return ""
+    try:
+        cost = f"{multiplications(scorer.eye) / 1e6:,.0f} million multiplications"
+    except PickNetError:  # a backbone of the user's, which is not registered here
+        cost = "an unknown number of multiplications"
+    return (f" A scorer picks {scorer.number} frames; its eye, {scorer.eye}, costs {cost} for each "
+            "frame of a clip.")
+
+
+def _first_card(
+    name: str, about: dict, cnn: str, frames: int, count: int, scorer: StoredScorer | None = None,
+) -> str:
     "The card of a model that has not been measured yet."
     return (
         f"# {name}: trained on {about.get('corpus', 'unknown data')}\n\n{count:,} weights in half "
         f"precision; {cnn} looks at the frames that are picked "
-        f"out of {frames}.\n\nNot measured yet: `picknet evaluate` scores it on a corpus. Add what "
+        f"out of {frames}.{_of_scorer(scorer)}\n\nNot measured yet: `picknet evaluate` scores it on a corpus. Add what "
         f"it was trained on, under which terms, and what it cannot do.\n"
     )
 
@@ -108,6 +123,8 @@ def export_model(
         raise RunError(out, "is not an empty folder: a model needs one")
     model, config, vocabulary, about = load_run(run)
     weights, config = in_half_precision(model.state_dict(), run), config.changed(mention_weight=0.0)
+    scorer = load_scorer(run)
+    if scorer: config = config.changed(eye=Config().policy.eye)  # its file says what it sees with
     if threshold is not None:
         recipe = read_recipe(run/"run.json", about.get("recipe", {}))
         config = at_threshold(config, recipe, threshold)
@@ -125,9 +142,11 @@ def export_model(
         vocabulary.save(made/"vocabulary.json")
         write_whole(
             made/"card.md",
-            card or _first_card(out.name, about, config.clip.cnn, config.clip.frames, count),
+            card or _first_card(out.name, about, config.clip.cnn, config.clip.frames, count,
+                                scorer),
         )
         save_weights(weights, made/"weights.safetensors")
+        if scorer: save_scorer(made, scorer)
         write_whole(made/"run.json", json.dumps(noted, indent=1) + "\n")
     return out
 

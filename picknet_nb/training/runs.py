@@ -412,9 +412,10 @@ def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, di
     config, vocabulary, about = _opened(folder)
     if (
         weights.stem in ("supervision", "words")
-        and Recipe(**about.get("recipe", {})).learns
+        and (Recipe(**about.get("recipe", {})).learns or Recipe(**about["recipe"]).scores)
+        and not (folder/"scorer.safetensors").exists()
     ):
-        about = {**about, "recipe": asdict(Recipe("uniform", 6))}  # its policy knows nothing yet
+        about = {**about, "recipe": asdict(Recipe("uniform", 6))}  # its picker knows nothing yet
     sizes = about["feature_dims"], about["glance_dims"], len(vocabulary)
     try:
         check_weight_shapes(weights, shapes_of(config, *sizes))

@@ -18,18 +18,21 @@ from ..core.files import PickNetError, locked
 from ..core.processes import rank_and_world
 from ..core.settings import Config
 from ..data.corpus import Corpus
+from ..data.eyes import sight
 from ..method.cider import Cider
 from ..method.extras import ExtendedSupervision
 from ..method.pickers import Picker, make_picker
 from ..method.recipes import Recipe
 from ..method.rewards import REWARDS, Reward, cider_for, reward_for
+from ..method.scorer import FrameValues
 from ..method.stages import Adaptation, Model, Reinforcement, Validation, frame_choice
 from .batches import TrainingError, check_groups
 from .checkpoints import Trainer
 from .loop import run_stage
 from .runs import (
     RunError, load_run, load_weights, open_run, read_about, save_weights, shapes_of)
-from .transfer import read_start, with_start_words
+from .scorers import load_scorer, train_scorer
+from .transfer import find_start, read_start, with_start_words
 
 # %% auto #0
 __all__ = ['TUNES', 'LEADER', 'StagePlan', 'stages_of', 'build_stage', 'start_policy', 'train_stage', 'check_picker',
@@ -57,6 +60,7 @@ def stages_of(
     recipe: Recipe,
     config: Config,
     begun: bool = False,  # whether the weights of stage one come from another run
+    scorer: FrameValues | None = None,  # once it is trained; its picks adapt the captioner
 ) -> list[StagePlan]:
     """The stages of a run in their order: stage one on captions, then, where that is asked for,
     on the captioner's own words; the policy; both together, or the captioner with fixed frames."""
@@ -74,8 +78,8 @@ def stages_of(
         plans.append(StagePlan(
             "reinforcement", None, None, training.reinforcement_rate,
             training.reinforcement_epochs))
-    if recipe.adapted:
-        own = None if recipe.learns else recipe.make_picker()
+    if recipe.adapted and (scorer is not None or not recipe.scores):
+        own = None if recipe.learns else recipe.make_picker(scorer)
         plans.append(StagePlan(
             "adaptation", own, own, training.adaptation_rate, training.adaptation_epochs))
     return plans
@@ -123,9 +127,11 @@ def start_policy(trainer: Trainer) -> None:
         model.policy.calibrate(some, wanted=wanted)
 
 
-def train_stage(trainer: Trainer, plan: StagePlan, reward: Reward | None = None) -> None:
-    "Train one stage of a run to its end."
-    config, corpus, model = trainer.config, trainer.corpus, trainer.model
+def train_stage(
+    trainer: Trainer, plan: StagePlan, reward: Reward | None = None, looked: Corpus | None = None,
+) -> None:
+    "Train one stage of a run to its end; `looked` is the corpus as its picker sees it."
+    config, corpus, model = trainer.config, looked or trainer.corpus, trainer.model
     if plan.name == "reinforcement":
         start_policy(trainer)
     cider = cider_for(corpus) if plan.name == "words" else None
@@ -136,7 +142,7 @@ def train_stage(trainer: Trainer, plan: StagePlan, reward: Reward | None = None)
 def check_picker(recipe: Recipe, corpus: Corpus) -> None:
     """Raise an error, before anything is trained, for a picker that wants more frames than a clip
     has."""
-    if not recipe.learns and (recipe.make_picker().most or 1) > corpus.features.shape[1]:
+    if (recipe.most or 1) > corpus.features.shape[1]:
         raise TrainingError(
             f"{recipe.label} wants more frames than a clip has: {corpus.features.shape[1]}"
         )
@@ -190,6 +196,10 @@ def train(
     check_groups(corpus, config)
     check_size(config, corpus)
     first = rank_and_world()[0] == 0
+    if recipe.scores:
+        sight(corpus, config.policy.eye)  # one that cannot see is an error now, too
+        if rank_and_world()[1] > 1:
+            raise TrainingError("a scorer is trained by one process: leave out torchrun")
     learned = None if (folder/"checkpoint.pt").exists() else read_start(config, corpus, load_run)
     with locked(folder, RunError) if first else nullcontext():
         if first: open_run(folder, corpus, config, recipe, learned and learned.noted())
@@ -204,6 +214,15 @@ def train(
         for plan in stages_of(recipe, config, begun=bool(start)):
             if plan.picker is None and reward is None: reward = reward_for(config.policy, corpus)
             train_stage(trainer, plan, reward)
+        if recipe.scores:
+            begin = load_scorer(find_start(config.training.start_from), str(corpus.device)) if (
+                config.training.start_from) else None
+            gpus = [corpus.device] if corpus.device.type == "cuda" else []
+            with torch.random.fork_rng(gpus):  # a resumed run, which reads its scorer, draws alike
+                scorer = train_scorer(folder, corpus, config, model.captioner, recipe.picks, begin)
+            for plan in stages_of(recipe, config, begun=True, scorer=scorer.values):
+                looked = replace(corpus, glances=sight(corpus, config.policy.eye).seen)
+                train_stage(trainer, plan, looked=looked)
         if first: save_weights(model.state_dict(), folder/"weights.safetensors")
     return model.eval()
 
@@ -381,8 +400,7 @@ def picking_with(
         recipe = Recipe(language=1.0, diversity=1.0)
     else:
         recipe = Recipe(*parse_label(label))
-    if not recipe.learns:
-        recipe.make_picker()  # an unknown name or a missing number is an error
+    recipe.most  # an unknown name or a missing number is an error
     if was and recipe != was:
         raise PickNetError(
             f"the run was started with --picker {was.label}; leave out --picker to continue it"

@@ -149,6 +149,12 @@ class VideoCaptioner(ClipCaptioner):
         spent = Stopwatch(self.device, read=seconds)
         return caption_clip(self, clip, beam, best, running, str(done.job), spent)
 
+    def streaming(self) -> VideoCaptioner:
+        "This captioner with the picker that its model has for streams."
+        if self.picker.name != "scorer" or self.trained is None: return self
+        return replace(self, picker=self.trained.streaming, eye=None,
+                       glance_size=self.trained.glance_size)
+
     def stream(
         self,
         # a path, an address, the number of a camera, or any iterable of frames
@@ -161,5 +167,5 @@ class VideoCaptioner(ClipCaptioner):
         **options,  # of `stream_frames`, such as time_limit
     ) -> Iterator[Remark]:
         "A remark whenever a frame of a stream is picked, for as long as the stream lasts."
-        model = self.picking(threshold)
+        model = self.streaming().picking(threshold)
         return watch(model, source, rate, beam, window, forget, stream_frames, **options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -24,13 +24,14 @@ from ..method.captioner import (
 from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
 from ..training.models import Decoding
+from ..training.scorers import StoredScorer
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 # %% auto #0
-__all__ = ['check_work', 'check_steps', 'check_threshold', 'ClipCaptioner', 'look_over', 'decide', 'look_closely', 'Caption',
-           'Stopwatch', 'halved', 'caption_clip']
+__all__ = ['check_work', 'check_steps', 'check_threshold', 'Trained', 'ClipCaptioner', 'look_over', 'decide', 'look_closely',
+           'Caption', 'Stopwatch', 'halved', 'caption_clip']
 
 # %% ../../nbs/use/00_clips.ipynb #a4e9c68f
 # what is made at once for the captions of one clip: picked frames x picked frames x sizes of the
@@ -74,6 +75,15 @@ def _numbers(memory) -> int:
     return sum(sizes)
 
 
+class Trained(NamedTuple):
+    "The pickers that came with a model, and what they see with."
+    policy: nn.Module | None     # picks while it watches
+    glance_size: int             # of the policy's grey glance; 0: it compares features
+    scorer: StoredScorer | None = None  # picks when it has seen the whole clip
+    eye: Backbone | None = None  # of the scorer, if that is another backbone than the captioner's
+    streaming: Picker | None = None  # for streams, whose end a scorer cannot wait for
+
+
 @dataclass
 class ClipCaptioner:
     "A model at work: its picker and backbone look at a clip, its captioner generates a sentence."
@@ -85,6 +95,8 @@ class ClipCaptioner:
     decoding: Decoding = Decoding()  # where the caller does not say otherwise
     glance_size: int = 56    # side of the grey glance; 0: what is compared are backbone features
     device: str = "cpu"
+    eye: Backbone | None = None  # what the picker sees with, if that is another backbone
+    trained: Trained | None = None  # pickers that came with the model
 
     def picking(self, threshold: float | None = None) -> Self:
         "This captioner, picking where p(pick) is larger than a threshold; None: as it does."
@@ -93,6 +105,9 @@ class ClipCaptioner:
         picker = self.picker
         if picker.policy is None:
             raise PickNetError(f"{picker.label} picks without a policy, so it has no threshold")
+        if picker.name == "scorer":  # in standard deviations above the mean of the clip
+            return replace(self, picker=make_picker(
+                picker.name, picker.number, picker.policy.at(threshold), threshold))
         return replace(
             self, picker=make_picker(picker.name, picker.number, picker.policy, threshold))
 
@@ -100,7 +115,8 @@ class ClipCaptioner:
     def sees_all(self) -> bool:
         "Whether the backbone must see every frame before any of them is picked."
         looks_at = self.picker.looks_at
-        return looks_at == "features" or looks_at == "glances" and not self.glance_size
+        return self.eye is None and (
+            looks_at == "features" or looks_at == "glances" and not self.glance_size)
 
     def features(self, frames: Tensor) -> Tensor:
         """What the backbone sees, float16 (frames, dims), of frames uint8 (frames, 3, height,
@@ -108,7 +124,9 @@ class ClipCaptioner:
         return self.backbone(frames).half()
 
     def glances(self, frames: Tensor) -> Tensor:
-        "What a policy compares, (frames, dims)."
+        "What the picker sees, (frames, dims)."
+        if self.eye is not None:
+            return self.eye(frames).half()
         return (
             glance(frames.to(self.device), self.glance_size)
             if self.glance_size
@@ -183,12 +201,12 @@ def look_over(model: ClipCaptioner, frames: Tensor) -> Clips:  # of one clip: (1
     features = model.features(frames) if model.sees_all else blank
     if model.picker.looks_at == "nothing":
         return Clips(features[None], blank[None])
-    return Clips(features[None], (model.glances(frames) if model.glance_size else features)[None])
+    return Clips(features[None], (features if model.sees_all else model.glances(frames))[None])
 
 
 @torch.no_grad()
 def decide(model: ClipCaptioner, clips: Clips) -> tuple[Tensor, Tensor]:  # (frames,) each
-    "The picks of a clip, and p(pick) of each frame."
+    "The picks of a clip, and p(pick) or, by a scorer, the value of each frame."
     picks = model.picker(clips)
     return picks[0], model.picker.probabilities(clips, picks)[0]
 
@@ -209,9 +227,10 @@ class Caption:
     picked: list[int]            # indices of the picked frames
     # after each pick; only the last one where `running` is off
     captions: list[str]
-    probabilities: list[float]   # p(pick) of every frame
+    probabilities: list[float]   # p(pick), or 0 and 1, of every frame
     timings: dict[str, float]    # seconds
     clip: Clip = field(repr=False, compare=False)  # all frames, small, and their times
+    values: list[float] | None = None  # of every frame, by a scorer: centred, 1 is the usual spread
 
     @property
     def text(self) -> str:
@@ -243,6 +262,8 @@ class Caption:
             "times": self.times,
             "captions": self.captions,
             **{name: [round(each, 4) for each in values] for name, values in lists.items()},
+            **({} if self.values is None else {
+                "values": [round(each, 4) for each in self.values]}),
             "timings": {part: round(seconds, 4) for part, seconds in self.timings.items()},
         }
 
@@ -289,7 +310,8 @@ def caption_clip(
         picks, probabilities = decide(model, clips)
     with watch("cnn"):
         features = look_closely(model, clip.frames, clips, picks)
-    indices = picks.nonzero().flatten()
+    indices, values = picks.nonzero().flatten(), None
+    if model.picker.name == "scorer": values, probabilities = probabilities, picks.float()
     with watch("encode"):
         memory = model.remember(features, indices, running)
     with watch("words"):
@@ -304,4 +326,5 @@ def caption_clip(
         probabilities.tolist(),
         dict(watch),
         Clip(small, clip.times),
+        None if values is None else values.tolist(),
     )

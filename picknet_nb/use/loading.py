@@ -18,10 +18,12 @@ from ..method.pickers import PICKERS, Choice, make_picker, parse_label
 from ..method.recipes import Recipe
 from ..training.models import Decoding, find_run, named_model
 from ..training.runs import RunError, load_run
+from ..training.scorers import SCORER, StoredScorer, load_scorer
 from .captioning import VideoCaptioner
+from .clips import Trained
 
 # %% auto #0
-__all__ = ['load_its_backbone', 'load_captioner', 'with_picker', 'load']
+__all__ = ['load_its_backbone', 'load_captioner', 'load_eye', 'with_frames', 'with_picker', 'load']
 
 # %% ../../nbs/use/15_loading.ipynb #44809d84
 def load_its_backbone(folder: Path, name: str, details: dict, weights, device: str) -> Backbone:
@@ -65,16 +67,51 @@ def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
         model, config, vocabulary, details = load_run(folder, device)
         recipe = Recipe(**details.get("recipe", {}))
         side = round(details["glance_dims"] ** 0.5) if config.clip.glance == "grey" else 0
-        picker = recipe.make_picker(model.policy, config.policy.threshold)
+        scorer = load_scorer(folder, device)
+        if recipe.scores and scorer is None:
+            raise RunError(folder/SCORER, "is missing: the run picks with a scorer")
+        picks = scorer.values if recipe.scores else model.policy
+        picker = recipe.make_picker(picks, config.policy.threshold)
         backbone = load_its_backbone(folder, config.clip.cnn, details, weights, device)
+        eye = load_eye(folder, scorer, backbone, device) if scorer else None
     except FileError:
         raise  # it names the file
     # a part that is not registered, or a garbled recipe
     except (PickNetError, TypeError, AttributeError) as reason:
         raise RunError(folder/"run.json", str(reason)) from reason
     decoding = Decoding.read(folder)
-    return VideoCaptioner(
-        backbone, picker, model.captioner, vocabulary, config, decoding, side, device)
+    trained = Trained(None if recipe.scores else picker.policy, side, scorer, eye, picker)
+    captioner = VideoCaptioner(
+        backbone, picker, model.captioner, vocabulary, config, decoding, side, device,
+        trained=trained)
+    return with_picker(captioner, f"scorer-{scorer.number}") if scorer else captioner
+
+
+def load_eye(
+    folder: Path, scorer: StoredScorer, backbone: Backbone, device: str
+) -> Backbone | None:
+    "What a scorer sees with; None for grey glances, and for what the captioner reads."
+    if scorer.eye == "grey":
+        return None
+    same = scorer.eye == backbone.name
+    eye = backbone if same else load_backbone(scorer.eye, None, device)
+    if scorer.weights and fingerprint(scorer.weights) != fingerprint(eye.weights):
+        raise RunError(folder/SCORER, f"was trained to see with other weights: {scorer.weights}, "
+                       f"not {eye.weights}")
+    if eye.dims != scorer.values.scorers[0].sizes["dims"]:
+        raise RunError(folder/SCORER, f"was trained to see other features than {eye.name} makes")
+    return None if same else eye
+
+
+def with_frames(captioner: VideoCaptioner, frames: int | None) -> VideoCaptioner:
+    "The captioner whose picker takes this many frames; None: as many as it does."
+    if frames is None:
+        return captioner
+    picker = captioner.picker
+    if not picker.exact:
+        raise PickNetError(f"{picker.label} itself decides how many frames it picks: leave out the "
+                           "number of frames, or choose a picker that takes one")
+    return with_picker(captioner, f"{picker.name}-{frames}")
 
 
 def with_picker(captioner: VideoCaptioner, picker: str | Choice | None) -> VideoCaptioner:
@@ -83,9 +120,17 @@ def with_picker(captioner: VideoCaptioner, picker: str | Choice | None) -> Video
         return captioner
     label = PICKERS.name_of(picker)
     name, number = parse_label(label) if isinstance(picker, str) else (label, None)
-    policy = captioner.picker.policy if name == "learned" else None
-    made = make_picker(name, number, policy, captioner.picker.threshold)
-    return captioner if made.label == captioner.picker.label else replace(captioner, picker=made)
+    trained, threshold = captioner.trained, captioner.picker.threshold
+    if name == "scorer" and trained is not None and trained.scorer is not None:
+        stored, made = trained.scorer, trained.scorer.picker(number)
+        side = stored.values.scorers[0].side
+        return replace(captioner, picker=made, glance_size=side, eye=trained.eye)
+    policy, side = (captioner.picker.policy, captioner.glance_size) if trained is None else (
+        trained.policy, trained.glance_size)
+    made = make_picker(name, number, policy if name == "learned" else None, threshold)
+    if made.label == captioner.picker.label:
+        return captioner
+    return replace(captioner, picker=made, glance_size=side, eye=None)
 
 # %% ../../nbs/use/15_loading.ipynb #97de97e6
 def _state_of_files(folder: Path, weights=None) -> tuple:

@@ -26,7 +26,7 @@ from ..training.cards import BUNDLED
 from ..training.models import find_run, named_model
 from .captioning import Failure, VideoCaptioner
 from .clips import Caption
-from .loading import load_captioner, with_picker
+from .loading import load_captioner, with_frames, with_picker
 from .sources import Identity, NoRoom, check_sources, fetched, path_of
 
 # %% auto #0
@@ -58,7 +58,8 @@ def table_of(rows: list[dict]):  # pyarrow.Table
     return pa.Table.from_pylist(rows, pa.schema(list(zip(COLUMNS, kinds))))
 
 # %% ../../nbs/use/10_many.ipynb #7c6129b0
-_OF_A_MODEL = "run.json", "config.json", "vocabulary.json", "weights.safetensors"
+_OF_A_MODEL = ("run.json", "config.json", "vocabulary.json", "weights.safetensors",
+               "scorer.safetensors")
 
 
 def model_digest(folder: Path, backbone: str) -> str:  # the origin of the backbone's weights
@@ -137,6 +138,7 @@ class Specification:
     beam: int | None = None
     threshold: float | None = None
     modules: tuple[str, ...] = ()  # that register parts of your own
+    frames: int | None = None   # how many the picker takes
 
     def load(
         self,
@@ -152,6 +154,7 @@ class Specification:
         if self.picker and self.picker not in PICKERS: use_thing(self.picker)
         folder = find_run(None if self.model is None else named_model(self.model))
         captioner = with_picker(load_captioner(folder, device, self.weights), self.picker)
+        captioner = with_frames(captioner, self.frames)
         captioner = replace(captioner.picking(self.threshold), readers=readers)
         picker, beam = captioner.picker, self.beam or captioner.decoding.beam
         made_with = (f"{model_digest(folder, captioner.backbone.weights)} picker={picker.label} "
