@@ -37,15 +37,16 @@ from torch import Tensor
 from picknet_nb.core.files import slug, write_whole
 from picknet_nb.core.settings import ClipSettings
 from picknet_nb.data.corpus import SPLITS, Corpus, cut_captions
-from picknet_nb.data.datasets import SPLIT_NAMES, read_annotations
+from picknet_nb.data.annotations import read_annotations
 from picknet_nb.data.eyes import multiplications
+from picknet_nb.data.splits import SPLIT_NAMES
 from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.policy import Policy, pair_logits, path_logits, path_scores, project
 from picknet_nb.method.recurrence import roll_out_by_table
 from picknet_nb.method.reinforce import policy_loss
 from picknet_nb.method.scorer import (
     FrameValues, best_of_parts, best_with_gap, centred, part_bounds)
-from picknet_nb.method.starting import search
+from picknet_nb.method.calibration import search
 from picknet_nb.training.committee import (
     Committee, Draw, Judge, ValueTable, frame_values, unseen_mean)
 from picknet_nb.training.runs import load_weights
