@@ -135,8 +135,8 @@ FAULTS = [
           "no_repeats=self.decoding.no_repeats", "no_repeats=False", "test_captioning.py::"
           "test_a_file_is_captioned_without_repeats_where_the_model_says_so"),
     Fault("a run's own threshold is not used for files", "use.loading",
-          "recipe.make_picker(model.policy, config.policy.threshold)",
-          "recipe.make_picker(model.policy, 0.5)", "test_captioning.py::"
+          "recipe.make_picker(picks, config.policy.threshold)",
+          "recipe.make_picker(picks, 0.5)", "test_captioning.py::"
           "test_a_file_is_captioned_with_the_threshold_that_the_run_was_stored_with"),
     Fault("the green frame of a GIF comes a second late", "use.drawing",
           "any(0 <= since < lasts", "any(0 <= since - 1 < lasts",
