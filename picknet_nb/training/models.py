@@ -105,7 +105,8 @@ def _first_card(
     return (
         f"# {name}: trained on {about.get('corpus', 'unknown data')}\n\n{count:,} weights in half "
         f"precision; {cnn} looks at the frames that are picked "
-        f"out of {frames}.{_of_scorer(scorer)}\n\nNot measured yet: `picknet evaluate` scores it on a corpus. Add what "
+        f"out of {frames}.{_of_scorer(scorer)}\n\n"
+        f"Not measured yet: `picknet evaluate` scores it on a corpus. Add what "
         f"it was trained on, under which terms, and what it cannot do.\n"
     )
 
