@@ -218,7 +218,8 @@ def test_prepared_once_it_is_only_loaded(tmp_path, monkeypatch):
         torch.equal(first.features, again.features)
         and (tmp_path/"corpus"/"videos.safetensors").stat().st_mtime_ns == stamp
     )
-    assert again.details["key_frames"] == [make_story((0, number)).key_frames for number in range(5)]
+    expected = [make_story((0, number)).key_frames for number in range(5)]
+    assert again.details["key_frames"] == expected
     assert {split: len(videos) for split, videos in again.splits.items()} == {
         "train": 3,
         "validation": 1,
@@ -307,6 +308,7 @@ def test_a_plain_story_has_one_sentence():
         caption = plain_caption(story)
         assert caption.startswith(f"a {story.hero.colour} {story.hero.shape} ")
         verbs = [event.action for event in story.events]
-        assert [caption.find(verb) for verb in verbs] == sorted(caption.find(verb) for verb in verbs)
+        places = [caption.find(verb) for verb in verbs]
+        assert places == sorted(places)
         assert all(verb in caption for verb in verbs) and len(caption.split()) <= 12
     assert len({event.action for story in stories for event in story.events}) == 5
