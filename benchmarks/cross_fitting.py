@@ -28,6 +28,7 @@ a committee of captioners, which came after this, are in `picknet_nb.training.co
 """
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple

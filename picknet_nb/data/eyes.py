@@ -19,7 +19,7 @@ from .backbones import (
     BACKBONES, Backbone, Normalised, WeightsError, empty_network, fit_weights, fingerprint,
     load_backbone, random_network, read_weights, weights_origin)
 from .corpus import Corpus
-from .student import unpacked
+from .student import in_single_precision
 
 # %% auto #0
 __all__ = ['BUNDLED_GLIMPSE', 'Glimpse', 'folded_norms', 'multiplications', 'EyeError', 'Sight', 'sight', 'same_eye']
@@ -69,7 +69,7 @@ def _glimpse(weights=None) -> Backbone:
         if not weights and not path.is_file():
             raise WeightsError(path, "this copy of picknet_nb has no weights of glimpse: name a "
                                "file that tools/distil.py wrote with --weights")
-        fit_weights(net := empty_network(Glimpse), unpacked(read_weights(path)[0]), path)
+        fit_weights(net := empty_network(Glimpse), in_single_precision(read_weights(path)[0]), path)
         origin = weights_origin(path, "glimpse")  # whatever the file is called
     body = Normalised(net, [0.498] * 3, [0.502] * 3)
     return Backbone("glimpse", body, net.dims, net.image_size, origin, batch=32,

@@ -249,7 +249,7 @@ def evaluate(
         check_scorers()  # this and the place of the file before hours of captions
     if out:
         check_place(out, set())
-    asked = model or run or "everyday"
+    asked = model or "everyday"
     # of a model that is given other frames or another threshold, its start says nothing
     usual = picker is None and threshold is None and no_repeats is None
     with joined() as device:

@@ -26,7 +26,7 @@ from ..method.pickers import Picker, make_picker
 from ..method.scorer import (
     RULES, FrameValues, Scorer, best_of_parts, centred, value_loss)
 from .committee import frame_values, own_values
-from .runs import RunError, check_shapes, load_weights
+from .runs import RunError, check_weight_shapes, load_weights
 
 # %% auto #0
 __all__ = ['BUDGETS', 'HeldOut', 'SCORER', 'worth_of', 'Fitted', 'fit_scorers', 'StoredScorer', 'save_scorer', 'load_scorer',
@@ -206,7 +206,7 @@ def load_scorer(folder, device: str = "cpu") -> StoredScorer | None:
                                about["rule"], about["threshold"])
     with torch.device("meta"), Undrawn():
         shapes = {name: tuple(each.shape) for name, each in make().state_dict().items()}
-    check_shapes(path, shapes)
+    check_weight_shapes(path, shapes)
     with Undrawn(): values = make()
     load_weights(values, path)
     return StoredScorer(values.to(device).eval().requires_grad_(False), about["number"],
