@@ -160,7 +160,7 @@ def test_the_table_of_models_is_that_of_the_result_files():
     page = (ROOT/"README.md").read_text(encoding="utf-8")
     lines = {line.split("|")[1].strip(" `"): [each.strip() for each in line.split("|")[2:-1]]
              for line in page.partition("<details>")[0].splitlines() if line.startswith("|")}
-    rated = result("ratings")["models"]
+    raters = result("ratings_strict")["raters"].values()
     for name in ("everyday", "sharp"):
         scores = result(f"model_{name}")["scores"]["msvd"]
         own = scores["learned, as it speaks"]
@@ -168,7 +168,8 @@ def test_the_table_of_models_is_that_of_the_result_files():
         weights = sum(each.stat().st_size for each in
                       (ROOT/"picknet_nb"/"bundled"/name).glob("weights.safetensors")) / 1e6
         assert lines[name] == [
-            " / ".join(str(rated[name][each]) for each in ("right", "half", "wrong")),
+            ", ".join(" / ".join(str(rater["models"][name][each])
+                                 for each in ("right", "half", "wrong")) for rater in raters),
             f"{100 * own['CIDEr']:.1f} ({low:.1f} to {high:.1f})",
             f"{100 * scores['uniform, as it speaks']['CIDEr']:.1f}", f"{own['frames']:.1f}",
             f"{result(f'benchmark_{name}')['seconds_per_clip']:.2f}", f"{weights:.1f}"]
