@@ -113,8 +113,9 @@ class Registry(UserDict[str, Any]):
 
     def facts(self, name: str) -> dict[str, object]:
         "What was noted when the thing of this name was registered."
+        found = self.find(name)  # first: its home may have to be imported
         entry, _, facts = self._noted.get(name, (None, None, {}))
-        return facts if entry is self.find(name) else {}
+        return facts if entry is found else {}
 
     def find(self, name: str) -> Any:
         "Return the entry with this name; raise an error that lists the known names otherwise."
