@@ -374,7 +374,7 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
 
 
 def test_a_run_is_set_beside_the_model_that_it_began_from(noise, tmp_path, quick_meteor):
-    data = ("--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    data = ("--data", noise, "--scale", "smoke", "--experiment", "Baseline", *QUICK)
     first, second = tmp_path/"first", tmp_path/"second"
     alone = picknet("train", first, *data)[2]
     assert "from which the run began" not in alone  # it began from random weights
@@ -399,7 +399,7 @@ def test_a_run_is_set_beside_the_model_that_it_began_from(noise, tmp_path, quick
 
 
 def test_a_run_without_scorers_is_compared_in_sentences(noise, tmp_path, monkeypatch):
-    data = ("--data", noise, "--scale", "smoke", "--row", "Baseline", *QUICK)
+    data = ("--data", noise, "--scale", "smoke", "--experiment", "Baseline", *QUICK)
     picknet("train", tmp_path/"first", *data)
 
     def missing(): raise PickNetError("scoring needs pycocoevalcap")
@@ -795,6 +795,10 @@ def test_weights_that_tiny_would_not_read_are_refused(toy, tmp_path):
         "--weights",
         nothing,
     )
+    assert "nope.pth: no such file" in refused(
+        "caption", toy/"videos", "--model", toy/"run", "--weights", nothing
+    )
+    nothing.write_bytes(b"not read")
     assert "the backbone tiny, which reads no weights" in refused(
         "caption", toy/"videos", "--model", toy/"run", "--weights", nothing
     )
@@ -1144,6 +1148,8 @@ def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(
         training, "train", lambda *_, **__: warnings.warn("7 clips are left out", stacklevel=2)
     )
+    # there is no run that could be compared with what it began from
+    monkeypatch.setattr("picknet_nb.interface.train.show_gain", lambda *_: None)
     assert typed(monkeypatch, "train", tmp_path/"run", "--data", noise, "--scale", "smoke") == 0
     _, *warned, advice = capsys.readouterr().err.splitlines()  # first what it will cost
     assert warned == ["picknet: 7 clips are left out"] and advice.startswith("next: ")

@@ -5,6 +5,7 @@ import json
 import re
 import shlex
 import shutil
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -199,9 +200,8 @@ def quick(desk, monkeypatch):
     load, frames = cnn.load_backbone, read_clip("film.mp4", 8, 224)
     monkeypatch.setattr(cnn, "load_backbone", lambda name, *others: load("tiny"))
     monkeypatch.setattr(experiments, "default_workers", lambda: 1)
-    monkeypatch.setattr(
-        streaming, "lasting_frames", lambda *_, **__: zip(frames.times.tolist(), frames.frames)
-    )
+    opened = lambda *_, **__: zip(frames.times.tolist(), frames.frames)
+    monkeypatch.setattr(streaming, "watch", partial(streaming.watch, opened=opened))
     monkeypatch.setattr(
         metrics,
         "score_many",

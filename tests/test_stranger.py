@@ -213,7 +213,7 @@ SHORT = {"prepare": ("--set", "frames=8"), "train": BRIEF}
 def test_the_first_minute(command, desk):
     "The first command of the front page; it is in the wheel, with its model."
     line = "picknet caption holiday.mp4"
-    assert line in front_page()
+    assert line in [each.partition("#")[0].strip() for each in front_page()]
     for found, expected in zip(typed(command, desk, *line.split()[1:]), PROMISED[line]):
         assert re.search(expected, found), found
 
