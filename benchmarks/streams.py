@@ -6,11 +6,11 @@ python benchmarks/streams.py --videos FOLDER --captions captions.json --mapping 
 
 Test clips of MSVD, drawn at random and laid end to end, make a film; each clip is a scene. The
 films are watched at one frame a second as `picknet stream` does, with and without forgetting. The
-sentence of a scene is the one that stands when the scene ends. Each sentence is scored by CIDEr-D against
-what people said of each clip of the film (document frequencies of all test clips). It is *about the
-scene* if its own clip is the best of them, and *nearly* if its own clip is among the best three; a
-sentence that earns nothing is neither. The same rule judges the sentence that each clip gets by
-itself, as a file: more cannot be expected.
+sentence of a scene is the one that stands when the scene ends. Each sentence is scored by CIDEr-D
+against what people said of each clip of the film (document frequencies of all test clips). It is
+*about the scene* if its own clip is the best of them, and *nearly* if its own clip is among the
+best three; a sentence that earns nothing is neither. The same rule judges the sentence that each
+clip gets by itself, as a file: more cannot be expected.
 """
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ from picknet_nb.data.text import BOS, EOS, PAD
 from picknet_nb.method.captioner import (
     CAPTIONERS, Captioner, PaperCaptioner, Seen, beam, caption, generate, greedy, growing,
     make_captioner, repeated, sample, teach, teach_by_step)
-from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, plain_logits
+from picknet_nb.method.decoder import NEVER, Decoder, caption_loss, gru_step, plain_logits
 from picknet_nb.method.encoder import Encoder, compact, pick_frames
 from picknet_nb.method.fast_decoder import draw_randomness
 from picknet_nb.method.recipes import Recipe
@@ -120,6 +120,24 @@ def test_fast_decoder_equals_plain_loop(batch, time, feedback, training):
         loss = caption_loss(logits, words) + 0*logits.sum()
         results.append((logits, *torch.autograd.grad(loss, [video, *decoder.parameters()])))
     for plain, fast in zip(*results): assert_close(fast, plain)
+
+
+def test_every_reset_gate_acts_on_every_unit():
+    "Equations 9 and 10 reset the state before the product; the GRU of PyTorch resets after it."
+    torch.manual_seed(1)
+    state, zeros = torch.randn(1, 3), torch.zeros(1, 3)
+    cell = torch.nn.GRUCell(3, 3)
+    gates, proposal = cell.weight_hh.detach().split([6, 3])
+    derivative = torch.autograd.functional.jacobian
+    ours = derivative(
+        lambda reset: gru_step(torch.cat([zeros, reset, zeros], 1), state, gates, proposal)[0],
+        zeros)[:, 0]
+    library = derivative(
+        lambda reset: torch.func.functional_call(
+            cell, {"bias_ih": torch.cat([reset, zeros, zeros], 1)[0]}, (zeros, state))[0],
+        zeros)[:, 0]
+    others = ~torch.eye(3, dtype=torch.bool)
+    assert ours[others].ne(0).all() and library[others].eq(0).all() and library.diag().ne(0).all()
 
 
 def test_half_precision_is_close_in_logits_and_gradients():

@@ -26,7 +26,7 @@ from picknet_nb.training.runs import RunError
 from picknet_nb.training.scorers import (
     SCORER, StoredScorer, fit_scorers, load_scorer, save_scorer)
 from picknet_nb.training.train import picking_with, stages_of, train
-from picknet_nb.world.shapes import example_corpus, moments_seen
+from picknet_nb.world.shapes import events_seen, example_corpus
 from picknet_nb.world.world import write_examples
 
 MEMBERS = dict(hidden=16, word_embedding=8, attention=8)
@@ -86,13 +86,13 @@ def test_learned_picks_beat_uniform_ones_on_clips_that_no_judge_has_seen():
     "With features as the eye; a frame is worth what it shows of the events."
     corpus = example_corpus(videos=90)
     worth = torch.zeros(len(corpus.ids), 30)
-    for clip, frames in enumerate(corpus.details["telling"]): worth[clip, frames] = 1.0
+    for clip, frames in enumerate(corpus.details["key_frames"]): worth[clip, frames] = 1.0
     train_, validation, test = corpus.splits.values()
     fit = fit_scorers(corpus.features, 0, train_, worth[train_], [(validation, worth[validation])],
                       epochs=25, rate=3e-3, batch=18, hidden=32, layers=1)
     clips = Clips(corpus.features[test], corpus.features[test])
-    key = [corpus.details["telling"][clip] for clip in test.tolist()]
-    seen = {name: moments_seen(key, picker(clips)) for name, picker in (
+    key = [corpus.details["key_frames"][clip] for clip in test.tolist()]
+    seen = {name: events_seen(key, picker(clips)) for name, picker in (
         ("scorer", make_picker("scorer", 3, FrameValues(fit.scorers))),
         ("uniform", make_picker("uniform", 3)))}
     assert seen["scorer"] > seen["uniform"] + 0.1

@@ -292,7 +292,7 @@ def tools():
     "tools/examples.py and tools/moving_picture.py."
     sys.path.insert(0, str(ROOT/"tools"))
     try:
-        return load_script(ROOT/"tools"/"examples.py"), load_script(ROOT/"tools"/"moving_picture.py")
+        return [load_script(ROOT/"tools"/f"{name}.py") for name in ("examples", "moving_picture")]
     finally:
         sys.path.remove(str(ROOT/"tools"))
 

@@ -212,7 +212,8 @@ def test_a_captioner_that_cannot_grow_says_of_a_stream_what_it_says_of_the_file(
     assert [remark.frame for remark in remarks] == offline.picked and [
         remark.text for remark in remarks
     ] == offline.captions
-    assert list(watch(mine, iter(clip.frames), window=2, forget=False))[-1].frame == offline.picked[-1]
+    *_, last = watch(mine, iter(clip.frames), window=2, forget=False)
+    assert last.frame == offline.picked[-1]
 
 
 def test_a_captioner_that_cannot_grow_remembers_so_much_and_no_more():
