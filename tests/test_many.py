@@ -68,8 +68,8 @@ def test_every_video_has_one_row_and_a_broken_one_says_why(videos, rows, caption
 def test_what_nobody_foresaw_costs_one_row(videos, rows, captioner, monkeypatch):
     real = captioner.captioner.caption_many
 
-    def fails(paths, **options):
-        for path, found in zip(paths := list(paths), real(paths, **options)):
+    def fails(paths, *others, **options):
+        for path, found in zip(paths := list(paths), real(paths, *others, **options)):
             if path == Path(videos[3]): raise RuntimeError("out of luck")
             yield found
 

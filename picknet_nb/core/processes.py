@@ -29,7 +29,6 @@ from .files import PickNetError
 if TYPE_CHECKING:  # a process that only decodes files can do without torch
     import torch
     from torch import nn
-    from typing_extensions import Self
 
 # %% auto #0
 __all__ = ['usable_cores', 'rank_and_world', 'Done', 'Pool', 'can_fork', 'apart', 'joined', 'average_gradients', 'share_weights',
@@ -181,7 +180,7 @@ class _Process:
             daemon=method == "fork",
         )
 
-    def start(self) -> Self:
+    def start(self) -> _Process:
         "Start the process; called once."
         with _STARTING:
             before, collecting = os.environ.get("OMP_NUM_THREADS"), gc.isenabled()

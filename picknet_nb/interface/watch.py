@@ -208,9 +208,9 @@ _LONG = 60.0  # seconds of video, about which one sentence says little
 
 def hint_at_sharp(run: Path) -> None:
     "Name the better model after a sentence of the default one, to people at a terminal."
-    from picknet_nb.training.cards import describe_model, find_model
+    from picknet_nb.training.cards import BUNDLED, EVERYDAY, describe_model, find_model
 
-    if run == find_model() and sys.stderr.isatty():
+    if run.name == EVERYDAY and run.parent == BUNDLED and sys.stderr.isatty():
         comes = describe_model(find_model("sharp")).measured.get("backbone")
         print(f"better sentences: --model sharp (its backbone: {comes})", file=sys.stderr)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,6 @@ from ..method.encoder import pick_frames
 from ..method.pickers import Clips, Picker, make_picker
 from ..training.models import Decoding
 from ..training.scorers import StoredScorer
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 # %% auto #0
 __all__ = ['check_work', 'check_steps', 'check_threshold', 'Trained', 'ClipCaptioner', 'look_over', 'decide', 'look_closely',
@@ -84,6 +81,9 @@ class Trained(NamedTuple):
     streaming: Picker | None = None  # for streams, whose end a scorer cannot wait for
 
 
+_Model = TypeVar("_Model", bound="ClipCaptioner")  # a subclass stays one
+
+
 @dataclass
 class ClipCaptioner:
     "A model at work: its picker and backbone look at a clip, its captioner generates a sentence."
@@ -98,7 +98,7 @@ class ClipCaptioner:
     eye: Backbone | None = None  # what the picker sees with, if that is another backbone
     trained: Trained | None = None  # pickers that came with the model
 
-    def picking(self, threshold: float | None = None) -> Self:
+    def picking(self: _Model, threshold: float | None = None) -> _Model:
         "This captioner, picking where p(pick) is larger than a threshold; None: as it does."
         if check_threshold(threshold) is None:
             return self
