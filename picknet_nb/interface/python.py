@@ -450,7 +450,7 @@ def evaluate(
         raise PickNetError(f"{recipe.label} picks without an eye: leave out `eye`")
     if recipe.scores:
         if scorer is None: raise PickNetError(f"{folder} has no scorer to pick with")
-        trained.policy = scorer.picker(recipe.picks, threshold).policy
+        trained.policy = scorer.picker(recipe.most, threshold).policy
         corpus = scorer.look(corpus, None if eye is None else str(eye))
     elif threshold is not None:
         config = at_threshold(config, recipe, threshold)
