@@ -505,6 +505,9 @@ def main() -> None:
     home = home.replace("[Models](nbs/training/00_cards.ipynb)", "[Models](models/index.md)")
     # notebooks and pictures are part of the site, folders are not
     home = re.sub(r"(\]\(|src=\")nbs/(?=images/|\w+/\w+\.ipynb)", r"\1", home)
+    # sections of notebooks have the site's anchors
+    home = re.sub(r"(\]\([^)#]+\.ipynb)#([^)]+)\)",
+                  lambda link: f"{link[1]}#{slugify(link[2], '-')})", home)
     elsewhere = r"\]\((?!https?:|images/|#)(?!(?!nbs/)\w+/\w+\.ipynb)([^)]+)\)"
     (DOCS/"index.md").write_text(re.sub(elsewhere, rf"]({GITHUB}\1)", home))
     notebooks = copy_notebooks()
