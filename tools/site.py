@@ -56,6 +56,7 @@ mtable[displaystyle=true] mtd:nth-child(2n+3) { padding-left: 2em; }
 .md-typeset table:not([class]) th, .md-typeset table:not([class]) td {
   min-width: 0; padding: 0.5em 0.8em; }
 .md-typeset .jupyter-wrapper table:not([class]) code { white-space: nowrap; }
+.md-typeset .jupyter-wrapper table:not([class]) td:first-child { min-width: 11em; }
 .md-typeset table:not([class]) th[style*=right], .md-typeset table:not([class]) td[style*=right] {
   padding: 0.5em 0.35em; }
 .md-typeset table:not([class]) th { vertical-align: bottom; }
