@@ -188,7 +188,7 @@ PROMISED = {
     "picknet caption holiday.mp4 --out picks.png": ("picks.png", ""),
     "picknet caption film.mp4 --out film.srt": ("film.srt", ""),
     "picknet caption clips --out out/{}.srt": ("out/film19.srt", ""),
-    "picknet models everyday": ("What it cannot do", ""),
+    "picknet models sharp": ("What it cannot do", ""),
     "picknet prepare videos": (
         r"data/corpora/mine: 20 videos \(15 train, 2 validation, 3 test\)",
         "20 videos, on this machine: about",
