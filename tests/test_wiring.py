@@ -28,7 +28,7 @@ from picknet_nb.method.stages import Validation
 from picknet_nb.training import scorers
 from picknet_nb.training.models import Decoding, export_model
 from picknet_nb.training.train import train
-from picknet_nb.use import clips
+from picknet_nb.use import clips as at_work
 from picknet_nb.use.clips import ClipCaptioner
 from picknet_nb.use.loading import load_captioner
 
@@ -219,15 +219,15 @@ def trusts_its_tags(name, place, monkeypatch) -> None:
 def searches_with(part):
     "What a beam search is asked for, as a model's decoding says."
     def see(captioner, caption):
-        asked, plain = [], clips.search_beam
+        asked, plain = [], at_work.search_beam
 
         def noted(captioner, memory, size, max_words, **options):
             asked.append(size if part == "beam" else options["no_repeats"])
             return plain(captioner, memory, size, max_words, **options)
 
-        clips.search_beam = noted
+        at_work.search_beam = noted
         try: captioner.caption(caption.source)
-        finally: clips.search_beam = plain
+        finally: at_work.search_beam = plain
         return asked[0]
     return see
 
