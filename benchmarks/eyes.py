@@ -12,6 +12,7 @@ goes on with the condition it was at. eyes.md beside this file has the commands 
     policies   REINFORCE, the paper's policy: eyes x teachers x budgets, ten seeds
     adapted    the judges trained on with learned and with uniform frames
     bundle     the scorers that come with a model, chosen on validation clips
+    models     what the bundled models say of the frames of these scorers
     cost       multiplications, and seconds for a clip on this CPU (no GPU)
     tables     eyes.json and frame_values_committee.json from all that is there (no GPU)
 
@@ -47,6 +48,7 @@ from picknet_nb.method.reinforce import policy_loss
 from picknet_nb.method.scorer import (
     FrameValues, best_of_parts, best_with_gap, centred, part_bounds)
 from picknet_nb.method.calibration import search
+from picknet_nb.training.cards import BUNDLED
 from picknet_nb.training.committee import (
     Committee, Draw, Judge, ValueTable, frame_values, unseen_mean)
 from picknet_nb.training.runs import load_weights
@@ -206,7 +208,8 @@ def texts(given: argparse.Namespace, study: Study) -> None:
     "Captions, cut into words, and splits: the GPU's machine needs no NLTK then."
     found = {}
     for name, videos, *files in given.data:
-        said = read_annotations(name, files)
+        splits = next((path for path in files if path.endswith(".txt")), None)
+        said = read_annotations(name, [path for path in files if path != splits], splits)
         there = {path.stem: path.name for path in sorted(Path(videos).glob("*.mp4"))}
         ids = [each for each in said.captions if each in there]
         captions = [said.captions[each] for each in ids]
@@ -641,6 +644,50 @@ def bundle(given: argparse.Namespace, study: Study) -> None:
                                      "bytes": path.stat().st_size})
 
 
+@torch.no_grad()
+def models(given: argparse.Namespace, study: Study) -> None:
+    """What the bundled models say of the frames that the scorers to bundle pick, and of uniform
+    ones, on validation and test clips: sentences, to be scored where Java and NLTK are."""
+    from picknet_nb.method.captioner import caption
+    from picknet_nb.training.models import Decoding
+    from picknet_nb.training.runs import load_run
+    from picknet_nb.training.scorers import load_scorer
+
+    scorers = {path.parent.name.removeprefix("scorer-"): load_scorer(path.parent, DEVICE)
+               for path in sorted(given.out.glob("scorer-*/scorer.safetensors"))}
+    for name in given.model:
+        net, config, vocabulary, _ = load_run(BUNDLED/name, DEVICE)
+        how = Decoding.read(BUNDLED/name)
+        features = study.stored(config.clip.cnn)["features"]
+
+        def said(videos: Tensor, chosen: Tensor) -> dict[str, str]:  # of frames (clips, k)
+            picks = torch.zeros(len(videos), features.shape[1], dtype=torch.bool, device=DEVICE)
+            picks.scatter_(1, chosen, True)
+            words = torch.cat([
+                caption(net.captioner, features[some], taken, config.clip.max_words, how.beam,
+                        no_repeats=how.no_repeats)
+                for some, taken in zip(videos.split(512), picks.split(512))])
+            ids = [study.corpus.ids[video] for video in videos.tolist()]
+            return dict(zip(ids, vocabulary.decode(words.cpu())))
+
+        for eye, scorer in {"uniform": None, **scorers}.items():
+            path, found = given.work/"models"/f"{name}-{eye}.json", []
+            if path.exists(): continue
+            for split in ("validation", "test"):
+                for data, videos in study.clips(split).items():
+                    values = None if scorer is None else torch.cat([
+                        scorer.values(study.seen(eye)[some]) for some in videos.split(256)])
+                    for k in (*BUDGETS, 5, 8):
+                        sets = untaught(study, videos, study.seen(given.eye[0]), k) if (
+                            values is None) else {rule: pick(values, k)[None]
+                                                  for rule, pick in RULES.items()}
+                        found += [{"model": name, "eye": eye, "rule": rule, "split": split,
+                                   "data": data, "frames": k, "captions": said(videos, each[0])}
+                                  for rule, each in sets.items()
+                                  if scorer is not None or rule.startswith("uniform")]
+            write(path, found)
+
+
 def cost(given: argparse.Namespace, study: Study) -> None:
     "What thirty looks and k frames cost: multiplications, and seconds for a clip on this CPU."
     from picknet_nb.data.backbones import load_backbone
@@ -693,8 +740,8 @@ def tables(given: argparse.Namespace, study: Study) -> None:
 
 
 STEPS: dict[str, Callable] = {each.__name__: each for each in (
-    texts, features, crossed, committee, controls, scorers, policies, adapted, bundle, cost,
-    tables)}
+    texts, features, crossed, committee, controls, scorers, policies, adapted, bundle, models,
+    cost, tables)}
 TOY = dict(captioner="tiny", eye=["grey", "tiny", "lite0-clip", "glimpse", "glimpse-crossed"],
            vary=["lite0-clip", "glimpse", "glimpse-crossed"], pairs=2, whole=2, steps=60, clips=12,
            seeds=2, epochs=3, policy_epochs=2, adapt_steps=5, rare=2, words=16,
@@ -707,7 +754,8 @@ def main() -> None:
     add = parser.add_argument
     add("what", nargs="+", choices=tuple(STEPS))
     add("--data", nargs="+", action="append", default=[],
-        metavar="NAME VIDEOS ANNOTATIONS", help="of `texts`: a data set, its videos, its files")
+        metavar="NAME VIDEOS ANNOTATIONS",
+        help="of `texts`: a data set, its videos, its files; a .txt file says how it is split")
     add("--videos", nargs=2, action="append", default=[], metavar=("NAME", "FOLDER"))
     add("--backbone", action="append", default=[],
         help="of `features`: NAME, NAME=WEIGHTS or LABEL:NAME=WEIGHTS; may be repeated")
@@ -724,6 +772,7 @@ def main() -> None:
     add("--policy-epochs", type=int, default=40)
     add("--policy-rate", type=float, default=3e-4)
     add("--adapt-steps", type=int, default=300)
+    add("--model", nargs="+", default=["sharp", "everyday"], help="of `models`")
     add("--words", type=int, default=18)
     add("--rare", type=int, default=8, help="words that are rarer become <unk>")
     add("--part", type=lambda text: tuple(map(int, text.split("/"))), default=(0, 1),
