@@ -242,12 +242,25 @@ def features(given: argparse.Namespace, study: Study) -> None:
             for label, cnn in todo.items()}
     looks = torch.zeros(len(place), 30, 56 * 56, dtype=torch.uint8)
     missing, started = set(place), time.perf_counter()
+    waiting: list = []
+
+    def look() -> None:  # many clips at a time: one keeps a GPU waiting for kernels to be launched
+        frames = torch.cat([clip.frames for clip in waiting]).to(DEVICE)
+        rows = [place[clip.name] for clip in waiting]
+        for label, cnn in todo.items():
+            seen[label][rows] = cnn(frames).half().cpu().unflatten(0, (-1, 30))
+        looks[rows] = glance(frames, 56).cpu().unflatten(0, (-1, 30))
+        waiting.clear()
+
     for clip in decode_files(jobs, ClipShape(30, 224), usable_cores() - 1):
         if clip.reason: raise SystemExit(f"{clip.path}: {clip.reason}")
-        frames = clip.frames.to(DEVICE)
-        for label, cnn in todo.items(): seen[label][place[clip.name]] = cnn(frames).half().cpu()
-        looks[place[clip.name]] = glance(frames, 56).cpu()
+        if waiting and (len(waiting) == 16 or clip.frames.shape != waiting[0].frames.shape):
+            look()
+        waiting.append(clip)
         missing.discard(clip.name)
+        if len(missing) % 500 == 0:
+            print(f"{len(missing)} left, {time.perf_counter() - started:.0f} s", flush=True)
+    look()
     for label, cnn in todo.items():
         kept = {"features": seen[label]} | ({"glances": looks} if label == given.captioner else {})
         torch.save(kept, given.work/f"{slug(label)}.pt")
