@@ -733,14 +733,17 @@ def tables(given: argparse.Namespace, study: Study) -> None:
     rows = [row for path in sorted(study.rows.glob("*.json"))
             for row in json.loads(path.read_text())]
     clips = lambda row: torch.tensor(row["clips"])
-    for name in study.texts:  # does one learned frame, or do two, the work of six uniform ones?
-        at = lambda k, **wanted: next((row for row in rows if row["data"] == name and
-                                       row["frames"] == k and wanted.items() <= row.items()), None)
-        six = [at(6, picker=each) for each in ("uniform, ends", "uniform, middles")]
-        six = max(six, key=lambda row: row["CIDEr"])
-        for row in [each for each in rows if each["data"] == name and each["frames"] in (1, 2)
-                    and each.get("how") == "regression"]:
-            row["minus six uniform"] = interval(clips(row) - clips(six))
+    for name in study.texts:
+        at = {(row["picker"], row["frames"]): row for row in rows if row["data"] == name
+              and row["picker"] not in ("scorer", "policy")}
+        six = max((at[each, 6] for each in ("uniform, ends", "uniform, middles")),
+                  key=lambda row: row["CIDEr"])
+        for row in rows:
+            if row["data"] != name or row["picker"] not in ("scorer", "policy"): continue
+            medoids = at["part medoids", row["frames"]]
+            row["minus part medoids"] = interval(clips(row) - clips(medoids))
+            if row["frames"] < 4:  # do a few learned frames do the work of six uniform ones?
+                row["minus six uniform"] = interval(clips(row) - clips(six))
     kept = [{key: value for key, value in row.items() if key != "clips"} for row in rows]
     write(given.out/"eyes.json", {
         "kind": "eyes", "what": "CIDEr-D x 100 (built-in) of captions from picked frames, mean of "
