@@ -13,6 +13,7 @@ goes on with the condition it was at. eyes.md beside this file has the commands 
     adapted    the judges trained on with learned and with uniform frames
     bundle     the scorers that come with a model, chosen on validation clips
     models     what the bundled models say of the frames of these scorers
+    model_scores  CIDEr of these sentences (no GPU)
     cost       multiplications, and seconds for a clip on this CPU (no GPU)
     tables     eyes.json and frame_values_committee.json from all that is there (no GPU)
 
@@ -701,6 +702,46 @@ def models(given: argparse.Namespace, study: Study) -> None:
             write(path, found)
 
 
+def model_scores(given: argparse.Namespace, study: Study) -> None:
+    """CIDEr of what `models` kept: for every number of frames the scorer's picks beside the better
+    uniform sampling, with an interval over clips."""
+    from picknet_nb.data.text import SPECIALS, Vocabulary, caption_ids
+    from picknet_nb.method.fast_cider import Cider
+
+    clips, found = {}, []
+    kept = [row for path in sorted((given.work/"models").glob("*.json"))
+            for row in json.loads(path.read_text())]
+    for data, part in study.texts.items():
+        for split in ("validation", "test"):
+            ids = [name for name, its in zip(part["ids"], part["split"]) if its == split]
+            words = dict(zip(part["ids"], part["sentences"]))
+            references = [[sentence.split() for sentence in words[name]] for name in ids]
+            some = [row for row in kept if (row["data"], row["split"]) == (data, split)]
+            known = sorted({word for row in some for text in row["captions"].values()
+                            for word in text.split()}
+                           | {word for each in references for one in each for word in one})
+            vocabulary = Vocabulary((*SPECIALS, *known))
+            cider, place = Cider(references, vocabulary), torch.arange(len(ids))
+            for row in some:
+                said = torch.tensor([caption_ids(row["captions"][name].split(), vocabulary.ids, 24)
+                                     for name in ids])
+                key = row["model"], data, split, row["frames"], row["eye"], row["rule"]
+                clips[key] = 100 * cider(said, place).double()
+    for (model, data, split, k, eye, rule), scores in clips.items():
+        row = {"model": model, "data": data, "split": split, "frames": k, "eye": eye,
+               "rule": rule, "CIDEr": round(scores.mean().item(), 2)}
+        if eye != "uniform":
+            best = max((clips[model, data, split, k, "uniform", each]
+                        for each in ("uniform, ends", "uniform, middles")),
+                       key=lambda each: each.mean().item())
+            row["minus the better uniform"] = interval((scores - best).float())
+        found.append(row)
+    write(given.out/"eyes_models.json", {
+        "kind": "eyes, models", "what": "CIDEr-D x 100 (built-in) of the bundled models, decoded "
+        "as they are used, from frames that the scorer of an eye picks (the mean of three seeds) "
+        "and from uniform ones; intervals over clips", **origin(), "rows": found})
+
+
 def cost(given: argparse.Namespace, study: Study) -> None:
     "What thirty looks and k frames cost: multiplications, and seconds for a clip on this CPU."
     from picknet_nb.data.backbones import load_backbone
@@ -757,7 +798,7 @@ def tables(given: argparse.Namespace, study: Study) -> None:
 
 STEPS: dict[str, Callable] = {each.__name__: each for each in (
     texts, features, crossed, committee, controls, scorers, policies, adapted, bundle, models,
-    cost, tables)}
+    model_scores, cost, tables)}
 TOY = dict(captioner="tiny", eye=["grey", "tiny", "lite0-clip", "glimpse", "glimpse-crossed"],
            vary=["lite0-clip", "glimpse", "glimpse-crossed"], pairs=2, whole=2, steps=60, clips=12,
            seeds=2, epochs=3, policy_epochs=2, adapt_steps=5, rare=2, words=16,
