@@ -38,7 +38,8 @@ from .video import (
 
 # %% auto #0
 __all__ = ['DRAWING', 'ClipShape', 'known_by', 'Decoded', 'decode_files', 'is_drawing', 'find_videos', 'list_videos', 'part_path',
-           'write_part', 'read_part', 'has_part', 'Extraction', 'Extracted', 'extract_here', 'extract_folder']
+           'write_part', 'read_part', 'has_part', 'Extraction', 'features_of_frames', 'Extracted', 'extract_here',
+           'extract_folder']
 
 # %% ../../nbs/data/08_extraction.ipynb #264b35fa
 class ClipShape(NamedTuple):
@@ -298,6 +299,13 @@ def _batches(clips: Iterable[Decoded], size: int) -> Iterator[list[Decoded]]:
         yield batch
 
 # %% ../../nbs/data/08_extraction.ipynb #40688707
+def features_of_frames(cnn: Backbone, frames: Tensor) -> Tensor:  # uint8 (n, 3, height, width)
+    """Features of frames. A short or slow clip repeats frames until there are enough: a frame that
+    equals the one before it has the feature of that one, and the network does not see it."""
+    new = torch.tensor([True, *(not torch.equal(*two) for two in zip(frames[1:], frames))])
+    return cnn(frames[new])[(new.cumsum(0) - 1).to(cnn.device)]
+
+
 def _features_of(
     batches: Iterable[list[Decoded]], cnn: Backbone, shape: ClipShape
 ) -> Iterator[
@@ -308,7 +316,8 @@ def _features_of(
     for batch in batches:
         frames = torch.cat([clip.frames for clip in batch])
         frames = frames.pin_memory().to(cnn.device, non_blocking=True) if cuda else frames
-        features, glances = cnn(frames), glance(frames, shape.glance_size)
+        look = cnn if cuda else partial(features_of_frames, cnn)  # a GPU would wait for comparisons
+        features, glances = look(frames), glance(frames, shape.glance_size)
         waiting.append(
             (
                 batch,
