@@ -3,6 +3,7 @@ import json
 import re
 import shutil
 import stat
+import sys
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -17,23 +18,28 @@ from toys import examples_corpus, invoked, store_run, undecided
 
 from picknet_nb.core.files import PickNetError, file_digest
 from picknet_nb.core.settings import preset
+from picknet_nb.data.eyes import multiplications
 from picknet_nb.data.text import SPECIALS, tokenize
 from picknet_nb.world.shapes import make_story
-from picknet_nb.world.world import write_clip
+from picknet_nb.world.world import write_clip, write_examples
 from picknet_nb.method import generation
 from picknet_nb.method.cider import Cider
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.method.recipes import Recipe
+from picknet_nb.method.scorer import FrameValues, Scorer
 from picknet_nb.method.stages import Model, caption_videos, frame_choice
 from picknet_nb.training import cards, models
 from picknet_nb.training.models import (
     BUNDLED, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
 from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
+from picknet_nb.training.scorers import SCORER, StoredScorer, load_scorer, save_scorer
 from picknet_nb.use.loading import load_captioner
 from picknet_nb.interface.main import app
 from picknet_nb.interface.python import evaluate
 
-card = load_script(Path(__file__).parents[1]/"tools"/"card.py")
+TOOLS = Path(__file__).parents[1]/"tools"
+sys.path.insert(0, str(TOOLS))  # one of them imports another
+card, bundle_scorer = load_script(TOOLS/"card.py"), load_script(TOOLS/"bundle_scorer.py")
 
 
 @pytest.fixture
@@ -59,7 +65,8 @@ def test_each_bundled_model_is_whole_and_in_half_precision(name):
     model, config, vocabulary, about = load_run(find_model(name))
     with safe_open(find_model(name)/"weights.safetensors", "pt") as file:
         assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F16"}
-    assert sorted(path.name for path in find_model(name).iterdir()) == [
+    names = sorted(path.name for path in find_model(name).iterdir() if path.name != SCORER)
+    assert names == [
         "card.json",
         "card.md",
         "config.json",
@@ -347,7 +354,7 @@ def carded(run, tmp_path, monkeypatch):
     export_model(run, tmp_path/"bundled"/"mine")
     (tmp_path/"tools"/"cards").mkdir(parents=True)
     (tmp_path/"tools"/"cards"/"mine.md").write_text(
-        "# mine: a title\n\n<WORDS> words, <WEIGHTS> weights\n\n<RATED>\n\n<TABLE>\n")
+        "# mine: a title\n\n<WORDS> words, <WEIGHTS> weights\n\n<PICKER>\n\n<RATED>\n\n<TABLE>\n")
     results = tmp_path/"data"/"results"
     results.mkdir(parents=True)
     (results/"ratings.json").write_text(json.dumps(RATED))
@@ -381,7 +388,91 @@ def test_a_card_has_ratings_uniform_frames_and_what_models_compares(carded):
     assert listed["rated"]["right"] == 61
 
 
-@pytest.mark.parametrize("content", ["[]", '{"cider": 3}', '{"rated": [1]}', "{"])
+def trained_scorer(folder: Path, weights: str = "", frames: int = 30, seed: int = 0) -> Path:
+    "A folder with a scorer as training leaves it: the best of equal parts, four frames."
+    torch.manual_seed(seed)
+    scorers = [Scorer(256, frames, hidden=8, layers=1).eval() for _ in range(3)]
+    folder.mkdir()
+    save_scorer(folder, StoredScorer(FrameValues(scorers), 4, "tiny", weights, "two captioners"))
+    return folder
+
+
+@pytest.fixture
+def bundled(tmp_path, monkeypatch):
+    "The model of the toy world, alone in the package, and two of its clips."
+    write_examples(tmp_path/"videos", 2)
+    shutil.copytree(find_model("shapes"), tmp_path/"bundled"/"shapes")
+    monkeypatch.setattr(cards, "BUNDLED", tmp_path/"bundled")
+    for module in (bundle_scorer, card): monkeypatch.setattr(module, "ROOT", tmp_path)
+    return sorted((tmp_path/"videos").glob("*.mp4"))
+
+
+def test_a_bundled_scorer_picks_with_the_budget_and_the_rule_that_were_bundled(bundled, tmp_path):
+    own = [load_captioner(find_model("shapes")).caption(file).picked for file in bundled]
+    source, found = trained_scorer(tmp_path/"trained"), {}
+    for rule in ("parts", "gap"):
+        for frames in (2, 6):
+            bundle_scorer.main(["shapes", "--scorer", str(source), "--frames", str(frames),
+                                "--rule", rule])
+            captioner = load_captioner(find_model("shapes"))
+            assert captioner.picker.policy.rule == rule
+            found[rule, frames] = [captioner.caption(file).picked for file in bundled]
+            assert {len(picked) for picked in found[rule, frames]} == {frames}
+    assert found["parts", 6] != found["gap", 6] and own not in found.values()
+    bundle_scorer.main(["shapes", "--scorer", str(source), "--threshold", "0.5"])
+    assert load_scorer(find_model("shapes")).values.threshold == 0.5
+    bundle_scorer.main(["shapes", "--remove"])
+    assert [load_captioner(find_model("shapes")).caption(file).picked for file in bundled] == own
+
+
+@pytest.mark.parametrize(("how", "message"), [
+    ({"weights": "tiny 0123456789ab"}, "was trained to see with other weights"),
+    ({"frames": 12}, "another number of frames"),
+])
+def test_a_scorer_that_does_not_fit_is_not_bundled(how, message, bundled, tmp_path):
+    source, _ = trained_scorer(tmp_path/"trained", **how), tmp_path
+    with pytest.raises(PickNetError, match=message):
+        bundle_scorer.main(["shapes", "--scorer", str(source)])
+    with pytest.raises(PickNetError, match="scorer.safetensors: no such file"):
+        bundle_scorer.main(["shapes", "--scorer", str(tmp_path)])
+    assert not (find_model("shapes")/SCORER).exists()
+
+
+def test_a_card_describes_the_scorer_and_its_numbers_are_those_of_its_frames(carded):
+    save_scorer(find_model("mine"), load_scorer(trained_scorer(carded/"trained")))
+    kinds = RESULT["scores"]["msvd"]
+    scored = {**kinds["learned, as it speaks"], "CIDEr": 1.2, "frames": 4.0}
+    result = {**RESULT, "scores": {"msvd": {**kinds, "scorer, as it speaks": scored}}}
+    card.write_card("mine", result)
+    text = read_card(find_model("mine"))
+    assert "A scorer picks 4 frames; its eye, tiny, costs " in text and "two captioners" in text
+    assert "| MSVD, 1 clips | the frames it picks, 4.0 | 120.0" in text
+    assert "| MSVD, 1 clips | the frames its policy picks, 5.5 | 112.3" in text
+    found = describe_model(find_model("mine")).measured
+    assert found["cider"]["msvd"]["scorer"]["CIDEr"] == 120.0
+    assert found["cider"]["msvd"]["PickNet"]["CIDEr"] == 112.3
+    assert found["scorer"] == {
+        "eye": "tiny", "multiplications": multiplications("tiny"), "frames": 4, "rule": "parts",
+        "threshold": None, "networks": 3, "taught_by": "two captioners"}
+    first, row = models.models_table(models.models().values())
+    shown = dict(zip(first, row))
+    assert shown["CIDEr MSVD"] == "120.0" and shown["picks with"] == "tiny"
+
+
+def test_a_card_is_measured_with_the_frames_of_the_scorer(talker, tmp_path):
+    model, corpus, _ = talker
+    corpus = replace(corpus, splits={**corpus.splits, "test": corpus.splits["train"]})
+    shutil.copytree(model, tmp_path/"model")
+    save_scorer(tmp_path/"model", load_scorer(trained_scorer(tmp_path/"trained")))
+    found = card.captions_of(tmp_path/"model", corpus, "cpu")
+    assert found["scorer, as it speaks"]["frames"] == 4 == found["uniform, greedy"]["frames"]
+    policy = evaluate(model, corpus, scores=False)
+    assert found["learned, as it speaks"]["captions"] == policy.captions
+    assert found["scorer, as it speaks"]["captions"] != policy.captions
+
+
+@pytest.mark.parametrize("content", [
+    "[]", '{"cider": 3}', '{"rated": [1]}', '{"scorer": 3}', "{"])
 def test_a_garbled_card_is_an_error_that_names_it(carded, content):
     (find_model("mine")/"card.json").write_text(content)
     with pytest.raises(RunError, match="card.json: "):
@@ -391,4 +482,5 @@ def test_a_garbled_card_is_an_error_that_names_it(carded, content):
 def test_a_model_that_nobody_measured_has_dashes(run, tmp_path, monkeypatch):
     monkeypatch.setattr(cards, "BUNDLED", tmp_path/"bundled")
     export_model(run, tmp_path/"bundled"/"mine")
-    assert models.models_table(models.models().values())[1][1:8] == ["–"] * 7
+    row = models.models_table(models.models().values())[1]
+    assert row[1:8] == ["–"] * 7 and row[9] == "grey"

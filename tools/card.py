@@ -2,13 +2,15 @@
 
 python tools/card.py everyday --corpus data/corpora/msvd --corpus data/corpora/msrvtt
 
-The corpora are made by `picknet prepare msvd --backbone lite0-clip …` and `picknet prepare
-msrvtt --backbone lite0-clip …`. With --no-scores the captions are made and kept, on a
-machine without Java; where such captions of the same weights are there, they are scored. What is
-measured goes to data/results/model_NAME.json. The card goes to the model's folder: card.md for
-people, and card.json for `picknet models`, with the ratings of data/results/ratings.json and, of
-two raters by a written rule, ratings_strict.json (`tools/rate.py count --out`), and the seconds of
-data/results/benchmark_NAME.json where they are there. `--only-card` writes both again.
+The corpora are made by `picknet prepare msvd --backbone lite0-clip …` and `picknet prepare msrvtt
+--backbone lite0-clip …`. A model with a scorer whose eye is another backbone needs the same clips
+prepared with that one: --eye for each --corpus, in the same order. With --no-scores the captions
+are made and kept, on a machine without Java; where such captions of the same weights are there,
+they are scored. What is measured goes to data/results/model_NAME.json. The card goes to the model's
+folder: card.md for people, and card.json for `picknet models`, with the ratings of
+data/results/ratings.json and, of two raters by a written rule, ratings_strict.json (`tools/rate.py
+count --out`), and the seconds of data/results/benchmark_NAME.json where they are there.
+`--only-card` writes both again.
 """
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ import argparse
 import json
 import math
 from collections import Counter
+from itertools import zip_longest
 from pathlib import Path
 
 import torch
@@ -26,26 +29,35 @@ from picknet_nb.data.backbones import BACKBONES
 from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS
 from picknet_nb.training.cards import describe_model, find_model
+from picknet_nb.training.models import scorer_facts, scorer_in_words
+from picknet_nb.training.scorers import SCORER, load_scorer
 from picknet_nb.measure.experiments import circumstances
 from picknet_nb.interface.python import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
-PICKERS = {"learned": "the frames it picks", "uniform": "as many, uniform", "one": "one frame",
-           "all": "all frames"}
-OWN = "learned, as it speaks"
+PICKERS = {"scorer": "the frames it picks", "learned": "the frames its policy picks",
+           "uniform": "as many, uniform", "one": "one frame", "all": "all frames"}
 DECODINGS = {"as it speaks": {}, "greedy": {"beam": 1, "no_repeats": False}}
 
 
-def captions_of(folder: Path, corpus: Corpus, device: str) -> dict:
+def own_picks(kinds) -> str:
+    "Which of these kinds is what the model does by itself."
+    return "scorer, as it speaks" if "scorer, as it speaks" in kinds else "learned, as it speaks"
+
+
+def captions_of(folder: Path, corpus: Corpus, device: str, eye: str | None = None) -> dict:
     """Captions of the test clips of a corpus with each kind of picks, as the model speaks and
-    greedily, made by what `picknet evaluate` uses."""
-    found = {}
-    for kind in PICKERS:
-        # the policy is shown first: the uniform frames are as many as it picks, rounded up
-        few = math.ceil(found[OWN]["frames"] - 1e-6) if found else 0
-        label = {"uniform": f"uniform-{few}", "one": "uniform-1"}.get(kind, kind)
+    greedily, made by what `picknet evaluate` uses; `eye` is the folder of a corpus with what a
+    scorer sees, where that is not in the corpus."""
+    found, scorer = {}, load_scorer(folder)
+    for kind in PICKERS if scorer else [kind for kind in PICKERS if kind != "scorer"]:
+        # its own picks are shown first: the uniform frames are as many, rounded up
+        few = math.ceil(found[own_picks(found)]["frames"] - 1e-6) if found else 0
+        label = {"scorer": None, "uniform": f"uniform-{few}", "one": "uniform-1"}.get(kind, kind)
+        sees = {"eye": eye} if kind == "scorer" else {}
         for decoding, options in DECODINGS.items():
-            made = evaluate(folder, corpus, picker=label, scores=False, device=device, **options)
+            made = evaluate(folder, corpus, picker=label, scores=False, device=device, **sees,
+                            **options)
             found[f"{kind}, {decoding}"] = {
                 "frames": made.frames_used,
                 "captions": made.captions,
@@ -87,17 +99,17 @@ def scores_of(sets: dict[str, dict], references: dict[str, dict[str, list[str]]]
             video: lines
             for name in names
             for video, lines in references[name].items()
-            if video in kinds[OWN]
+            if video in kinds[own_picks(kinds)]
         }
         scored = dict(score_many(kinds, known, per_video=True, split="test"))
-        own = scored[OWN]
+        own = scored[own_picks(kinds)]
         zero = dict.fromkeys(own.per_video["CIDEr"], 0.0)
         found[group] = {
             kind: {
                 **scores.values,
                 "CIDEr_interval": paired_bootstrap(scores.per_video["CIDEr"], zero)[1:3],
                 "minus": paired_bootstrap(own, scores)._asdict()
-                if kind != OWN
+                if scores is not own
                 else None,
                 "frames": sum(
                     sets[name][kind]["frames"] * len(sets[name][kind]["captions"]) for name in names
@@ -120,7 +132,7 @@ def failures(
     said = {
         video: text
         for found in sets.values()
-        for video, text in found[OWN]["captions"].items()
+        for video, text in found[own_picks(found)]["captions"].items()
     }
     people = {video: lines for known in references.values() for video, lines in known.items()}
     worst = sorted(scores["per_clip"], key=lambda video: (scores["per_clip"][video], video))[
@@ -140,31 +152,34 @@ def add_scores(result: dict, references: dict[str, dict[str, list[str]]]) -> Non
 
 
 def measure(
-    name: str, corpora: list[Corpus], device: str, scores: bool, out: Path, command: str
+    name: str, corpora: list[Corpus], device: str, scores: bool, out: Path, command: str,
+    eyes: list[str] = (),  # for each corpus, the folder of one with what the scorer sees
 ) -> dict:
     "Everything that the card says in numbers."
     folder = find_model(name)
-    weights = file_digest(folder/"weights.safetensors")
+    weights = {file.stem: file_digest(file) for file in (folder/"weights.safetensors",
+                                                         folder/SCORER) if file.exists()}
     before = read_json(out) if out.exists() else {}
     if (
         scores
-        and before.get("weights") == weights
+        and all(before.get(part) == weights.get(part) for part in ("weights", "scorer"))
         and "scores" not in before
         and before["sets"].keys() == {corpus.name for corpus in corpora}
     ):
         add_scores(before, {corpus.name: corpus.references("test") for corpus in corpora})
         write_whole(out, json.dumps(before, indent=1, ensure_ascii=False) + "\n")
         return before
-    sets = {corpus.name: captions_of(folder, corpus, device) for corpus in corpora}
+    sets = {corpus.name: captions_of(folder, corpus, device, eye)
+            for corpus, eye in zip_longest(corpora, eyes)}
     result = {
         "kind": "model",
         "model": name,
-        "weights": weights,
+        **weights,
         "command": command,
         **circumstances(),
         "sets": sets,
         "manners": {
-            each: manners(found[OWN]["captions"])
+            each: manners(found[own_picks(found)]["captions"])
             for each, found in sets.items()
         },
     }
@@ -189,7 +204,8 @@ def table(result: dict) -> str:
     for group, kinds in result["scores"].items():
         for kind, shown in PICKERS.items():
             if (each := kinds.get(f"{kind}, as it speaks")) is None:
-                continue  # measured before this kind of picks was
+                continue  # measured before this kind of picks was, or without a scorer
+            if f"{kind}, as it speaks" == own_picks(kinds): shown = "the frames it picks"
             low, high = (100 * value for value in each["CIDEr_interval"])
             lines.append(
                 f"| {title(group)}, {kinds['clips']} clips | {shown}, {each['frames']:.1f} | "
@@ -211,15 +227,17 @@ def measured(name: str, result: dict, timing: dict) -> dict:
     cider = {
         group: {"clips": kinds["clips"]} | {
             shown: row(kinds[f"{kind}, as it speaks"])
-            for kind, shown in (("learned", "PickNet"), ("uniform", "uniform"), ("all", "all"))
+            for kind, shown in (("scorer", "scorer"), ("learned", "PickNet"),
+                                ("uniform", "uniform"), ("all", "all"))
             if f"{kind}, as it speaks" in kinds
         }
         for group, kinds in result.get("scores", {}).items() if group != "together"
     }
-    cnn = describe_model(find_model(name)).cnn
+    cnn, scorer = describe_model(find_model(name)).cnn, load_scorer(find_model(name))
     comes = BACKBONES.facts(cnn).get("comes") if cnn in BACKBONES else None
     found = {"rated": rated, "cider": cider, "seconds": timing.get("seconds_per_clip"),
-             "backbone": comes, "measured_on": result["machine"], "timed_on": timing.get("machine"),
+             "backbone": comes, "scorer": scorer and scorer_facts(scorer),
+             "measured_on": result["machine"], "timed_on": timing.get("machine"),
              "date": result["date"], "command": result["command"]}
     return {key: value for key, value in found.items() if value}
 
@@ -271,13 +289,16 @@ def write_card(name: str, result: dict) -> Path:
         if (path := ROOT/"data"/"results"/f"benchmark_{name}.json").exists()
         else {}
     )
-    known = measured(name, result, timing)
+    known, scorer = measured(name, result, timing), load_scorer(folder)
     with safe_open(folder/"weights.safetensors", "pt") as file:
         weights = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
     facts = {
         "RATED": rated_in_words(known.get("rated")) + strictly_in_words(name),
         "WORDS": f"{len(read_json(folder/'vocabulary.json')) - len(SPECIALS):,}",
         "WEIGHTS": f"{weights / 1e6:.1f} million",
+        "PICKER": f"{scorer_in_words(scorer)} Of a stream, whose end is not known, the paper's "
+                  "policy picks frames." if scorer else
+                  "The paper's policy picks its frames; it compares grey glances.",
         "TABLE": table(result) if "scores" in result else "",
         "MACHINE": result["machine"],
         "DATE": result["date"],
@@ -291,7 +312,7 @@ def write_card(name: str, result: dict) -> Path:
                 {
                     text
                     for found in result["sets"].values()
-                    for text in found[OWN]["captions"].values()
+                    for text in found[own_picks(found)]["captions"].values()
                 }
             )
         ),
@@ -317,14 +338,19 @@ def main() -> None:
     parser.add_argument(
         "--corpus", action="append", default=[], help="a corpus folder; may be repeated"
     )
+    parser.add_argument(
+        "--eye", action="append", default=[],
+        help="a corpus folder with what the scorer sees of the clips of --corpus; one for each")
     parser.add_argument("--no-scores", dest="scores", action="store_false")
     parser.add_argument("--only-card", action="store_true")
     parser.add_argument("--out", type=Path)
     given = parser.parse_args()
+    if given.eye and len(given.eye) != len(given.corpus):
+        parser.error("give one --eye for each --corpus")
     out = given.out or ROOT/"data"/"results"/f"model_{given.name}.json"
     device = "cuda" if torch.cuda.is_available() else "cpu"
     command = f"python tools/card.py {given.name} " + " ".join(
-        f"--corpus {each}" for each in given.corpus
+        [f"--corpus {each}" for each in given.corpus] + [f"--eye {each}" for each in given.eye]
     )
     result = (
         read_json(out)
@@ -336,6 +362,7 @@ def main() -> None:
             given.scores,
             out,
             command,
+            given.eye,
         )
     )
     if "scores" in result:

@@ -26,14 +26,15 @@ from picknet_nb.data.video import read_clip
 from picknet_nb.use.drawing import _font, drawable
 
 RESULTS, OUT = Path("data/results"), Path("nbs/images/examples.webp")
-MODELS, OWN = ("everyday", "sharp"), "learned, as it speaks"
+MODELS = ("everyday", "sharp")
 SEED, COUNT, COLUMNS = 0, 12, 3
 FRAMES, WIDE, HIGH, GAP, LINE = 3, 128, 96, 12, 21  # of a clip; pixels
 
 
 def captions_of(model: str) -> dict[str, str]:
     "What a bundled model says of the test clips of MSVD."
-    return read_json(RESULTS/f"model_{model}.json")["sets"]["msvd"][OWN]["captions"]
+    kinds = read_json(RESULTS/f"model_{model}.json")["sets"]["msvd"]
+    return (kinds.get("scorer, as it speaks") or kinds["learned, as it speaks"])["captions"]
 
 
 def drawn(clips, seed: int = SEED, count: int = COUNT) -> list[str]:

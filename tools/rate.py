@@ -73,8 +73,9 @@ as its `rater`; or open index.html, click, and save the file at its end.
 def captions_of(model: str) -> dict[str, str]:
     "Captions by clip, as tools/card.py made them of a bundled model."
     sets = read_json(RESULTS/f"model_{model}.json")["sets"]
-    return {clip: text for found in sets.values()
-            for clip, text in found["learned, as it speaks"]["captions"].items()}
+    own = [found.get("scorer, as it speaks") or found["learned, as it speaks"]
+           for found in sets.values()]
+    return {clip: text for each in own for clip, text in each["captions"].items()}
 
 
 def questions_for(

@@ -36,7 +36,7 @@ class BundledModel:
     title: str        # the first line of its card
     corpus: str       # what it was trained on
     cnn: str          # what looks at picked frames
-    megabytes: float  # of its weights
+    megabytes: float  # of its weights, those of a scorer included
     measured: dict    # what `card.json` beside its card holds; empty where there is none
 
 
@@ -49,17 +49,19 @@ def describe_model(folder) -> BundledModel:
     title = next((line.lstrip("# ") for line in read_card(folder).splitlines() if line.strip()), "")
     return BundledModel(folder.name, folder, title, str(about.get("corpus", "")),
                       str(about.get("settings", {}).get("cnn", "")),
-                      round((folder/"weights.safetensors").stat().st_size / 1e6, 1),
+                      round(sum(path.stat().st_size for path in
+                                folder.glob("*.safetensors")) / 1e6, 1),
                       read_measured(folder))
 
 
 def read_measured(folder) -> dict:
     """What was measured of a model: `rated` (right, half, wrong of how many clips), `cider` of
-    each data set, `seconds` for a clip; and where its `backbone` comes from."""
+    each data set, `seconds` for a clip; where its `backbone` comes from; its `scorer`, if it has
+    one."""
     path = Path(folder)/"card.json"
     content = read_json(path, RunError) if path.exists() else {}
     if not isinstance(content, dict) or not all(
-            isinstance(content.get(name, {}), dict) for name in ("rated", "cider")):
+            isinstance(content.get(name, {}), dict) for name in ("rated", "cider", "scorer")):
         raise RunError(path, "is not what tools/card.py writes")
     return content
 
@@ -99,17 +101,21 @@ def models_table(found: Iterable[BundledModel]) -> list[list[str]]:
     "A row for each model, from what its card holds; the first row says what the columns are."
     dash = lambda value, form="{}": "–" if value is None else form.format(value)
     rows = [["model", "right", "half", "wrong", "of", "CIDEr MSVD", "MSR-VTT", "seconds", "MB",
-             "backbone"]]
+             "picks with", "backbone"]]
     for each in found:
-        rated, cider = (each.measured.get(name, {}) for name in ("rated", "cider"))
+        rated, cider, scorer = (
+            each.measured.get(name, {}) for name in ("rated", "cider", "scorer"))
+        # with the frames that it picks by itself
+        own = {name: kinds.get("scorer", kinds.get("PickNet", {})) for name, kinds in cider.items()}
         comes = each.measured.get("backbone")
         rows.append([
             each.name,
             *(dash(rated.get(name)) for name in ("right", "half", "wrong", "clips")),
-            *(dash(cider.get(name, {}).get("PickNet", {}).get("CIDEr"), "{:.1f}")
+            *(dash(own.get(name, {}).get("CIDEr"), "{:.1f}")
               for name in ("msvd", "msrvtt")),
             dash(each.measured.get("seconds"), "{:.1f}"),
             f"{each.megabytes:.0f}",
+            scorer.get("eye", "grey"),
             f"{each.cnn} ({comes})" if comes else each.cnn,
         ])
     return rows

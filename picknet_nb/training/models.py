@@ -25,8 +25,8 @@ from .runs import at_threshold, load_run, read_about, read_recipe, save_weights
 from .scorers import StoredScorer, load_scorer, save_scorer
 
 # %% auto #0
-__all__ = ['in_half_precision', 'Decoding', 'export_model', 'example_run', 'run_folders', 'finished_runs', 'has_both_rewards',
-           'find_run']
+__all__ = ['in_half_precision', 'Decoding', 'scorer_facts', 'scorer_in_words', 'export_model', 'example_run', 'run_folders',
+           'finished_runs', 'has_both_rewards', 'find_run']
 
 # %% ../../nbs/training/07_models.ipynb #a2cf1175
 _OF_TRAINING = ("captioner.mentions.",)  # weights that no caption needs
@@ -87,15 +87,35 @@ _OF_A_MODEL = (
 _OF_ITS_DATA = ("weights", "joined", "source")
 
 # %% ../../nbs/training/07_models.ipynb #b9ed71cf
-def _of_scorer(scorer: StoredScorer | None) -> str:
-    "How a model with a scorer picks and what its eye costs, as a sentence of a card."
-    if scorer is None: return ""
+def scorer_facts(scorer: StoredScorer) -> dict:
+    "What `card.json` holds about a scorer: eye and its cost, budget, rule, threshold, teacher."
     try:
-        cost = f"{multiplications(scorer.eye) / 1e6:,.0f} million multiplications"
+        cost = multiplications(scorer.eye)
     except PickNetError:  # a backbone of the user's, which is not registered here
-        cost = "an unknown number of multiplications"
-    return (f" A scorer picks {scorer.number} frames; its eye, {scorer.eye}, costs {cost} for each "
-            "frame of a clip.")
+        cost = None
+    values = scorer.values
+    return {"eye": scorer.eye, "multiplications": cost, "frames": scorer.number,
+            "rule": values.rule, "threshold": values.threshold, "networks": len(values.scorers),
+            "taught_by": scorer.taught_by}
+
+
+def scorer_in_words(scorer: StoredScorer) -> str:
+    "How a model with a scorer picks and what its eye costs, in sentences for a card."
+    facts = scorer_facts(scorer)
+    frames, networks, cost = (facts[name] for name in ("frames", "networks", "multiplications"))
+    number = f"{cost / 1e6:,.0f} million" if cost is not None else "an unknown number of"
+    which = {
+        "parts": f"the best frame of each of {frames} equal parts",
+        "gap": "the best frames of a clip, none within half a part of a better one",
+    }[facts["rule"]]
+    least = "" if facts["threshold"] is None else (
+        f"; a frame whose value is {facts['threshold']:g} or less is left out")
+    several = f"the mean of {networks} networks" if networks > 1 else "one network"
+    return (
+        f"A scorer picks {frames} frame{'s' * (frames > 1)}; its eye, {scorer.eye}, costs {number} "
+        f"multiplications for each frame of a clip. It takes {which}, by values that {several} "
+        f"predict{'s' * (networks == 1)}{least}. It was taught by "
+        f"{scorer.taught_by or 'an unknown teacher'}.")
 
 
 def _first_card(
@@ -105,7 +125,7 @@ def _first_card(
     return (
         f"# {name}: trained on {about.get('corpus', 'unknown data')}\n\n{count:,} weights in half "
         f"precision; {cnn} looks at the frames that are picked "
-        f"out of {frames}.{_of_scorer(scorer)}\n\n"
+        f"out of {frames}.{' ' + scorer_in_words(scorer) if scorer else ''}\n\n"
         f"Not measured yet: `picknet evaluate` scores it on a corpus. Add what "
         f"it was trained on, under which terms, and what it cannot do.\n"
     )
