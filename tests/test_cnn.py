@@ -6,10 +6,12 @@ import gc
 import importlib.util
 import os
 import re
+import shutil
 import sys
 import weakref
+from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 import safetensors.torch
@@ -17,7 +19,7 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import PickNetError, file_digest
 from picknet_nb.data import backbones as cnn, efficientnet, student
 from picknet_nb.data.backbones import BACKBONES, Backbone, WeightsError, load_backbone, read_weights
 from picknet_nb.data.efficientnet import EfficientNetLite0, SameConv, folded
@@ -130,6 +132,44 @@ def test_no_network(monkeypatch, tmp_path):
     )
     with pytest.raises(WeightsError, match="resnet18.*cannot be fetched.*checkpoints"):
         load_backbone("resnet18")
+
+
+def in_cache(content, folder: Path, monkeypatch, digest: str | None = None) -> Path:
+    "A file in torchvision's cache, under the name that its content or this digest gives it."
+    monkeypatch.setenv("TORCH_HOME", str(folder))
+    torch.save(content, plain := folder/"plain.pth")
+    digest = digest or file_digest(plain)[:8]
+    path = folder/"hub"/"checkpoints"/f"resnet18-{digest}.pth"
+    path.parent.mkdir(parents=True)
+    plain.rename(path)
+    url = f"https://nowhere/{path.name}"
+    weights = SimpleNamespace(  # as torchvision's own, which unpickles
+        url=url, get_state_dict=partial(torch.hub.load_state_dict_from_url, url))
+    monkeypatch.setattr("torchvision.models.get_model_weights",
+                        lambda name: SimpleNamespace(IMAGENET1K_V1=weights))
+    return path
+
+
+def test_cached_weights_that_want_to_run_code(tmp_path, monkeypatch):
+    "Whoever can write into the cache can also give the file a name that fits its hash."
+    in_cache({"conv1.weight": Attack(f"touch {tmp_path}/ran")}, tmp_path, monkeypatch)
+    with pytest.raises(WeightsError, match="resnet18-.*rejected.*run code"):
+        load_backbone("resnet18")
+    assert not (tmp_path/"ran").exists()
+
+
+def test_cached_weights_are_held_against_the_hash_in_their_name(tmp_path, monkeypatch):
+    import torchvision
+
+    state = torchvision.models.resnet18().state_dict()
+    path = in_cache(state, tmp_path, monkeypatch)
+    assert torch.equal(load_backbone("resnet18", fast=False).body.net.conv1.weight,
+                       state["conv1.weight"])
+    shutil.rmtree(tmp_path/"hub")
+    path = in_cache(state, tmp_path, monkeypatch, digest="0123abcd")
+    with pytest.raises(WeightsError, match="does not begin with 0123abcd. Remove it") as error:
+        load_backbone("resnet18")
+    assert error.value.path == str(path)
 
 
 def test_the_oldest_torch_that_is_promised_has_what_is_called():

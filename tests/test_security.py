@@ -255,19 +255,21 @@ def test_archives_do_not_swell(tmp_path, monkeypatch):
 
 
 def test_every_fetched_file_is_checked():
-    """Calls of torchvision's hub, all over the package, check the hash in the name. What else
-    opens an address asks whether a server answers, or copies a video that people name, which is
-    decoded as any file of a stranger."""
-    assert "check_hash=True" in (ROOT/"picknet_nb"/"data"/"backbones.py").read_text()
+    """Weights of torchvision are held against the hash in their name. What else opens an address
+    asks whether a server answers, or copies a video that people name, which is decoded as any
+    file of a stranger."""
+    assert "hash_prefix=digest" in (ROOT/"picknet_nb"/"data"/"backbones.py").read_text()
     for path in (ROOT/"picknet_nb").rglob("*.py"):
         fetching = [
             name
             for name, _, _ in calls(path.read_text())
             if name.rpartition(".")[2]
-            in ("urlopen", "urlretrieve", "download_url_to_file", "load_state_dict_from_url")
+            in ("urlopen", "urlretrieve", "download_url_to_file", "load_state_dict_from_url",
+                "get_state_dict")
         ]
         assert not fetching or (path.name, fetching) in (
-            ("backbones.py", ["urlopen"]), ("sources.py", ["urlopen"]))
+            ("backbones.py", ["torch.hub.download_url_to_file", "urlopen"]),
+            ("sources.py", ["urlopen"]))
     assert 'method="HEAD"' in (ROOT/"picknet_nb"/"data"/"backbones.py").read_text()
 
 

@@ -266,20 +266,29 @@ def _stride_first(net: nn.Module) -> None:
 
 # %% ../../nbs/data/04_backbones.ipynb #15b4113f
 def _download_weights(name: str) -> dict[str, Tensor]:
-    "torchvision's ImageNet weights, from its cache or from the net."
+    """torchvision's ImageNet weights, from its cache or from the net. torchvision would unpickle
+    whatever lies in the cache; here it is read like any other file."""
     import torchvision
 
-    weights = torchvision.models.get_model_weights(name).IMAGENET1K_V1
-    try:
-        return weights.get_state_dict(progress=True, check_hash=True)
-    except (OSError, RuntimeError) as reason:
+    url = torchvision.models.get_model_weights(name).IMAGENET1K_V1.url
+    path = Path(torch.hub.get_dir())/"checkpoints"/url.rpartition("/")[2]
+    digest = path.stem.rpartition("-")[2]  # the first eight letters, in the name of the file
+    if not path.exists():
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            torch.hub.download_url_to_file(url, str(path), hash_prefix=digest)
+        except (OSError, RuntimeError) as reason:
+            raise WeightsError(
+                url,
+                f"cannot be fetched ({reason}). Fetch it where there is a network, then either "
+                f"give its path (`weights`, on the command line --weights) or put it into "
+                f"{path.parent}",
+            ) from reason
+    if not file_digest(path).startswith(digest):
         raise WeightsError(
-            weights.url,
-            f"cannot be fetched ({reason}). Fetch it where there is a network, then either give "
-            f"its path (`weights`, "
-            f"on the command line --weights) or put it into "
-            f"{Path(torch.hub.get_dir())/'checkpoints'}",
-        ) from reason
+            path, f"is damaged, or another file: its SHA-256 does not begin with {digest}. Remove "
+                  "it, and it is fetched again")
+    return read_weights(path)[0]
 
 # %% ../../nbs/data/04_backbones.ipynb #13ed602b
 # oneDNN is there: a convolution and what follows it in one pass on a CPU
