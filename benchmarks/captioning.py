@@ -31,7 +31,7 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.extraction import find_videos
+from picknet_nb.data.video_files import find_videos
 from picknet_nb.data.text import SPECIALS, Vocabulary
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import caption

@@ -24,7 +24,7 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.core.processes import usable_cores
 from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.extraction import find_videos
+from picknet_nb.data.video_files import find_videos
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.models import find_model

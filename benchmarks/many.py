@@ -60,7 +60,7 @@ from common import ROOT, origin, write_result
 
 from picknet_nb.core.processes import usable_cores
 from picknet_nb.use import cluster as on_cluster
-from picknet_nb.use.captioning import Failure
+from picknet_nb.use.sources import Failure
 from picknet_nb.use.many import Specification
 from picknet_nb.use.tables import FORMATS, Outcome, Table, caption_list
 from picknet_nb.world.shapes import BEATS, draw, make_story

@@ -25,7 +25,7 @@ import av
 import psutil
 from common import ROOT, origin, write_result
 
-from picknet_nb.data.extraction import find_videos
+from picknet_nb.data.video_files import find_videos
 
 RATE, SIDE = 25, 224
 

@@ -23,8 +23,7 @@ import picknet_nb
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.core.settings import ConfigError
 from picknet_nb.data.backbones import BACKBONES, Backbone
-from picknet_nb.data.extraction import find_videos
-from picknet_nb.data.video import VideoError
+from picknet_nb.data.video_files import VideoError, find_videos
 from picknet_nb.method.captioner import CAPTIONERS, caption as caption_frames
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.method.policy import Policy
@@ -34,7 +33,7 @@ from picknet_nb.training.models import (
     Decoding, example_run, export_model, find_model, find_run, has_both_rewards)
 from picknet_nb.training.runs import RunError, load_run, save_weights
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import Failure
+from picknet_nb.use.sources import Failure
 from picknet_nb.use.clips import Caption, caption_clip, decide, look_closely, look_over
 from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.streams import Watcher

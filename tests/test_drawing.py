@@ -11,7 +11,7 @@ av = pytest.importorskip("av")
 from toys import film
 
 from picknet_nb.core.files import FileError
-from picknet_nb.data.video import VideoError
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.models import example_run
 from picknet_nb.use.loading import load_captioner

@@ -19,7 +19,7 @@ from conftest import free_port
 from toys import Looker, brightest, store_run, undecided
 
 from picknet_nb.core.files import PickNetError
-from picknet_nb.data.video import VideoError
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import CAPTIONERS
 from picknet_nb.method.pickers import PICKERS, make_picker

@@ -26,7 +26,8 @@ from picknet_nb.data.extraction import (
     ClipShape, decode_files, extract_folder, known_by, list_videos, part_path, read_part,
     write_part)
 from picknet_nb.data.glance import glance
-from picknet_nb.data.video import VIDEO_SUFFIXES, read_clip
+from picknet_nb.data.video import read_clip
+from picknet_nb.data.video_files import VIDEO_SUFFIXES
 from picknet_nb.use.exploration import Library
 from picknet_nb.interface.main import app
 

@@ -2,7 +2,9 @@
 import functools
 import http.server
 import json
-import shutil
+import re
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -13,7 +15,8 @@ from toys import film, invoked
 
 import picknet_nb as pn
 from picknet_nb.core.processes import _Apart, can_fork
-from picknet_nb.data.video import VideoError, stream_frames
+from picknet_nb.data.video import stream_frames
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.interface import watch as watching
 from picknet_nb.training.cards import find_model
 from picknet_nb.use import loading
@@ -51,7 +54,8 @@ def test_an_address_is_captioned_like_the_file_that_is_there(site, tmp_path):
                    "--json", "--out", tmp_path/"{}.png")
     one, none = map(json.loads, done.stdout.splitlines())
     assert (one["source"], one["caption"]) == (f"{address}/film.mp4", file.text)
-    assert none["source"] == f"{address}/gone.mp4" and none["error"] == "no such file"
+    assert none["source"] == f"{address}/gone.mp4"
+    assert none["error"] == "the server has no such file (404)"
     assert done.exit_code == 3 and (tmp_path/"film.png").exists()
     done = invoked("caption", f"{address}/film.mp4", "--model", "shapes", "--out",
                    tmp_path/"{}.srt")
@@ -86,6 +90,41 @@ def test_a_bad_file_is_judged_before_a_model_is_loaded(tmp_path, no_model, kind,
     reason = {"text": "is text", "cut": cut, "sound": "has sound but no video",
               "empty": "is empty"}[kind]
     assert reason in f"{done.output} {done.exception}"
+
+
+WITHOUT_PYTORCH = """
+import sys
+sys.modules["torch"] = None
+from typer.testing import CliRunner
+from picknet_nb.interface.main import app
+for name in sys.argv[1:]:
+    for command in ("caption", "stream"):
+        done = CliRunner().invoke(app, [command, name])
+        print(done.exit_code, *done.output.splitlines(), done.exception)
+"""
+
+
+def test_a_bad_file_is_judged_without_pytorch(tmp_path):
+    "Importing it takes seconds, and an error about a file should not."
+    (tmp_path/"none").mkdir()
+    (tmp_path/"text.mp4").write_text("some words")
+    (tmp_path/"empty.mp4").touch()
+    content = film(tmp_path/"whole.mp4", total=60).read_bytes()
+    (tmp_path/"cut.mp4").write_bytes(content[: len(content) // 2])
+    sound_only(tmp_path/"sound.mp4")
+    reasons = {
+        "missing.mp4": "no such file", "none": "folder", "text.mp4": "is text",
+        "empty.mp4": "is empty", "cut.mp4": "truncated|damaged",
+        "sound.mp4": "has sound but no video", "https://films.invalid/a.mp4": "no host",
+    }
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_PYTORCH, *reasons], cwd=tmp_path, text=True,
+        capture_output=True)
+    lines = done.stdout.splitlines()
+    assert len(lines) == 2 * len(reasons), done.stderr
+    for name, *both in zip(reasons, lines[::2], lines[1::2]):
+        for line in both:
+            assert re.match(f"1 .*{name}: .*({reasons[name]})", line), line
 
 
 @pytest.mark.parametrize("command", (("caption",), ("stream",)))

@@ -802,7 +802,7 @@ def test_escapes_in_names_do_not_reach_the_terminal(tmp_path, capsys, monkeypatc
 
 
 def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
-    from picknet_nb.use.captioning import Failure
+    from picknet_nb.use.sources import Failure
 
     say({}, False, "a \x1b[31mred\x1b[0m ball\nnext")
     watching.tell(Failure("a\x1b.mp4", "is\nno video"), False, True, Path("run"))
@@ -867,7 +867,7 @@ def test_a_full_device_is_a_sentence(words):
 def test_every_limit_is_written_down():
     "In SECURITY.md, by its name; and nothing there that is no limit."
     from picknet_nb.core import files  # noqa: F401 (each adds its own)
-    from picknet_nb.data import video  # noqa: F401 (each adds its own)
+    from picknet_nb.data import video_files  # noqa: F401 (each adds its own)
     from picknet_nb.use import drawing, many  # noqa: F401 (each adds its own)
     said = set(re.findall(r"^\|.*?\|", (Path(__file__).parents[1]/"SECURITY.md").read_text(), re.M))
     assert set(re.findall("PICKNET_[A-Z_]+", "".join(said))) == set(files.LIMITS)

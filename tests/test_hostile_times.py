@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from picknet_nb.data import video
-from picknet_nb.data.video import VideoError, read_clip, steady, stream_frames
+from picknet_nb.data.video import read_clip, steady, stream_frames
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.training.models import find_model
 from picknet_nb.use import subtitles
 from picknet_nb.use.loading import load_captioner

@@ -29,12 +29,12 @@ from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.data import video
 from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder, find_videos
-from picknet_nb.data.video import (
-    CONTAINERS, VIDEO_SUFFIXES, Clip, VideoError, decode_clip, read_clip, stream_frames)
+from picknet_nb.data.extraction import ClipShape, decode_files, extract_folder
+from picknet_nb.data.video import Clip, decode_clip, read_clip, stream_frames
+from picknet_nb.data.video_files import CONTAINERS, VIDEO_SUFFIXES, VideoError, find_videos
 from picknet_nb.training.models import example_run
 from picknet_nb.use import captioning
-from picknet_nb.use.captioning import Failure
+from picknet_nb.use.sources import Failure
 from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.drawing import caption_strip, drawable, original_frames, render, save_strip
 from picknet_nb.interface import main as cli

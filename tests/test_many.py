@@ -23,8 +23,7 @@ from picknet_nb.core import processes
 from picknet_nb.core.files import FileError, PickNetError, WriteError, scratch_folder
 from picknet_nb.core.processes import connected
 from picknet_nb.data.backbones import load_backbone
-from picknet_nb.data.extraction import DRAWING, find_videos
-from picknet_nb.data.video import VIDEO_SUFFIXES, VideoError
+from picknet_nb.data.video_files import DRAWING, VIDEO_SUFFIXES, VideoError, find_videos
 from picknet_nb.interface.watch import DRAWN, MOVING, ROWS, WRITTEN, listed_sources
 from picknet_nb.training.models import find_model
 from picknet_nb.use import cluster, many, sources, tables

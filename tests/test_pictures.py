@@ -15,7 +15,8 @@ from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.datasets import prepare_dataset
 from picknet_nb.data.pictures import (
     PictureError, draw_by_name, list_pictures, open_picture, read_picture, read_pictures)
-from picknet_nb.data.video import VideoError, read_clip
+from picknet_nb.data.video import read_clip
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.interface.main import app
 from picknet_nb.use.loading import load_captioner
 

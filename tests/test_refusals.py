@@ -10,7 +10,7 @@ from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.splits import checked_splits, draw_splits
 from picknet_nb.data.extraction import extract_folder
-from picknet_nb.data.video import VideoError
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.world import world
 from picknet_nb.method.stages import Model
 from picknet_nb.training import train as training

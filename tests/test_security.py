@@ -20,7 +20,7 @@ from picknet_nb.data import own_features
 from picknet_nb.data.backbones import WeightsError, read_weights
 from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.msrvtt import read_msrvtt
-from picknet_nb.data.video import VideoError
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.training.checkpoints import read_checkpoint
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.use.exploration import Library

@@ -18,7 +18,7 @@ from reliability import run_process, wait_for
 from toys import Looker, endless_frames, invoked, store_run
 
 from picknet_nb.core.files import PickNetError
-from picknet_nb.data.video import VideoError
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.method.captioner import CAPTIONERS, caption
 from picknet_nb.method.pickers import PICKERS, make_picker
 from picknet_nb.training.models import example_run

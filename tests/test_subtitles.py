@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from picknet_nb.core.files import FileError, PickNetError
-from picknet_nb.data.video import VideoError
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.method.pickers import make_picker
 from picknet_nb.training.models import find_model
 from picknet_nb.use import subtitles

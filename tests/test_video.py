@@ -25,9 +25,10 @@ from reliability import MOST_MEMORY, peak_memory
 from picknet_nb.core import figures
 from picknet_nb.core.figures import show_frames
 from picknet_nb.core.files import PickNetError
-from picknet_nb.data import video
+from picknet_nb.data import video, video_files
 from picknet_nb.data.glance import glance, resize
-from picknet_nb.data.video import VideoError, read_clip, spaced, stream_frames
+from picknet_nb.data.video import read_clip, spaced, stream_frames
+from picknet_nb.data.video_files import VideoError
 from picknet_nb.training.models import find_model
 from picknet_nb.use import drawing
 from picknet_nb.use.loading import load_captioner
@@ -466,9 +467,9 @@ def test_fewer_frames_than_wanted_repeat(tmp_path):
     ],
 )
 def test_what_is_called_like_a_video(name, so):
-    assert video.is_video(name) is so
+    assert video_files.is_video(name) is so
     assert all(
-        ending == ending.lower() and ending.startswith(".") for ending in video.VIDEO_SUFFIXES
+        ending == ending.lower() and ending.startswith(".") for ending in video_files.VIDEO_SUFFIXES
     )
 
 
@@ -799,7 +800,7 @@ def test_strips_are_drawn_with_boxes_where_frames_were_picked(total):
 
 def test_a_header_that_takes_too_long_is_not_called_damaged(tmp_path, monkeypatch):
     "FFmpeg's readers of headers may call an interruption a damaged file."
-    av, path = video.import_av(), draw(tmp_path/"short.mp4", 5)
+    av, path = video_files.import_av(), draw(tmp_path/"short.mp4", 5)
 
     def interrupted(*_, **__):
         deadline = monotonic() + 0.02
@@ -808,6 +809,6 @@ def test_a_header_that_takes_too_long_is_not_called_damaged(tmp_path, monkeypatc
     monkeypatch.setattr(av, "open", interrupted)
 
     def opened(seconds):
-        with video._opened(path, f"file:{path}", seconds): pass
+        with video_files.open_source(path, f"file:{path}", seconds): pass
     assert "time limit" in refusal(lambda: opened(0.01)).reason
     assert "damaged" in refusal(lambda: opened(60.0)).reason

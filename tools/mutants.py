@@ -283,7 +283,7 @@ FAULTS = [
           "    for left in folder.glob(\".*.partial\"): left.unlink()\n",
           "test_training.py::test_what_a_kill_left_half_written_goes"),
     Fault("caption --threshold is ignored for subtitles", "interface.watch",
-          "dict(beam=beam, threshold=threshold), find_run", "dict(beam=beam), find_run",
+          "dict(beam=beam, threshold=threshold), run_folder", "dict(beam=beam), run_folder",
           acts("caption --threshold")),
     Fault("reproduce --beam is ignored", "interface.reproduce",
           "        changes,\n        beam or (1,),", "        changes,\n        (1,),",

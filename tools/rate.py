@@ -35,7 +35,8 @@ from PIL import Image, ImageDraw, ImageFont
 
 from picknet_nb.core.files import FileError, PickNetError, read_json, write_whole
 from picknet_nb.core.printing import printable
-from picknet_nb.data.video import is_video, read_clip
+from picknet_nb.data.video import read_clip
+from picknet_nb.data.video_files import is_video
 
 RESULTS = Path(__file__).resolve().parents[1]/"data"/"results"
 JUDGEMENTS = "right", "half", "wrong"

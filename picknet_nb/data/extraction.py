@@ -10,7 +10,6 @@ import hashlib
 import json
 import os
 import sys
-import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, nullcontext
@@ -27,19 +26,18 @@ from torch import Tensor
 from tqdm import tqdm
 
 from ..core.files import (
-    FileError, WriteError, check_distinct, first_few, limit, locked, open_regular, read_json,
-    real_folder, same_name, sweep, write_whole)
+    FileError, WriteError, check_distinct, limit, locked, open_regular, read_json, real_folder,
+    same_name, sweep, write_whole)
 from ..core.printing import at_terminal, printable
 from ..core.processes import Pool, rank_and_world, usable_cores
 from .backbones import Backbone
 from .glance import glance
-from .video import (
-    VIDEO_SUFFIXES, VideoError, import_av, is_video, read_clip)
+from .video import read_clip
+from .video_files import find_videos, import_av
 
 # %% auto #0
-__all__ = ['DRAWING', 'ClipShape', 'known_by', 'Decoded', 'decode_files', 'is_drawing', 'find_videos', 'list_videos', 'part_path',
-           'write_part', 'read_part', 'has_part', 'Extraction', 'features_of_frames', 'Extracted', 'extract_here',
-           'extract_folder']
+__all__ = ['ClipShape', 'known_by', 'Decoded', 'decode_files', 'list_videos', 'part_path', 'write_part', 'read_part', 'has_part',
+           'Extraction', 'features_of_frames', 'Extracted', 'extract_here', 'extract_folder']
 
 # %% ../../nbs/data/08_extraction.ipynb #264b35fa
 class ClipShape(NamedTuple):
@@ -138,48 +136,6 @@ def decode_files(
             yield Decoded(*done.job, *(done.answer or (None, done.reason)))
 
 # %% ../../nbs/data/08_extraction.ipynb #9be3859c
-_ENDINGS = ", ".join(sorted(VIDEO_SUFFIXES))
-DRAWING = b"drawn by picknet_nb"  # near the beginning or the end of a clip that we have drawn
-
-
-def is_drawing(path) -> bool:
-    "Whether a file is a clip that this package has drawn, with its caption beneath the picture."
-    try:
-        with open_regular(path) as file:
-            first = file.read(4096)
-            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
-            return DRAWING in first or DRAWING in file.read(4096)
-    except (FileError, OSError):
-        return False  # said where it is read
-
-
-def find_videos(paths: Iterable) -> list[Path]:
-    """The files among these paths, and the videos of the folders among them, in order; in a
-    folder, a video is a file that is called like one, unless this package has drawn it."""
-    found: list[Path] = []
-    for path in map(Path, paths):
-        if not path.is_dir():
-            found.append(path)
-            continue
-        inside = [
-            each
-            for each in sorted(path.rglob("*"))
-            if is_video(each)
-            and not each.is_dir()
-            and not any(part.startswith(".") for part in each.relative_to(path).parts)
-        ]
-        drawn = [each for each in inside if is_drawing(each)]
-        if drawn:
-            names = first_few([each.relative_to(path) for each in drawn])
-            warnings.warn(f"left out, because `caption --out` has drawn it: {names}", stacklevel=2)
-        inside = [each for each in inside if each not in set(drawn)]
-        if not inside:
-            raise VideoError(
-                path, f"no video in this folder: none of its files ends in {_ENDINGS}")
-        found += inside
-    return found
-
-
 def list_videos(
     videos,  # a folder, a list of paths, or {id: path}
 ) -> dict[str, Path]:

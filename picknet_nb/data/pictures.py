@@ -21,7 +21,7 @@ from ..core.files import FileError, limit, read_json, read_text
 from .corpus import CorpusError, check_captions
 from .annotations import DATASETS, Annotations
 from .splits import SPLIT_NAMES, read_splits
-from .video import VideoError, check_file, is_picture
+from .video_files import VideoError, check_file, is_picture
 
 # %% auto #0
 __all__ = ['PictureError', 'open_picture', 'read_picture', 'draw_by_name', 'list_pictures', 'read_pictures']

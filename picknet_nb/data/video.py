@@ -5,39 +5,31 @@
 # %% ../../nbs/data/02_video.ipynb #61be5103
 from __future__ import annotations
 
-import errno
 import os
-import socket
-import stat
 from bisect import bisect_right
 from collections import namedtuple
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
 from sys import float_info
 from time import monotonic
 from typing import NamedTuple
-from urllib.parse import urlsplit
 
 import torch
 from torch import Tensor
 
-from ..core.files import LIMITS, FileError, PickNetError, limit
-from ..core.processes import apart
+from ..core.files import PickNetError
 from .glance import resize
+from .video_files import (
+    ELSEWHERE, ONE_FILE, VideoError, check_file, check_time, check_whole, import_av, in_decoder,
+    is_picture, open_file, open_source)
 
 # %% auto #0
-__all__ = ['VIDEO_SUFFIXES', 'PICTURE_SUFFIXES', 'CONTAINERS', 'VideoError', 'Clip', 'is_video', 'is_picture', 'import_av',
-           'spaced', 'check_file', 'open_file', 'check_whole', 'orientation', 'steady', 'timed', 'decode_clip',
-           'in_decoder', 'why_unreadable', 'read_clip', 'stream_frames']
+__all__ = ['Clip', 'spaced', 'orientation', 'steady', 'timed', 'decode_clip', 'read_clip', 'stream_frames']
 
 # %% ../../nbs/data/02_video.ipynb #89db475c
-class VideoError(FileError):
-    "A video that cannot be read, and why."
-
-
 class Clip(NamedTuple):
     "Frames of one video, with their times."
     frames: Tensor  # uint8 (frames, 3, height, width)
@@ -49,237 +41,11 @@ class Clip(NamedTuple):
 
 def _clip_of(*arrays) -> Clip: return Clip(*map(torch.from_numpy, arrays))
 
-# %% ../../nbs/data/02_video.ipynb #4279069f
-VIDEO_SUFFIXES = frozenset(
-    ".mp4 .m4v .mov .qt .mkv .webm .avi .divx .mpg .mpeg .vob .wmv .asf .flv .f4v .gif .ogv .ts "
-    ".mts .m2ts .3gp .3g2 .mxf .nut .ivf".split()
-)
-PICTURE_SUFFIXES = frozenset(".jpg .jpeg .png .webp .bmp".split())
-
-
-def is_video(path) -> bool:
-    "Whether a file is called like a video and is not hidden; nothing is opened."
-    path = Path(path)
-    return path.suffix.lower() in VIDEO_SUFFIXES and not path.name.startswith(".")
-
-
-def is_picture(path) -> bool:
-    "Whether a file is called like a picture and is not hidden; nothing is opened."
-    path = Path(path)
-    return path.suffix.lower() in PICTURE_SUFFIXES and not path.name.startswith(".")
-
-# %% ../../nbs/data/02_video.ipynb #e69706f2
-def import_av():
-    "PyAV, or an error that says how to install it."
-    try:
-        import av
-    except ImportError as reason:
-        raise PickNetError('reading video needs PyAV: pip install "picknet_nb[video]"') from reason
-    return av
-
 # %% ../../nbs/data/02_video.ipynb #78ca8d5e
 def spaced(total: int, frames: int) -> list[int]:
     """The indices of a number of uniformly spaced frames: the first, the last, and steps as
     even as they can be."""
     return [round(k * (total - 1) / max(frames - 1, 1)) for k in range(frames)]
-
-# %% ../../nbs/data/02_video.ipynb #cd51837a
-LIMITS.update(
-    {
-        # a fifth more than 8K has: larger frames are mistakes or attacks
-        "PICKNET_FRAME_PIXELS": 40_000_000,
-        # taken to decode, beyond what the process begins with (on Linux); 8K in ten bits: 800
-        # million; 0: no limit
-        "PICKNET_DECODER_BYTES": 896 << 20,
-    }
-)
-_MOST_STREAMS = 100  # of one file: pictures, sounds, subtitles
-# FFmpeg's names: mov is MP4 and 3GP too
-CONTAINERS = (
-    "mov matroska avi mpegts mpeg mpegvideo flv gif ogg asf nut mxf dv ivf h264 hevc m4v".split()
-)
-# seconds beyond which one that should have given up by itself is ended
-_TOO_LONG, _GRACE = "took longer than its time limit", 5.0
-
-
-def check_file(path) -> None:
-    "Raise an error for what is not a file, or is empty, before any decoder sees it."
-    try:
-        found = Path(path).stat()
-    except FileNotFoundError:
-        raise VideoError(path, "no such file") from None
-    except (OSError, ValueError) as reason:
-        raise VideoError(path, f"cannot be read: {reason}") from reason
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
-        raise VideoError(
-            path,
-            "is a folder, not a video" if stat.S_ISDIR(found.st_mode) else "is not a regular file",
-        )
-    if found.st_size == 0:
-        raise VideoError(path, "the file is empty")
-
-# %% ../../nbs/data/02_video.ipynb #7b87c119
-def _check_time(path, deadline: float) -> None:
-    "Stop a decoder that works longer than it may."
-    if monotonic() > deadline: raise VideoError(path, _TOO_LONG)
-
-
-def _check_size(path, frame) -> None:
-    "Raise an error for frames that would fill the memory."
-    if frame.width * frame.height > (most := limit("PICKNET_FRAME_PIXELS")):
-        raise VideoError(
-            path,
-            f"has frames of {frame.width} x {frame.height} pixels, more than {most:,} "
-            f"(PICKNET_FRAME_PIXELS)",
-        )
-
-# %% ../../nbs/data/02_video.ipynb #9010549f
-def _said(error) -> str:
-    "What FFmpeg says about a failure, in one line."
-    logged = error.log[2].strip() if getattr(error, "log", None) else ""
-    return (
-        (logged or getattr(error, "strerror", "") or str(error) or type(error).__name__)
-        .splitlines()[0]
-        .rstrip(".")
-    )
-
-# %% ../../nbs/data/02_video.ipynb #fde10147
-_NO_CAMERA = {
-    errno.ENOENT: "there is no such camera: is it connected?",
-    errno.EBUSY: "another program is using this camera",
-    errno.EACCES: "cannot be opened: no permission (on Linux, join the group `video`)",
-}
-_BY_A_PIPE = ("; most .mp4 files have their index at the end, which a pipe cannot jump to: send "
-              "them as `ffmpeg -i film.mp4 -f matroska -` does")
-# of PyAV: streams that come and go, sizes that cannot be
-_STUMBLES = IndexError, ValueError, TypeError, OverflowError
-_LARGEST = 2**31 - 1  # number that FFmpeg takes for a limit
-
-
-def _no_host(source: str) -> str:
-    "Why the host of an address cannot be found; empty where it can, or where there is none."
-    host = urlsplit(source).hostname if "://" in source else None
-    try:
-        if host: socket.getaddrinfo(host, None)
-        return ""
-    except (OSError, UnicodeError):
-        return f"there is no host {host}: check the address, and your connection"
-
-
-@contextmanager
-def _opened(path, source: str, seconds: float, **how):
-    "A container and its video stream; everything that FFmpeg rejects becomes a `VideoError`."
-    av = import_av()
-    # later ones never fail on a strange letter in a title
-    if int(av.__version__.split(".")[0]) < 19:
-        how["metadata_errors"] = "ignore"
-    pixels = limit("PICKNET_FRAME_PIXELS")
-    # what the limits of ours would explain, if FFmpeg calls an argument invalid
-    our_limit = f": only these formats are read: {' '.join(CONTAINERS)}"
-    # some formats leave out the streams beyond `max_streams`: with one more, they can be counted
-    counts = {"max_pixels": pixels, "max_streams": _MOST_STREAMS + 1}
-    counts = {name: str(min(value, _LARGEST)) for name, value in counts.items()}
-    many, too_many = "", f"has more than {_MOST_STREAMS} streams"
-    started = monotonic()
-    try:
-        many = f", or {too_many}"
-        with av.open(source, timeout=max(seconds, 0.01), options=counts, **how) as container:
-            many = ""
-            if len(container.streams) > _MOST_STREAMS:
-                raise VideoError(path, too_many)
-            streams = [
-                each
-                for each in container.streams.video
-                if not each.disposition & type(each.disposition).attached_pic
-            ]
-            if not streams:
-                raise VideoError(
-                    path,
-                    "has sound but no video" if container.streams.audio else "has no video stream",
-                )
-            if streams[0].codec_context is None:
-                raise VideoError(path, "is coded in a way that FFmpeg does not know")
-            _check_size(path, streams[0].codec_context)
-            our_limit = ""
-            if not streams[0].codec_context.width:
-                our_limit = f": frames may have at most {pixels:,} pixels (PICKNET_FRAME_PIXELS)"
-            # a stream may grow on the way
-            streams[0].codec_context.options = {"max_pixels": counts["max_pixels"]}
-            yield container, streams[0]
-    except av.error.ExitError as reason:
-        raise VideoError(path, _TOO_LONG) from reason
-    except MemoryError as reason:
-        raise VideoError(
-            path,
-            f"needs more than {limit('PICKNET_DECODER_BYTES'):,} bytes to be decoded "
-            f"(PICKNET_DECODER_BYTES){many}",
-        ) from reason
-    except (av.error.FFmpegError, *_STUMBLES) as reason:
-        if not_found := _no_host(source):
-            raise VideoError(path, not_found) from reason
-        # an interrupted reader of headers may call that a damaged file
-        if many and monotonic() - started > max(seconds, 0.01):
-            raise VideoError(path, _TOO_LONG) from reason
-        if how.get("format"):
-            raise VideoError(
-                path,
-                _NO_CAMERA.get(getattr(reason, "errno", 0))
-                or f"cannot be opened ({_said(reason)})",
-            ) from reason
-        if our_limit and isinstance(reason, av.error.ArgumentError):
-            hint = our_limit
-        elif source.startswith("pipe:"):
-            hint = _BY_A_PIPE
-        else:
-            hint = ""
-        raise VideoError(path, f"not a video, or a damaged one ({_said(reason)}){hint}") from reason
-
-# %% ../../nbs/data/02_video.ipynb #a388fce7
-_ONE_FILE = {"protocol_whitelist": "file", "format_whitelist": ",".join(CONTAINERS)}
-# what comes over a wire may name nothing here
-_ELSEWHERE = {"protocol_blacklist": "file,fd,pipe,concat,concatf,subfile"}
-
-
-def open_file(path, deadline: float):
-    "Open a local file and nothing else, whatever its content points to."
-    return _opened(path, f"file:{path}", deadline - monotonic(), container_options=_ONE_FILE)
-
-# %% ../../nbs/data/02_video.ipynb #076fa81d
-# of MP4 and QuickTime
-_BOXES = frozenset(
-    b"ftyp styp moov moof mdat mfra sidx free skip wide udta uuid meta pnot prft emsg".split()
-)
-
-
-def _length(head: bytes) -> int:
-    "Bytes that the element beginning with these 16 bytes claims to have; 0 where it does not say."
-    if head[:4] == b"RIFF":  # AVI
-        return 8 + int.from_bytes(head[4:8], "little")
-    if head[4:8] in _BOXES:
-        size = int.from_bytes(head[:4], "big")
-        return int.from_bytes(head[8:16], "big") if size == 1 else size
-    # Matroska: the first bit set tells how many bytes the number has
-    if head[:4] in (b"\x1aE\xdf\xa3", b"\x18S\x80g") and len(head) > 4:
-        width = 9 - head[4].bit_length()
-        value = int.from_bytes(head[4 : 4 + width], "big") - (1 << 7 * width)
-        unknown = (1 << 7 * width) - 1
-        return 4 + width + value if width < 9 and value != unknown else 0
-    return 0
-
-# %% ../../nbs/data/02_video.ipynb #2b0fc6c2
-def check_whole(path, deadline: float) -> None:
-    "Raise an error for a file that ends before its outermost elements do."
-    end, size = 0, Path(path).stat().st_size
-    try:
-        with open(path, "rb") as file:
-            while end < size and (length := _length(file.read(16))) >= 8:
-                _check_time(path, deadline)
-                end += length
-                file.seek(min(end, size))
-    except OSError as reason:
-        raise VideoError(path, f"cannot be read: {reason.strerror}") from reason
-    if end > size:
-        raise VideoError(path, f"is truncated: {size:,} of {end:,} bytes are there")
 
 # %% ../../nbs/data/02_video.ipynb #a4660815
 def _delay(
@@ -305,7 +71,7 @@ def _scan(path, container, stream, deadline: float) -> _Index:
     "Walk over the packets of a file without decoding them."
     stamps, keys, broken = [], [], False
     for packet in container.demux(stream):
-        _check_time(path, deadline)
+        check_time(path, deadline)
         if packet.size:
             broken = packet.is_corrupt
         # a discarded one is decoded only because others depend on it
@@ -412,7 +178,7 @@ def _read_planned(
                 container.seek(run.start, stream=stream)
             last = max(run.wanted)
             for packet in container.demux(stream):
-                _check_time(path, deadline)
+                check_time(path, deadline)
                 decoder.skip_frame = (
                     "DEFAULT" if packet.pts is None or packet.pts in wanted else "NONREF"
                 )
@@ -473,7 +239,7 @@ def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: f
     wanted, found, seen = set(order), {}, 0
     with open_file(path, deadline) as (container, stream):
         for time, frame in timed(container.decode(stream), container, stream):
-            _check_time(path, deadline)
+            check_time(path, deadline)
             if seen in wanted:
                 found[seen] = painter(frame), time
             seen += 1
@@ -511,43 +277,10 @@ def decode_clip(
             )
     return _read_straight(path, total, frames, painter, deadline)
 
-# %% ../../nbs/data/02_video.ipynb #88a17133
-def in_decoder(path, time_limit: float, make: Callable, *arguments) -> Iterator:
-    """What a generator that decodes a file yields (numbers and arrays), made apart; a process
-    that dies or hangs is a `VideoError`."""
-    import_av()  # if it is missing, that is said here
-    memory = limit("PICKNET_DECODER_BYTES")
-    return apart(
-        make,
-        *arguments,
-        memory_limit=memory,
-        time_limit=2 * time_limit + _GRACE,
-        error=partial(VideoError, path),
-    )
-
-
+# %% ../../nbs/data/02_video.ipynb #85f4182b
 def _read_apart(*how) -> Iterator[Clip]: yield decode_clip(*how)
 
 
-def _open_apart(path, whole: bool, time_limit: float) -> Iterator[bool]:
-    deadline = monotonic() + time_limit
-    if whole: check_whole(path, deadline)
-    with open_file(path, deadline): yield True
-
-
-def why_unreadable(path, whole: bool = True, time_limit: float = 10.0) -> str:
-    """Why a file cannot be read, as far as its headers tell; empty where it may be a video. A
-    file that was cut off may be one if it need not be whole."""
-    try:
-        check_file(path)
-        if not is_picture(path):
-            with closing(in_decoder(path, time_limit, _open_apart, path, whole, time_limit)) as it:
-                next(it)
-    except VideoError as error:
-        return error.reason
-    return ""
-
-# %% ../../nbs/data/02_video.ipynb #85f4182b
 def read_clip(
     # a video file: MP4, QuickTime, Matroska, WebM, AVI, MPEG, Flash, GIF, Ogg, Windows Media …
     path,
@@ -582,7 +315,7 @@ def _decoded(name: str, container, stream, time_limit: float) -> Iterator:
     "Frames of a file, a pipe, a URL or a camera as they come."
     waiting = monotonic()
     for packet in container.demux(stream):
-        _check_time(name, waiting + time_limit)
+        check_time(name, waiting + time_limit)
         for frame in packet.decode():
             yield frame
             waiting = monotonic()
@@ -594,7 +327,7 @@ def _painted(
     "One frame for each tick, small, as an array."
     paint, time = _Painter(size), None
     # painted inside: a frame that cannot be scaled is an error of the video, too
-    with _opened(name, source, time_limit, **how) as (container, stream):
+    with open_source(name, source, time_limit, **how) as (container, stream):
         frames = timed(_decoded(name, container, stream, time_limit), container, stream)
         for time, frame in _at_rate(frames, rate):
             yield time, paint(frame).numpy()
@@ -626,13 +359,13 @@ def _found(name: str, format: str | None) -> tuple[str, str, dict]:
         try:
             if os.isatty(0):
                 raise VideoError(name, "is a terminal: a video must come by a pipe")
-            return name, f"pipe:{os.dup(0)}", {**_ONE_FILE, "protocol_whitelist": "pipe"}
+            return name, f"pipe:{os.dup(0)}", {**ONE_FILE, "protocol_whitelist": "pipe"}
         except OSError as reason:
             raise VideoError(name, f"cannot be read: {reason.strerror}") from reason
     if format is not None or "://" in name:
-        return name, name, _ELSEWHERE if format is None else {}
+        return name, name, ELSEWHERE if format is None else {}
     check_file(name)
-    return name, f"file:{name}", _ONE_FILE
+    return name, f"file:{name}", ONE_FILE
 
 # %% ../../nbs/data/02_video.ipynb #6c8a95d9
 def stream_frames(

@@ -25,8 +25,9 @@ from ..core.registry import USED, use_thing
 __all__ = ['MODEL', 'PICKER', 'FRAMES', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model',
            'hint_at_weights', 'open_model', 'output_names', 'output_files', 'check_place', 'tell', 'clock',
            'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'is_address', 'name_of',
-           'check_weights', 'check_there', 'hint_at_home', 'caption_files', 'name_failures', 'judged', 'listed_sources',
-           'caption_table', 'kind_of', 'caption', 'stream', 'explore', 'models', 'export']
+           'check_weights', 'run_folder', 'check_there', 'hint_at_home', 'caption_files', 'check_readable',
+           'name_failures', 'judged', 'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream', 'explore',
+           'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -180,7 +181,7 @@ def check_place(place: Path, videos: set[str]) -> None:
 def tell(found, as_json: bool, one: bool, run: Path) -> None:
     """Print a caption, or why there is none, as JSON or as text: one sentence a line, after the
     name of its video if there are several."""
-    from picknet_nb.use.captioning import Failure
+    from picknet_nb.use.sources import Failure
 
     failed = isinstance(found, Failure)
     if failed:
@@ -327,6 +328,18 @@ def check_weights(weights: Optional[Path]) -> None:
         raise FileError(weights, "is not a file" if weights.exists() else "no such file")
 
 
+def run_folder(chosen: Optional[Path]) -> Path:
+    "The run or model that is used; PyTorch is only imported to search a folder of runs."
+    from picknet_nb.training.cards import find_model
+
+    folder = chosen or find_model()
+    if (folder/"run.json").exists():
+        return folder
+    from picknet_nb.training.models import find_run
+
+    return find_run(folder)
+
+
 def check_there(paths: list[Path]) -> None:
     "Raise an error if none of these paths can be a video."
     reasons = [no_video(path) for path in paths]
@@ -358,8 +371,8 @@ def caption_files(
     **options,
 ) -> list[bool]:
     "Print the caption of each video and draw the outputs; whether each has a caption."
-    from picknet_nb.use.captioning import Failure
     from picknet_nb.use.drawing import render, save_strip
+    from picknet_nb.use.sources import Failure
 
     # without a drawing, one sentence is printed: those on the way are not needed
     one, running, done = len(files) == 1, as_json or bool(drawn), []
@@ -382,9 +395,19 @@ def caption_files(
     return done
 
 
+def check_readable(source: str) -> None:
+    """Raise an error for a file that cannot be a video, though the end of one may be missing, and
+    for an address whose host does not exist."""
+    from picknet_nb.data.video_files import VideoError, no_host, why_unreadable
+
+    there = os.path.exists(source)
+    if reason := why_unreadable(source, whole=False) if there else no_host(source):
+        raise VideoError(source, reason)
+
+
 def name_failures(files: dict[str, Path | FileError], run: Path, as_json: bool) -> None:
     "Print why none of these videos can be captioned, and exit."
-    from picknet_nb.use.captioning import Failure
+    from picknet_nb.use.sources import Failure
 
     for source, error in files.items():
         tell(Failure(source, error.reason), as_json, len(files) == 1, run)
@@ -394,7 +417,7 @@ def name_failures(files: dict[str, Path | FileError], run: Path, as_json: bool) 
 def judged(files: dict[str, Path | FileError], whole: bool) -> dict[str, Path | FileError]:
     """The files, or, where none of them can be read, the error of each. They are opened one
     after the other, until one can be read: then a model is worth loading."""
-    from picknet_nb.data.video import VideoError, why_unreadable
+    from picknet_nb.data.video_files import VideoError, why_unreadable
 
     errors = {}
     for source, file in files.items():
@@ -428,7 +451,7 @@ ROWS = (".parquet", ".jsonl")  # one file for a whole list
 def listed_sources(paths: list[Path], listed: Optional[Path]) -> list[str]:
     "The videos that were typed, then those that a file names, one path or address a line."
     from picknet_nb.core.files import read_text
-    from picknet_nb.data.extraction import find_videos
+    from picknet_nb.data.video_files import find_videos
 
     # names are any bytes but line breaks, and some editors put a mark before the first line
     text = read_text(listed, errors="surrogateescape").removeprefix("\ufeff") if listed else ""
@@ -564,10 +587,9 @@ def caption(
         from picknet_nb.core.figures import import_pyplot
 
         import_pyplot()  # if it is missing, that is said now
-    from picknet_nb.training.models import find_run
     from picknet_nb.use.sources import local_files
 
-    how, run = dict(beam=beam, threshold=threshold), find_run(chosen)
+    how, run = dict(beam=beam, threshold=threshold), run_folder(chosen)
     with local_files(sources) as copies:
         found = judged(copies, whole=kind != "scenes")
         if all(isinstance(each, FileError) for each in found.values()):
@@ -627,9 +649,10 @@ def stream(
     check_weights(weights)
     chosen = chosen_model(model)
     from picknet_nb.use.sources import check_page
-    from picknet_nb.use.streams import watch
 
     check_page(source)
+    check_readable(source)
+    from picknet_nb.use.streams import watch
 
     _, captioner = open_model(chosen, weights, picker)
     remark = None

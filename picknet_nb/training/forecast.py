@@ -17,7 +17,8 @@ from ..core.settings import PRESETS, ClipSettings, Config
 from ..data.backbones import Backbone
 from ..data.corpus import Corpus
 from ..data.extraction import part_path
-from ..data.video import VideoError, read_clip
+from ..data.video import read_clip
+from ..data.video_files import VideoError
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import cider_for, reward_for
 from ..method.stages import Model

@@ -14,16 +14,16 @@ from time import perf_counter
 
 from ..core.files import FileError, limit
 from ..core.processes import Done, Pool, can_fork, usable_cores
-from ..data.video import (
-    Clip, VideoError, check_file, decode_clip, read_clip, stream_frames)
+from ..data.video import Clip, decode_clip, read_clip, stream_frames
+from ..data.video_files import VideoError, check_file
 from ..method.captioner import without_dropout
 from .clips import Caption, ClipCaptioner, Stopwatch, caption_clip
-from .sources import is_address, local_files
+from .sources import Failure, is_address, local_files
 from .streams import Remark, watch
 from .threads import Threads, threads_to_use
 
 # %% auto #0
-__all__ = ['refuse_address', 'read_file', 'Failure', 'VideoCaptioner']
+__all__ = ['refuse_address', 'read_file', 'VideoCaptioner']
 
 # %% ../../nbs/use/01_captioning.ipynb #d8820464
 def refuse_address(source) -> None:
@@ -51,17 +51,6 @@ def read_file(
         return clip, perf_counter() - started
     except FileError as error:
         return error.reason, 0.0
-
-# %% ../../nbs/use/01_captioning.ipynb #37ccfd5d
-@dataclass(frozen=True)
-class Failure:
-    "A file that could not be captioned, and why."
-    source: str
-    reason: str
-
-    def to_dict(self) -> dict:
-        "Source and reason, for JSON."
-        return {"source": self.source, "error": self.reason}
 
 # %% ../../nbs/use/01_captioning.ipynb #1a89e7f1
 @dataclass

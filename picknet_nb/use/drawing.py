@@ -20,9 +20,9 @@ from tqdm import tqdm
 
 from ..core.figures import PICK_GREEN, draw_bar, draw_frame, import_pyplot
 from ..core.files import LIMITS, limit, replacing, sweep, write_whole
-from ..data.extraction import DRAWING
-from ..data.video import (
-    VideoError, check_file, import_av, in_decoder, open_file, orientation, timed)
+from ..data.video import orientation, timed
+from ..data.video_files import (
+    DRAWING, VideoError, check_file, import_av, in_decoder, open_file)
 from .clips import Caption
 
 # %% auto #0

@@ -22,9 +22,9 @@ from ..core.files import PickNetError
 from ..core.settings import PolicySettings
 from ..data.corpus import Corpus
 from ..data.annotations import read_captions
-from ..data.extraction import find_videos
 from ..data.text import tokenize
-from ..data.video import Clip, VideoError
+from ..data.video import Clip
+from ..data.video_files import VideoError, find_videos
 from ..method.pickers import PICKERS, Clips, Picker, make_picker
 from ..method.policy import Policy, glance_differences, last_picks, project, roll_out
 from ..method.rewards import Earned, measure_diversity, reward_for

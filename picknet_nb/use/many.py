@@ -20,11 +20,11 @@ from ..core.printing import printable
 from ..core.processes import usable_cores
 from ..core.registry import use_module, use_thing
 from ..data.backbones import fingerprint
-from ..data.video import import_av
+from ..data.video_files import import_av
 from ..method.pickers import PICKERS
 from ..training.cards import BUNDLED
 from ..training.models import find_run, named_model
-from .captioning import Failure, VideoCaptioner
+from .captioning import VideoCaptioner
 from .clips import Caption
 from .loading import load_captioner, with_frames, with_picker
 from .sources import Identity, NoRoom, check_sources, fetched, path_of

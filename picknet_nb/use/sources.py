@@ -14,6 +14,7 @@ import string
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from time import monotonic
@@ -24,11 +25,11 @@ from urllib.request import urlopen
 
 from ..core.files import LIMITS, PickNetError, limit, scratch_folder
 from ..core.processes import Done, Pool, can_fork
-from ..data.video import VideoError
+from ..data.video_files import VideoError
 
 # %% auto #0
 __all__ = ['path_of', 'is_address', 'full_source', 'Identity', 'check_sources', 'check_page', 'identity_of', 'NoRoom',
-           'copy_source', 'fetched', 'local_files', 'identities']
+           'copy_source', 'fetched', 'Failure', 'local_files', 'identities']
 
 # %% ../../nbs/use/09_sources.ipynb #6b6bd3f9
 def path_of(source: str) -> Path | None:
@@ -134,8 +135,10 @@ def _why(address: str, reason: Exception) -> VideoError:
     if isinstance(reason, VideoError):
         return reason
     inner = getattr(reason, "reason", reason)  # of an URLError
-    if isinstance(reason, FileNotFoundError) or getattr(reason, "code", 0) in (404, 410):
+    if isinstance(reason, FileNotFoundError):
         return VideoError(address, "no such file")
+    if isinstance(reason, HTTPError) and reason.code in (404, 410):
+        return VideoError(address, f"the server has no such file ({reason.code})")
     if isinstance(inner, socket.gaierror):
         host = urlsplit(address).hostname
         return VideoError(
@@ -144,7 +147,8 @@ def _why(address: str, reason: Exception) -> VideoError:
         seconds = limit("PICKNET_SILENT_SECONDS")
         return VideoError(
             address, f"next to nothing came for {seconds} seconds (PICKNET_SILENT_SECONDS)")
-    text = str(reason if isinstance(reason, HTTPError) else inner) or type(reason).__name__
+    plain = "" if isinstance(reason, HTTPError) else getattr(inner, "strerror", "") or str(inner)
+    text = plain or str(reason) or type(reason).__name__
     return VideoError(address, f"cannot be read: {text.splitlines()[0]}")
 
 
@@ -266,6 +270,17 @@ def fetched(
             jobs.extend(islice(waiting, 1))
 
 # %% ../../nbs/use/09_sources.ipynb #c3f69893
+@dataclass(frozen=True)
+class Failure:
+    "A video that could not be captioned, and why."
+    source: str
+    reason: str
+
+    def to_dict(self) -> dict:
+        "Source and reason, for JSON."
+        return {"source": self.source, "error": self.reason}
+
+
 @contextmanager
 def local_files(sources: Iterable[str]) -> Iterator[dict[str, Path | VideoError]]:
     """A file to read each source from, or the error that there is none: its own, or a copy of

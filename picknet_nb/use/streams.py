@@ -22,7 +22,8 @@ from torch import Tensor, nn
 
 from ..core.files import PickNetError
 from ..core.processes import can_fork
-from ..data.video import VideoError, stream_frames
+from ..data.video import stream_frames
+from ..data.video_files import VideoError
 from ..method.captioner import as_captioner, without_dropout
 from ..method.encoder import pick_frames
 from .clips import ClipCaptioner

@@ -16,7 +16,8 @@ import torch
 
 from ..core.files import FileError, PickNetError, sweep, write_whole
 from ..core.printing import json_text, printable
-from ..data.video import Clip, VideoError, check_whole, stream_frames
+from ..data.video import Clip, stream_frames
+from ..data.video_files import VideoError, check_whole
 from .captioning import VideoCaptioner, refuse_address
 from .clips import caption_clip
 from .scenes import scene_starts
