@@ -74,6 +74,15 @@ def test_a_scorer_is_a_picker_with_a_budget_a_rule_and_a_threshold(corpus):
     assert not picks[1][:, 0].all()  # the first frame is not forced
 
 
+@pytest.mark.parametrize("rule", ["parts", "gap"])
+def test_a_budget_is_spent_whatever_the_values_are(rule):
+    "Also where the first picks lie so that half a part around each of them covers all frames."
+    values = torch.rand(50, 30, generator=torch.Generator().manual_seed(0))
+    values[0, 2::5] += 1.0
+    spend = some_values(rule=rule).picks
+    assert all(spend(values, k).sum(1).eq(k).all() for k in range(1, 31))
+
+
 def test_a_scorer_cannot_do_without_values_or_with_clips_of_another_length(corpus):
     with pytest.raises(PickerError, match="scorer needs"):
         make_picker("scorer", 3)

@@ -49,7 +49,7 @@ def picker_entry(thing: Callable, facts: dict) -> Callable[..., Choice]:
 
 PICKERS = Registry(
     "picker", ("picknet_nb.method.named_pickers", "picknet_nb.method.extras",
-               "picknet_nb.method.scorer"), picker_entry)
+               "picknet_nb.method.frame_values"), picker_entry)
 
 # %% ../../nbs/method/28_picker_contract.ipynb #3f303998
 class Picker:

@@ -5,24 +5,16 @@
 # %% ../../nbs/method/16_scorer.ipynb #476ed0ac
 from __future__ import annotations
 
-import copy
-import math
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.files import PickNetError
-from .picker_contract import PICKERS, Choice, Clips, whole_number
+from .frame_values import (
+    RULES, FrameValues, best_of_parts, best_with_gap, centred, part_bounds)
+from .scorer_layers import Mixing, small_convolutions
 
 # %% auto #0
-__all__ = ['RULES', 'centred', 'value_loss', 'Mixing', 'small_convolutions', 'Scorer', 'part_bounds', 'best_of_parts',
-           'best_with_gap', 'FrameValues', 'scored']
-
-# %% ../../nbs/method/16_scorer.ipynb #d4005d58
-def centred(values: Tensor) -> Tensor:  # (..., frames)
-    "Values minus the mean of their clip."
-    return values - values.mean(-1, keepdim=True)
+__all__ = ['value_loss', 'Scorer']
 
 # %% ../../nbs/method/16_scorer.ipynb #f0c5f64a
 def value_loss(
@@ -35,35 +27,6 @@ def value_loss(
     return square - choice * ((2 * found).softmax(-1) * wanted).sum(-1).mean(-1)
 
 # %% ../../nbs/method/16_scorer.ipynb #e10de237
-class Mixing(nn.Module):
-    "Self-attention among the frames of a clip, then two layers, each added to its input."
-
-    def __init__(self, hidden: int, heads: int = 4, dropout: float = 0.2):
-        super().__init__()
-        self.heads, self.drop = heads, nn.Dropout(dropout)
-        self.norm1, self.norm2 = nn.LayerNorm(hidden), nn.LayerNorm(hidden)
-        self.qkv, self.proj = nn.Linear(hidden, 3 * hidden), nn.Linear(hidden, hidden)
-        self.fc1, self.fc2 = nn.Linear(hidden, 2 * hidden), nn.Linear(2 * hidden, hidden)
-
-    def forward(self, x: Tensor) -> Tensor:  # (clips, frames, hidden)
-        clips, frames, hidden = x.shape
-        parts = self.qkv(self.norm1(x)).view(clips, frames, 3, self.heads, -1)
-        query, key, value = parts.permute(2, 0, 3, 1, 4)  # (clips, heads, frames, hidden / heads)
-        weights = (query @ key.transpose(-1, -2) / math.sqrt(key.shape[-1])).softmax(-1)
-        seen = (self.drop(weights) @ value).transpose(1, 2).reshape(clips, frames, hidden)
-        x = x + self.drop(self.proj(seen))
-        return x + self.drop(self.fc2(self.drop(F.gelu(self.fc1(self.norm2(x))))))
-
-
-def small_convolutions(hidden: int) -> nn.Sequential:
-    "From grey pictures (n, 1, side, side) to (n, hidden)."
-    sizes, layers = (1, 16, 32, 64, hidden), []
-    for number, (before, after) in enumerate(zip(sizes, sizes[1:])):
-        kernel = 3 if number else 5
-        layers += [nn.Conv2d(before, after, kernel, 2, kernel // 2), nn.ReLU()]
-    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
-
-
 class Scorer(nn.Module):
     "Predict the value of every frame of a clip from what an eye sees of all of them."
 
@@ -98,79 +61,3 @@ class Scorer(nn.Module):
         x = self.mix(torch.cat([x, x - mean, mean.expand_as(x)], -1)) + self.place
         for mixing in self.mixing: x = mixing(x)
         return self.value(x)[..., 0]
-
-# %% ../../nbs/method/16_scorer.ipynb #460367bd
-def part_bounds(frames: int, k: int) -> list[int]:  # k + 1 frame numbers
-    "Where k equal parts of a clip begin, and its end."
-    return [round(part * frames / k) for part in range(k + 1)]
-
-
-def best_of_parts(values: Tensor, k: int) -> Tensor:  # (clips, frames) -> int64 (clips, k)
-    "The frame with the highest value in each of k equal parts."
-    bounds = part_bounds(values.shape[1], k)
-    return torch.stack([values[:, a:b].argmax(1) + a for a, b in zip(bounds, bounds[1:])], 1)
-
-
-def best_with_gap(values: Tensor, k: int) -> Tensor:  # (clips, frames) -> int64 (clips, k)
-    "The k best frames in their order, none within half a part of another."
-    frames, chosen = values.shape[1], []
-    place, gap = torch.arange(frames, device=values.device), frames // (2 * k)
-    for _ in range(k):
-        best = values.argmax(1)
-        chosen.append(best)
-        values = values.masked_fill((place - best[:, None]).abs() <= gap, -torch.inf)
-    return torch.stack(chosen, 1).sort(1).values
-
-
-RULES = {"parts": best_of_parts, "gap": best_with_gap}
-
-# %% ../../nbs/method/16_scorer.ipynb #073e96e7
-class FrameValues(nn.Module):
-    "Scorers whose mean values become picks: by a rule, within a budget, above a threshold."
-
-    def __init__(
-        self,
-        scorers: list[Scorer],
-        rule: str = "parts",             # one of RULES
-        threshold: float | None = None,  # least centred value of a pick; None: the whole budget
-    ):
-        super().__init__()
-        self.scorers, self.rule, self.threshold = nn.ModuleList(scorers), rule, threshold
-
-    def forward(self, seen: Tensor) -> Tensor:  # (clips, frames, dims) -> (clips, frames)
-        "Centred values, in standard deviations of the values that were learned."
-        frames = self.scorers[0].sizes["frames"]
-        if seen.shape[1] != frames:
-            raise PickNetError(f"the scorer was trained on clips of {frames} frames, and these "
-                               f"have {seen.shape[1]}")
-        return centred(torch.stack([scorer(seen) for scorer in self.scorers]).mean(0))
-
-    def probabilities(self, seen: Tensor, picks: Tensor) -> Tensor:  # (clips, frames)
-        "What a picker tells of every frame: its value."
-        return self(seen)
-
-    def at(self, threshold: float | None) -> FrameValues:
-        "These values with another threshold."
-        other = copy.copy(self)
-        other.threshold = threshold
-        return other
-
-    @torch.no_grad()
-    def picks(self, values: Tensor, k: int) -> Tensor:  # bool (clips, frames)
-        "The picks that values lead to; the frame with the highest value is always among them."
-        chosen = RULES[self.rule](values, min(k, values.shape[1]))
-        picks = torch.zeros_like(values, dtype=torch.bool).scatter_(1, chosen, True)
-        if self.threshold is None: return picks
-        best = values.argmax(1, keepdim=True)
-        return (picks & (values > self.threshold)).scatter(1, best, True)
-
-
-@PICKERS.add("scorer", number=int, looks_at="glances", random=False, exact=True, policy=True,
-             forced=False)
-def scored(values: FrameValues, k: int) -> Choice:
-    "The frames that trained scorers value most, at most k of them, the whole clip in view."
-    k = whole_number(k)
-
-    def pick(clips: Clips) -> Tensor:
-        with torch.no_grad(): return values.picks(values(clips.glances), k)
-    return pick
