@@ -8,9 +8,9 @@ import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from toys import store_run
+from toys import invoked, store_run
 
-from picknet_nb import caption, caption_many, evaluate, load
+from picknet_nb import PickNetError, caption, caption_many, evaluate, load
 from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.data import eyes
 from picknet_nb.data.backbones import random_network
@@ -26,6 +26,8 @@ from picknet_nb.training.runs import RunError
 from picknet_nb.training.scorers import (
     SCORER, StoredScorer, fit_scorers, load_scorer, save_scorer)
 from picknet_nb.training.train import picking_with, stages_of, train
+from picknet_nb.use.many import Specification
+from picknet_nb.use.tables import Table, caption_list
 from picknet_nb.world.shapes import events_seen, example_corpus
 from picknet_nb.world.world import write_examples
 
@@ -324,6 +326,62 @@ def test_values_are_told_and_streams_keep_the_policy(place, tmp_path):
     learned = load(model, picker="learned").caption(file, running=False)
     assert learned.picked == plain.caption(file, running=False).picked
     assert learned.values is None
+
+
+def test_a_stream_cannot_have_the_frames_of_a_scorer_that_was_asked_for(place, tmp_path):
+    run, videos = place
+    model, file = with_scorer(run, tmp_path/"model"), str(sorted(videos.glob("*.mp4"))[0])
+    for how in ({"frames": 2}, {"picker": "scorer-3"}):
+        with pytest.raises(PickNetError, match="a stream has no end, so scorer-. cannot choose"):
+            next(load(model, **how).stream(file))
+    asked = invoked("stream", file, "--model", model, "--frames", "2")
+    assert "a stream has no end, so scorer-2 cannot" in str(asked.exception)
+    assert invoked("stream", file, "--model", model).exit_code == 0
+
+
+def test_the_policy_beside_a_scorer_keeps_its_own_threshold(place, tmp_path):
+    run, videos = place
+    file = sorted(videos.glob("*.mp4"))[0]
+    shutil.copytree(run, tmp_path/"run")
+    settings = json.loads((run/"config.json").read_text())
+    settings["policy"]["threshold"] = 0.2
+    (tmp_path/"run"/"config.json").write_text(json.dumps(settings))
+    own = load(tmp_path/"run").caption(file, running=False).picked
+    assert own != load(run).caption(file, running=False).picked
+    model = with_scorer(tmp_path/"run", tmp_path/"model")
+    assert load(model, picker="learned").caption(file, running=False).picked == own
+
+
+def test_what_made_a_row_has_the_threshold_and_the_eye(place, tmp_path, monkeypatch):
+    run, videos = place
+    made, files = {}, sorted(videos.glob("*.mp4"))
+    for seed in (0, 1):  # of the weights of the eye
+        monkeypatch.setattr(eyes, "BUNDLED_GLIMPSE", tmp_path/f"glimpse-{seed}.safetensors")
+        save_student(random_network(Glimpse), eyes.BUNDLED_GLIMPSE, torch.full((128,), seed),
+                     torch.ones(128))
+        model = tmp_path/"model"
+        if not model.exists(): with_scorer(run, model, eye="glimpse")
+        made["eye", seed] = Specification(str(model)).load(device="cpu").made_with
+    made["half"] = Specification(str(model), threshold=0.5).load(device="cpu").made_with
+    made["policy"] = Specification(str(model), picker="learned").load(device="cpu").made_with
+    assert len(set(made.values())) == len(made)
+    assert "threshold=none" in made["eye", 1] and "threshold=0.5" in made["half"]
+    for row, file in zip(caption_many(files, model), files):
+        assert row["values"] == caption(file, model).to_dict()["values"] and len(row["values"]) == 30
+    assert all(row["values"] is None for row in caption_many(files, model, picker="learned"))
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "parquet"])
+def test_a_table_keeps_the_values_and_continues(ending, place, tmp_path):
+    run, videos = place
+    model, files = with_scorer(run, tmp_path/"model"), sorted(videos.glob("*.mp4"))
+    how = Specification(str(model))
+    caption_list(files[:1], tmp_path/f"rows.{ending}", how, progress=False)
+    done = caption_list(files, tmp_path/f"rows.{ending}", how, progress=False)
+    assert done.done == 1
+    stored = list(Table(done.out).read(done.out))
+    assert [row["values"] for row in stored] == [
+        row["values"] for row in caption_many(files, model)]
 
 
 def test_an_eye_with_other_weights_is_an_error(place, tmp_path):

@@ -512,7 +512,13 @@ def there(tmp_path_factory, corpus) -> Iterator[dict]:
         def every():
             return lambda clips: torch.ones(clips.glances.shape[:2], dtype=torch.bool)
 
-        patch.setitem(PICKERS, "every", PICKERS.pop("every"))
+        @PICKERS.add("first", causal=True, looks_at="glances", random=False, number=int,
+                     exact=True)
+        def first(number):
+            return lambda clips: (torch.arange(clips.glances.shape[1]) < number).expand(
+                clips.glances.shape[:2])
+
+        for name in ("every", "first"): patch.setitem(PICKERS, name, PICKERS.pop(name))
         WITHOUT.clear()
         yield {
             **{path.name.upper().replace(".", "_"): str(path) for path in folder.iterdir()},
@@ -694,6 +700,10 @@ TABLE = {
     "stream --picker": [
         Acts("--picker every", "picker", "every"),
         Fails("--picker uniform-3", "a stream has no end")],
+    "stream --frames": [
+        Acts("--frames 4 --picker first-3", "picker", "first-4"),
+        Fails("--frames 4", DECIDES),
+        Fails("--frames 4 --picker uniform-3", "a stream has no end")],
     "stream --rate": Acts("--rate 2", "rate", 2.0),
     "stream --threshold": [
         Acts("--threshold 0.01", "threshold", 0.01),

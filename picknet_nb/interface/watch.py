@@ -626,6 +626,11 @@ def stream(
     threshold: Annotated[
         Optional[float], typer.Option(min=0, max=1, help="Lower picks more frames, higher fewer.")
     ] = None,
+    frames: Annotated[
+        Optional[int],
+        typer.Option("--frames", min=1, help="Number of frames, for a picker of yours that takes "
+                     "one; those of the package that do need the end of a clip."),
+    ] = None,
     window: Annotated[
         int,
         typer.Option(
@@ -654,7 +659,7 @@ def stream(
     check_readable(source)
     from picknet_nb.use.streams import watch
 
-    _, captioner = open_model(chosen, weights, picker)
+    _, captioner = open_model(chosen, weights, picker, frames)
     remark = None
     place = int(source) if source.isdecimal() else source
     model = captioner.streaming().picking(threshold)

@@ -59,7 +59,7 @@ class Picker:
         self,
         name: str,                    # a registered one
         number: int | float | None = None,
-        policy=None, threshold: float = 0.5,  # of a trained picker
+        policy=None, threshold: float | None = 0.5,  # of a trained picker; None: it needs none
     ):
         self.name, self.number, self.policy, self.kind = name, number, policy, PICKERS.find(name)
         self.threshold = threshold
@@ -123,7 +123,7 @@ def make_picker(
     name: str,                          # all, uniform, random, chance, kmeans, learned, or yours
     number: int | float | None = None,  # how many frames, or the probability of each
     policy=None,                        # of "learned": what was trained to pick
-    threshold: float = 0.5,             # of "learned": pick where p(pick) is larger
+    threshold: float | None = 0.5,      # of "learned": pick where p(pick) is larger
 ) -> Picker:
     "The picker of that name; too few or too many arguments raise an error."
     wants = PICKERS.facts(name).get("number")

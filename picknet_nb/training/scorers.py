@@ -145,7 +145,8 @@ class StoredScorer:
     def picker(self, number: int | None = None, threshold: float | None = None) -> Picker:
         "Its picks as a picker, with a budget and a threshold of the caller's."
         values = self.values if threshold is None else self.values.at(threshold)
-        return make_picker("scorer", self.number if number is None else number, values)
+        number = self.number if number is None else number
+        return make_picker("scorer", number, values, values.threshold)
 
     def look(self, corpus: Corpus, eye: str | None = None) -> Corpus:
         """A corpus whose glances are what the scorer sees; `eye` is the folder of a corpus where

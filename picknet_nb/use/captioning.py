@@ -139,8 +139,9 @@ class VideoCaptioner(ClipCaptioner):
         return caption_clip(self, clip, beam, best, running, str(done.job), spent)
 
     def streaming(self) -> VideoCaptioner:
-        "This captioner with the picker that its model has for streams."
+        "This captioner with the picker that its model has for streams, unless another was chosen."
         if self.picker.name != "scorer" or self.trained is None: return self
+        if self.trained.streaming is None: return self
         return replace(self, picker=self.trained.streaming, eye=None,
                        glance_size=self.trained.glance_size)
 

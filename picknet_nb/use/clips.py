@@ -78,7 +78,8 @@ class Trained(NamedTuple):
     glance_size: int             # of the policy's grey glance; 0: it compares features
     scorer: StoredScorer | None = None  # picks when it has seen the whole clip
     eye: Backbone | None = None  # of the scorer, if that is another backbone than the captioner's
-    streaming: Picker | None = None  # for streams, whose end a scorer cannot wait for
+    # for streams, whose end a scorer cannot wait for; None: the caller has chosen a picker
+    streaming: Picker | None = None
 
 
 _Model = TypeVar("_Model", bound="ClipCaptioner")  # a subclass stays one

@@ -23,7 +23,7 @@ from .captioning import VideoCaptioner
 from .clips import Trained
 
 # %% auto #0
-__all__ = ['load_its_backbone', 'load_captioner', 'load_eye', 'with_frames', 'with_picker', 'load']
+__all__ = ['load_its_backbone', 'load_captioner', 'load_eye', 'with_frames', 'with_scorer', 'with_picker', 'load']
 
 # %% ../../nbs/use/15_loading.ipynb #44809d84
 def load_its_backbone(folder: Path, name: str, details: dict, weights, device: str) -> Backbone:
@@ -84,7 +84,7 @@ def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     captioner = VideoCaptioner(
         backbone, picker, model.captioner, vocabulary, config, decoding, side, device,
         trained=trained)
-    return with_picker(captioner, f"scorer-{scorer.number}") if scorer else captioner
+    return with_scorer(captioner) if scorer else captioner
 
 
 def load_eye(
@@ -114,6 +114,13 @@ def with_frames(captioner: VideoCaptioner, frames: int | None) -> VideoCaptioner
     return with_picker(captioner, f"{picker.name}-{frames}")
 
 
+def with_scorer(captioner: VideoCaptioner, frames: int | None = None) -> VideoCaptioner:
+    "The captioner with the scorer of its model, and with what that sees."
+    stored = captioner.trained.scorer
+    return replace(captioner, picker=stored.picker(frames), eye=captioner.trained.eye,
+                   glance_size=stored.values.scorers[0].side)
+
+
 def with_picker(captioner: VideoCaptioner, picker: str | Choice | None) -> VideoCaptioner:
     "The captioner with another picker, a name or a function; None: with its own."
     if picker is None:
@@ -122,11 +129,12 @@ def with_picker(captioner: VideoCaptioner, picker: str | Choice | None) -> Video
     name, number = parse_label(label) if isinstance(picker, str) else (label, None)
     trained, threshold = captioner.trained, captioner.picker.threshold
     if name == "scorer" and trained is not None and trained.scorer is not None:
-        stored, made = trained.scorer, trained.scorer.picker(number)
-        side = stored.values.scorers[0].side
-        return replace(captioner, picker=made, glance_size=side, eye=trained.eye)
+        # it was asked for, so a stream must not silently pick with another one
+        return replace(with_scorer(captioner, number), trained=trained._replace(streaming=None))
     policy, side = (captioner.picker.policy, captioner.glance_size) if trained is None else (
         trained.policy, trained.glance_size)
+    if captioner.picker.name == "scorer":  # whose threshold is not a probability
+        threshold = captioner.config.policy.threshold
     made = make_picker(name, number, policy if name == "learned" else None, threshold)
     if made.label == captioner.picker.label:
         return captioner

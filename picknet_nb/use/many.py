@@ -34,7 +34,8 @@ __all__ = ['COLUMNS', 'row_of', 'table_of', 'model_digest', 'ListCaptioner', 'Sp
 
 # %% ../../nbs/use/10_many.ipynb #6ecbee83
 COLUMNS = (
-    "source", "caption", "score", "picked", "times", "error", "size", "version", "made_with")
+    "source", "caption", "score", "picked", "times", "values", "error", "size", "version",
+    "made_with")
 
 
 def row_of(source: str, identity: Identity, found: Caption | Failure, made_with: str) -> dict:
@@ -42,10 +43,12 @@ def row_of(source: str, identity: Identity, found: Caption | Failure, made_with:
     known = *identity, made_with
     if isinstance(found, Failure):
         # printable: a file name in it may be no text that can be stored
-        return dict(zip(COLUMNS, (source, None, None, [], [], printable(found.reason), *known)))
-    score = round(found.scores[0], 4)
-    text = printable(found.text)
-    return dict(zip(COLUMNS, (source, text, score, found.picked, found.times, None, *known)))
+        reason = printable(found.reason)
+        return dict(zip(COLUMNS, (source, None, None, [], [], None, reason, *known)))
+    score, text = round(found.scores[0], 4), printable(found.text)
+    values = None if found.values is None else [round(value, 4) for value in found.values]
+    return dict(zip(COLUMNS, (
+        source, text, score, found.picked, found.times, values, None, *known)))
 
 
 def table_of(rows: list[dict]):  # pyarrow.Table
@@ -53,8 +56,8 @@ def table_of(rows: list[dict]):  # pyarrow.Table
     import pyarrow as pa
 
     text, number = pa.string(), pa.int64()
-    kinds = (text, text, pa.float64(), pa.list_(number), pa.list_(pa.float64()), text, number,
-             text, text)
+    numbers = pa.list_(pa.float64())
+    kinds = (text, text, pa.float64(), pa.list_(number), numbers, numbers, text, number, text, text)
     return pa.Table.from_pylist(rows, pa.schema(list(zip(COLUMNS, kinds))))
 
 # %% ../../nbs/use/10_many.ipynb #7c6129b0
@@ -62,10 +65,11 @@ _OF_A_MODEL = ("run.json", "config.json", "vocabulary.json", "weights.safetensor
                "scorer.safetensors")
 
 
-def model_digest(folder: Path, backbone: str) -> str:  # the origin of the backbone's weights
+def model_digest(folder: Path, *weights: str) -> str:  # origins of those of backbone and eye
     "Sixteen digits that differ between models that caption differently."
     parts = [file_digest(folder/name) for name in _OF_A_MODEL if (folder/name).exists()]
-    return hashlib.sha256(" ".join([*parts, fingerprint(backbone)]).encode()).hexdigest()[:16]
+    parts += map(fingerprint, weights)
+    return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
 
 @dataclass
@@ -157,8 +161,10 @@ class Specification:
         captioner = with_frames(captioner, self.frames)
         captioner = replace(captioner.picking(self.threshold), readers=readers)
         picker, beam = captioner.picker, self.beam or captioner.decoding.beam
-        made_with = (f"{model_digest(folder, captioner.backbone.weights)} picker={picker.label} "
-                     f"threshold={picker.threshold:g} beam={beam}")
+        networks = [captioner.backbone, *([captioner.eye] if captioner.eye else [])]
+        digest = model_digest(folder, *(each.weights for each in networks))
+        threshold = "none" if picker.threshold is None else f"{picker.threshold:g}"
+        made_with = f"{digest} picker={picker.label} threshold={threshold} beam={beam}"
         return ListCaptioner(captioner, beam, printable(made_with))
 
     def absolute(self) -> Specification:
