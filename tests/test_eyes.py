@@ -22,9 +22,9 @@ from picknet_nb.method.scorer import FrameValues, Scorer
 from picknet_nb.training import scorers
 from picknet_nb.training.committee import Checkpoint, frame_values, read_values
 from picknet_nb.training.models import export_model
-from picknet_nb.training.runs import RunError
+from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.training.scorers import (
-    SCORER, StoredScorer, fit_scorers, load_scorer, save_scorer)
+    SCORER, StoredScorer, fit_scorers, load_scorer, save_scorer, train_scorer)
 from picknet_nb.training.train import picking_with, stages_of, train
 from picknet_nb.use.many import Specification
 from picknet_nb.use.tables import Table, caption_list
@@ -218,6 +218,18 @@ def test_a_scorer_to_begin_with_is_kept_where_training_is_no_better(corpus):
         assert torch.equal(same.scorers[0].state_dict()[name], each)
 
 
+def test_a_scorer_to_begin_with_keeps_how_many_frames_its_eye_looks_at(corpus, run, tmp_path):
+    begin = FrameValues([Scorer(256, 10, hidden=8, layers=1).eval()], every=3)
+    save_scorer(tmp_path, StoredScorer(begin, 3, "tiny"))
+    assert load_scorer(tmp_path).values.every == 3 and load_scorer(tmp_path).values.frames == 30
+    captioner = load_run(run)[0].captioner
+    config = CONFIG.changed(judges=0, eye="feature")
+    made = train_scorer(tmp_path/"made", corpus, config, captioner, 4, load_scorer(tmp_path))
+    assert (made.values.every, made.number, made.values.scorers[0].sizes["frames"]) == (3, 4, 10)
+    other = train_scorer(tmp_path/"other", corpus, config, captioner, 4)
+    assert (other.values.every, other.values.scorers[0].sizes["frames"]) == (1, 30)
+
+
 def damaged(about: dict, **changes) -> dict:
     return {"scorer": json.dumps({**about, **changes})}
 
@@ -230,6 +242,9 @@ def damaged(about: dict, **changes) -> dict:
     ({"threshold": "high"}, "header is damaged"),
     ({"sizes": {"dims": 256}}, "header is damaged"),
     ({"scorers": 2}, "does not fit"),
+    ({"every": 2}, "header is damaged"),
+    ({"every": "3"}, "header is damaged"),
+    ({"every": 99}, "header is damaged"),  # of clips longer than there are
 ])
 def test_a_damaged_scorer_is_one_sentence(changes, message, tmp_path):
     path = save_scorer(tmp_path, StoredScorer(some_values(), 3, "tiny"))
@@ -271,7 +286,8 @@ def with_scorer(run, folder, eye: str = "tiny", number: int = 3, seed: int = 0, 
     "A copy of the model with a scorer of random weights."
     dims = {"tiny": 256, "grey": 3136, "glimpse": 128}[eye]
     torch.manual_seed(seed)
-    scorer = Scorer(dims, hidden=8, layers=1, side=56 if eye == "grey" else 0).eval()
+    scorer = Scorer(dims, 30 // options.get("every", 1), hidden=8, layers=1,
+                    side=56 if eye == "grey" else 0).eval()
     shutil.copytree(run, folder)
     save_scorer(folder, StoredScorer(FrameValues([scorer], **options), number, eye))
     return folder
@@ -297,7 +313,7 @@ def test_a_scorer_of_a_model_picks_and_what_it_holds_matters(how, place, tmp_pat
     own = picks_of(run, videos, how, tmp_path)
     models = {name: with_scorer(run, tmp_path/name, **options) for name, options in {
         "scorer": {}, "seed": {"seed": 1}, "grey": {"eye": "grey"}, "glimpse": {"eye": "glimpse"},
-        "four": {"number": 4}, "six": {"number": 6}, "gap": {"number": 6, "rule": "gap"},
+        "four": {"number": 4}, "third": {"every": 3}, "six": {"number": 6}, "gap": {"number": 6, "rule": "gap"},
         "flat": {"threshold": 0.05}}.items()}
     found = {name: picks_of(model, videos, how, tmp_path) for name, model in models.items()}
     assert own not in found.values()

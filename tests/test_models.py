@@ -452,8 +452,8 @@ def test_a_card_describes_the_scorer_and_its_numbers_are_those_of_its_frames(car
     assert found["cider"]["msvd"]["scorer"]["CIDEr"] == 120.0
     assert found["cider"]["msvd"]["PickNet"]["CIDEr"] == 112.3
     assert found["scorer"] == {
-        "eye": "tiny", "multiplications": multiplications("tiny"), "frames": 4, "rule": "parts",
-        "threshold": None, "networks": 3, "taught_by": "two captioners"}
+        "eye": "tiny", "multiplications": multiplications("tiny"), "frames": 4, "looks": 30,
+        "clip_frames": 30, "rule": "parts", "threshold": None, "networks": 3, "taught_by": "two captioners"}
     first, row = models.models_table(models.models().values())
     shown = dict(zip(first, row))
     assert shown["CIDEr MSVD"] == "120.0" and shown["picks with"] == "tiny"

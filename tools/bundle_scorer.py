@@ -33,15 +33,15 @@ def settled(
     "The scorer with another budget, rule or threshold, where they are given."
     values = scorer.values
     values = FrameValues(list(values.scorers), rule or values.rule,
-                         values.threshold if threshold is None else threshold)
+                         values.threshold if threshold is None else threshold, values.every)
     return replace(scorer, values=values, number=frames or scorer.number)
 
 
 @torch.no_grad()
 def share_of_equal_picks(one: StoredScorer, other: StoredScorer, clips: int = 500) -> float:
     "How many of some random clips have the same picks."
-    sizes = one.values.scorers[0].sizes
-    seen = torch.randn(clips, sizes["frames"], sizes["dims"],
+    dims = one.values.scorers[0].sizes["dims"]
+    seen = torch.randn(clips, one.values.frames, dims,
                        generator=torch.Generator().manual_seed(0))
     picks = [each.values.picks(each.values(seen), each.number) for each in (one, other)]
     return (picks[0] == picks[1]).all(1).double().mean().item()
@@ -56,7 +56,7 @@ def bundle(
     if given is None: raise FileError(source/SCORER, "no such file")
     given = settled(given, frames, rule, threshold)
     config = read_settings(folder)
-    if config.clip.frames != given.values.scorers[0].sizes["frames"]:
+    if config.clip.frames != given.values.frames:
         raise FileError(source/SCORER, "was trained on clips of another number of frames than "
                         f"{name} has, {config.clip.frames}")
     # with the weights that the package has, or it could not pick there

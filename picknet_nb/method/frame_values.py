@@ -8,13 +8,14 @@ from __future__ import annotations
 import copy
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.files import PickNetError
 from .picker_contract import PICKERS, Choice, Clips, whole_number
 
 # %% auto #0
-__all__ = ['RULES', 'part_bounds', 'best_of_parts', 'default_gap', 'best_with_gap', 'centred', 'FrameValues', 'scored']
+__all__ = ['RULES', 'part_bounds', 'best_of_parts', 'default_gap', 'best_with_gap', 'centred', 'looks', 'FrameValues', 'scored']
 
 # %% ../../nbs/method/34_frame_values.ipynb #093327f9
 def part_bounds(frames: int, k: int) -> list[int]:  # k + 1 frame numbers
@@ -53,6 +54,11 @@ def centred(values: Tensor) -> Tensor:  # (..., frames)
     return values - values.mean(-1, keepdim=True)
 
 
+def looks(frames: int, every: int) -> Tensor:  # int64 (looks,)
+    "The frames that an eye looks at: the middle one of every so many."
+    return torch.arange(every // 2, frames, every)
+
+
 class FrameValues(nn.Module):
     "Scorers whose mean values become picks: by a rule, within a budget, above a threshold."
 
@@ -61,17 +67,28 @@ class FrameValues(nn.Module):
         scorers: list[nn.Module],  # (clips, frames, dims) -> (clips, frames)
         rule: str = "parts",             # one of RULES
         threshold: float | None = None,  # least centred value of a pick; None: the whole budget
+        every: int = 1,  # scorers see the middle one of so many frames; an odd number
     ):
         super().__init__()
         self.scorers, self.rule, self.threshold = nn.ModuleList(scorers), rule, threshold
+        self.every = every
+
+    @property
+    def frames(self) -> int:
+        "Of a clip."
+        return self.scorers[0].sizes["frames"] * self.every
 
     def forward(self, seen: Tensor) -> Tensor:  # (clips, frames, dims) -> (clips, frames)
-        "Centred values, in standard deviations of the values that were learned."
-        frames = self.scorers[0].sizes["frames"]
-        if seen.shape[1] != frames:
-            raise PickNetError(f"the scorer was trained on clips of {frames} frames, and these "
-                               f"have {seen.shape[1]}")
-        return centred(torch.stack([scorer(seen) for scorer in self.scorers]).mean(0))
+        """Centred values, in standard deviations of the values that were learned; of frames that
+        scorers do not see, linearly between those of their neighbours."""
+        if seen.shape[1] != self.frames:
+            raise PickNetError(f"the scorer was trained on clips of {self.frames} frames, and "
+                               f"these have {seen.shape[1]}")
+        looked = seen[:, looks(self.frames, self.every).to(seen.device)]
+        values = torch.stack([scorer(looked) for scorer in self.scorers]).mean(0)
+        if self.every > 1:
+            values = F.interpolate(values[:, None], size=self.frames, mode="linear")[:, 0]
+        return centred(values)
 
     def probabilities(self, seen: Tensor, picks: Tensor) -> Tensor:  # (clips, frames)
         "What a picker tells of every frame: its value."

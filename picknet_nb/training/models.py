@@ -17,6 +17,7 @@ from ..core.files import FileError, PickNetError, data_folder, new_folder, write
 from ..core.settings import VERSION, Config, save_config
 from ..data.eyes import multiplications
 from ..world.world import write_examples
+from ..method.frame_values import looks
 from ..method.recipes import Recipe, recipes
 from .cards import (  # some of them for those who look for them here
     BUNDLED, EVERYDAY, BundledModel, RunError, describe_model, find_model, models, models_table,
@@ -95,6 +96,7 @@ def scorer_facts(scorer: StoredScorer) -> dict:
         cost = None
     values = scorer.values
     return {"eye": scorer.eye, "multiplications": cost, "frames": scorer.number,
+            "looks": len(looks(values.frames, values.every)), "clip_frames": values.frames,
             "rule": values.rule, "threshold": values.threshold, "networks": len(values.scorers),
             "taught_by": scorer.taught_by}
 
@@ -113,7 +115,8 @@ def scorer_in_words(scorer: StoredScorer) -> str:
     several = f"the mean of {networks} networks" if networks > 1 else "one network"
     return (
         f"A scorer picks {frames} frame{'s' * (frames > 1)}; its eye, {scorer.eye}, costs {number} "
-        f"multiplications for each frame of a clip. It takes {which}, by values that {several} "
+        f"multiplications a frame and looks at {facts['looks']} frames of "
+        f"{facts['clip_frames']}. It takes {which}, by values that {several} "
         f"predict{'s' * (networks == 1)}{least}. It was taught by "
         f"{scorer.taught_by or 'an unknown teacher'}.")
 

@@ -22,9 +22,9 @@ from ..core.settings import VERSION, Config
 from ..data.backbones import read_weights
 from ..data.corpus import Corpus
 from ..data.eyes import Sight, same_eye, sight
+from ..method.frame_values import RULES, FrameValues, best_of_parts, centred, looks
 from ..method.pickers import Picker, make_picker
-from ..method.scorer import (
-    RULES, FrameValues, Scorer, best_of_parts, centred, value_loss)
+from ..method.scorer import Scorer, value_loss
 from .committee import frame_values, own_values
 from .runs import RunError, check_weight_shapes, load_weights
 
@@ -166,7 +166,7 @@ def save_scorer(folder, scorer: StoredScorer) -> Path:
     values = scorer.values
     about = {"version": VERSION, "number": scorer.number, "eye": scorer.eye,
              "weights": scorer.weights, "taught by": scorer.taught_by, "rule": values.rule,
-             "threshold": values.threshold, "scorers": len(values.scorers),
+             "threshold": values.threshold, "scorers": len(values.scorers), "every": values.every,
              "sizes": values.scorers[0].sizes}
     weights = {name: each.detach().cpu().half().contiguous()
                for name, each in values.state_dict().items()}
@@ -176,14 +176,16 @@ def save_scorer(folder, scorer: StoredScorer) -> Path:
 def _checked(about: dict) -> dict:
     "What the header of a scorer says, if all of it can be."
     sizes = about["sizes"]
-    whole = {**sizes, "number": about["number"], "scorers": about["scorers"]}
+    whole = {**sizes, **{name: about[name] for name in ("number", "scorers", "every")}}
+    frames = sizes["frames"] * about["every"]
     threshold = about["threshold"]
     fine = (
         set(sizes) == set(_MOST) and all(type(each) is int for each in whole.values())
         and all(0 <= sizes[name] <= most for name, most in _MOST.items())
         and min(sizes["dims"], sizes["frames"], sizes["hidden"]) >= 1
         and sizes["hidden"] % 4 == 0 and sizes["side"] in (0, round(sizes["dims"] ** 0.5))
-        and 1 <= about["scorers"] <= 64 and 1 <= about["number"] <= sizes["frames"]
+        and 1 <= about["scorers"] <= 64 and 1 <= about["number"] <= frames
+        and about["every"] in range(1, _MOST["frames"], 2) and frames <= _MOST["frames"]
         and about["rule"] in RULES and all(
             isinstance(about[name], str) for name in ("eye", "weights", "taught by"))
         and (threshold is None or type(threshold) is float and abs(threshold) < 1e6))
@@ -204,7 +206,7 @@ def load_scorer(folder, device: str = "cpu") -> StoredScorer | None:
     if version != VERSION:
         raise RunError(path, f"is of version {version!r}, and this edition reads {VERSION}")
     make = lambda: FrameValues([Scorer(**about["sizes"]) for _ in range(about["scorers"])],
-                               about["rule"], about["threshold"])
+                               about["rule"], about["threshold"], about["every"])
     with torch.device("meta"), Undrawn():
         shapes = {name: tuple(each.shape) for name, each in make().state_dict().items()}
     check_weight_shapes(path, shapes)
@@ -252,15 +254,18 @@ def train_scorer(
     policy, look = config.policy, sight(corpus, config.policy.eye)
     values, held_out, taught_by = values_for_run(folder, corpus, config, captioner)
     fits = begin is not None and same_eye(look, begin.eye, begin.weights) and (
-        begin.values.scorers[0].sizes["frames"] == look.seen.shape[1])
-    sizes = begin.values.scorers[0].sizes if fits else {}
+        begin.values.frames == look.seen.shape[1])
+    sizes, every = (begin.values.scorers[0].sizes, begin.values.every) if fits else ({}, 1)
+    looked = looks(look.seen.shape[1], every)
     fitted = fit_scorers(
-        look.seen, look.side, corpus.splits["train"], values.to(corpus.device),
-        [(corpus.splits["validation"], held_out.to(corpus.device))] if len(held_out) else [],
+        look.seen[:, looked], look.side, corpus.splits["train"],
+        values[:, looked].to(corpus.device),
+        [(corpus.splits["validation"], held_out[:, looked].to(corpus.device))]
+        if len(held_out) else [],
         seeds=len(begin.values.scorers) if fits else 3, batch=min(128, max(8, len(values) // 4)),
         begin=list(begin.values.scorers) if fits else (), first_seed=config.training.seed,
         **{name: sizes[name] for name in ("hidden", "layers") if sizes})
-    scorer = StoredScorer(FrameValues(fitted.scorers, policy.scorer_rule), number, look.eye,
-                          look.weights, taught_by)
+    made = FrameValues(fitted.scorers, policy.scorer_rule, every=every)
+    scorer = StoredScorer(made, number, look.eye, look.weights, taught_by)
     save_scorer(folder, scorer)
     return load_scorer(folder, str(corpus.device))  # as every later use will find it

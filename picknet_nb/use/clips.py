@@ -22,6 +22,7 @@ from ..data.video import Clip
 from ..method.captioner import (
     beam as search_beam, first_tensor, growing, mapped, without_dropout)
 from ..method.encoder import pick_frames
+from ..method.frame_values import looks
 from ..method.pickers import Clips, Picker, make_picker
 from ..training.models import Decoding
 from ..training.scorers import StoredScorer
@@ -119,6 +120,11 @@ class ClipCaptioner:
         return self.eye is None and (
             looks_at == "features" or looks_at == "glances" and not self.glance_size)
 
+    @property
+    def every(self) -> int:
+        "The picker looks at the middle one of so many frames; some scorers do not need all."
+        return self.picker.policy.every if self.picker.name == "scorer" else 1
+
     def features(self, frames: Tensor) -> Tensor:
         """What the backbone sees, float16 (frames, dims), of frames uint8 (frames, 3, height,
         width)."""
@@ -199,10 +205,14 @@ def look_over(model: ClipCaptioner, frames: Tensor) -> Clips:  # of one clip: (1
     """The picker's input from frames uint8 (frames, 3, height, width); what it does not need is
     blank."""
     blank = torch.zeros(len(frames), 1, device=model.device)
-    features = model.features(frames) if model.sees_all else blank
     if model.picker.looks_at == "nothing":
-        return Clips(features[None], blank[None])
-    return Clips(features[None], (features if model.sees_all else model.glances(frames))[None])
+        return Clips(blank[None], blank[None])
+    looked = looks(len(frames), model.every)
+    seen = (model.features if model.sees_all else model.glances)(frames[looked])
+    if model.every > 1:  # what is not looked at is blank, too
+        seen = seen.new_zeros(len(frames), seen.shape[1]).index_copy(
+            0, looked.to(seen.device), seen)
+    return Clips((seen if model.sees_all else blank)[None], seen[None])
 
 
 @torch.no_grad()
@@ -216,7 +226,13 @@ def look_closely(  # (picks, dims)
     model: ClipCaptioner, frames: Tensor, clips: Clips, picks: Tensor
 ) -> Tensor:
     "The features of picked frames; nothing is computed twice."
-    return clips.features[0, picks] if model.sees_all else model.features(frames[picks.cpu()])
+    if not model.sees_all: return model.features(frames[picks.cpu()])
+    features, new = clips.features[0], picks.cpu().clone()
+    new[looks(len(frames), model.every)] = False
+    if new.any():
+        place = new.nonzero()[:, 0].to(features.device)
+        features = features.index_copy(0, place, model.features(frames[new]))
+    return features[picks]
 
 # %% ../../nbs/use/00_clips.ipynb #903c570f
 @dataclass(frozen=True)
