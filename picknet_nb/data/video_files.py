@@ -17,7 +17,8 @@ from pathlib import Path
 from time import monotonic
 from urllib.parse import urlsplit
 
-from ..core.files import LIMITS, FileError, first_few, limit, open_regular
+from ..core.files import (
+    LIMITS, FileError, PickNetError, first_few, limit, open_regular)
 from ..core.processes import apart
 
 # %% auto #0

@@ -27,7 +27,8 @@ from ..training.models import find_run, named_model
 from .captioning import VideoCaptioner
 from .clips import Caption
 from .loading import load_captioner, with_frames, with_picker
-from .sources import Identity, NoRoom, check_sources, fetched, path_of
+from .sources import (
+    Failure, Identity, NoRoom, check_sources, fetched, path_of)
 
 # %% auto #0
 __all__ = ['COLUMNS', 'row_of', 'table_of', 'model_digest', 'ListCaptioner', 'Specification', 'limits_here', 'rows_here']
