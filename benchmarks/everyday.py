@@ -1,5 +1,5 @@
-"""How many clips a second a bundled model captions on a CPU, beside all thirty frames and, for
-`everyday`, beside a ResNet-152.
+"""How many clips a second a bundled model captions on a CPU, beside all thirty frames, beside its
+policy where a scorer picks, and, for `everyday`, beside a ResNet-152.
 
 python benchmarks/everyday.py [--model everyday] [--weights FILE] [--videos FOLDER] [--clips 100]
     [--out data/results/benchmark_MODEL.json]     (needs PyAV; CPU)
@@ -95,6 +95,8 @@ def main() -> None:
             "picked frames": rate(model, paths),
             "all thirty": rate(everything, paths[::4]),
         }
+        if model.picker.name == "scorer":
+            rows["frames of its policy"] = rate(model.streaming(), paths)
         if given.model == "everyday":
             resnet = Cut(load_backbone("resnet152", "random"), model.backbone.dims)
             deep = replace(model, backbone=resnet)
