@@ -366,9 +366,11 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     )[:2]
     assert (
         code == 0
-        and json.loads(said).keys() == {"frames_used", "signs"}
+        and json.loads(said).keys() == {"frames_used", "signs", "variety"}
         and len(json.loads((tmp_path/"said.json").read_text())) == 8
     )
+    said_now = json.loads((tmp_path/"said.json").read_text()).values()
+    assert json.loads(said)["variety"]["distinct"] == len(set(said_now))
     found = json.loads(picknet("evaluate", "--model", tmp_path/"run", "--data", other, "--json")[1])
     assert found["frames_used"] == 30 and 0 <= found["scores"]["BLEU@1"] <= 1
 

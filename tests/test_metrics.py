@@ -18,6 +18,7 @@ from picknet_nb.measure import metrics
 from picknet_nb.measure.metrics import (
     ScoreError, Scores, check_scorable, find_java, meteor_process, meteor_scores, paired_bootstrap,
     ptb_tokenize, read_candidates, read_references, score, score_many)
+from picknet_nb.measure.variety import variety
 
 REFERENCES = {
     "guitar": [
@@ -406,3 +407,14 @@ def test_bootstrap_needs_the_same_videos():
         paired_bootstrap({"a": 1.0}, {"a": 1.0, "b": 2.0})
     with pytest.raises(ScoreError, match="per_video=True"):
         paired_bootstrap(Scores({"CIDEr": 1.0}, ""), Scores({"CIDEr": 1.0}, ""))
+
+
+def test_stock_sentences_are_counted():
+    captions = [*["a man talks"] * 6, *["a dog runs"] * 3, *map(str, range(11))]
+    found = variety(captions)
+    assert (found.clips, found.distinct) == (20, 13)
+    assert found.frequent[:2] == [("a man talks", 6), ("a dog runs", 3)] and len(
+        found.frequent) == 10
+    assert found.share == (6 + 3 + 8) / 20 and found.to_dict()["share"] == found.share
+    assert str(variety(captions, most=2)).startswith("the 2 most frequent sentences make up 45%")
+    assert variety([]).share == 0

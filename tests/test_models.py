@@ -354,7 +354,8 @@ def carded(run, tmp_path, monkeypatch):
     export_model(run, tmp_path/"bundled"/"mine")
     (tmp_path/"tools"/"cards").mkdir(parents=True)
     (tmp_path/"tools"/"cards"/"mine.md").write_text(
-        "# mine: a title\n\n<WORDS> words, <WEIGHTS> weights\n\n<PICKER>\n\n<RATED>\n\n<TABLE>\n")
+        "# mine: a title\n\n<WORDS> words, <WEIGHTS> weights\n\n<PICKER>\n\n<RATED>\n\n<TABLE>\n\n"
+        "<DISTINCT> of <CLIPS> distinct, <SHARE> in ten sentences\n")
     results = tmp_path/"data"/"results"
     results.mkdir(parents=True)
     (results/"ratings.json").write_text(json.dumps(RATED))
@@ -370,11 +371,12 @@ def test_a_card_has_ratings_uniform_frames_and_what_models_compares(carded):
     text = read_card(find_model("mine"))
     assert "right for 61, half right for 20 and wrong for 19; right or half right 81 % (95 %: 72 " \
         "to 87)" in text
-    assert "blind (person 1 and person 2), the same clips came out as: 20 right (95 %: 10 to " \
-        "30), 30 half right, 50 wrong; 25 right" in text
-    assert "they rated 78 % of captions the same (Cohen's kappa 0.66)" in text
+    assert "blind: person 1 found 20 right (95 %: 10 to 30), 30 half right and 50 wrong; person 2 " \
+        "found 25 right" in text
+    assert "they gave 78 % of the captions the same rating (Cohen's kappa 0.66)" in text
     assert "| MSVD, 1 clips | the frames it picks, 5.5 | 112.3" in text
     assert "| MSVD, 1 clips | as many, uniform, 6.0 | 110.0" in text
+    assert "1 of 1 distinct, 100 % in ten sentences" in text
     found = describe_model(find_model("mine")).measured
     assert found["cider"]["msvd"]["uniform"] == {
         "frames": 6.0, "CIDEr": 110.0, "interval": [100.0, 120.0]}

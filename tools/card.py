@@ -32,6 +32,7 @@ from picknet_nb.training.cards import describe_model, find_model
 from picknet_nb.training.models import scorer_facts, scorer_in_words
 from picknet_nb.training.scorers import SCORER, load_scorer
 from picknet_nb.measure.experiments import circumstances
+from picknet_nb.measure.variety import variety
 from picknet_nb.interface.python import evaluate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -261,18 +262,18 @@ def strictly_in_words(name: str) -> str:
     "What raters found who judged the same clips by a written rule, and how often they agreed."
     path = ROOT/"data"/"results"/"ratings_strict.json"
     strict = read_json(path) if path.exists() else {"raters": {}}
-    rated = [rater["models"][name] for rater in strict["raters"].values()
-             if name in rater["models"]]
+    rated = {rater["who"]: rater["models"][name] for rater in strict["raters"].values()
+             if name in rater["models"]}
     if not rated:
         return ""
-    share = lambda each: "%.0f to %.0f" % tuple(100 * value for value in each["right_interval"])
-    counts = "; ".join(f"{each['right']} right (95 %: {share(each)}), {each['half']} half right, "
-                       f"{each['wrong']} wrong" for each in rated)
-    agreed = "; ".join(f"they rated {100 * each['alike']:.0f} % of captions the same (Cohen's "
-                       f"kappa {each['kappa']:.2f})"
+    counts = "; ".join(
+        f"{who} found {each['right']} right (95 %: {{:.0f}} to {{:.0f}}), {each['half']} half right "
+        f"and {each['wrong']} wrong".format(*(100 * value for value in each["right_interval"]))
+        for who, each in rated.items())
+    agreed = "; ".join(f"they gave {100 * each['alike']:.0f} % of the captions the same rating "
+                       f"(Cohen's kappa {each['kappa']:.2f})"
                        for each in strict["agreement"].values() if each["kappa"] is not None)
-    who = " and ".join(f"{rater['who']}" for rater in strict["raters"].values())
-    return (f" Rated again strictly, by a written rule, blind ({who}), the same clips came out as: "
+    return (" The same clips were rated again, strictly, by a written rule and blind: "
             + "; ".join(part for part in (counts, agreed) if part)
             + ". The rule and every rating are in data/results/ratings_strict.json; "
               "`python tools/rate.py sheet` makes the sheets for another rater.")
@@ -290,6 +291,8 @@ def write_card(name: str, result: dict) -> Path:
         else {}
     )
     known, scorer = measured(name, result, timing), load_scorer(folder)
+    varied = variety(text for found in result["sets"].values()
+                     for text in found[own_picks(found)]["captions"].values())
     with safe_open(folder/"weights.safetensors", "pt") as file:
         weights = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
     facts = {
@@ -307,15 +310,8 @@ def write_card(name: str, result: dict) -> Path:
         if not any(each["empty"] or each["special_token"] for each in result["manners"].values())
         else "some are empty or hold a special token",
         "REPEATED": f"{100 * sum(shares) / clips:.1f} %",
-        "DISTINCT": str(
-            len(
-                {
-                    text
-                    for found in result["sets"].values()
-                    for text in found[own_picks(found)]["captions"].values()
-                }
-            )
-        ),
+        "DISTINCT": f"{varied.distinct:,}",
+        "SHARE": f"{100 * varied.share:.0f} %",
         "CLIPS": f"{clips:,}",
         "FAILURES": "\n".join(
             f"- *{each['said']}*; people: *{each['people']}*" for each in result.get("failures", [])

@@ -241,6 +241,7 @@ def evaluate(
     from picknet_nb.measure.reproduction import check_scorers
     from picknet_nb.interface.python import clips_for, evaluate as caption_split
     from picknet_nb.measure.metrics import score as measure
+    from picknet_nb.measure.variety import variety
     from picknet_nb.training.runs import read_about
 
     use_thing(picker)
@@ -275,9 +276,11 @@ def evaluate(
         print(f"picknet: {worry}", file=sys.stderr)
     if out:
         write_whole(out, json_text(found.captions, indent=1))
-    counts = {"frames_used": found.frames_used, "signs": found.signs.to_dict()}
+    varied = variety(found.captions.values())
+    counts = {"frames_used": found.frames_used, "signs": found.signs.to_dict(),
+              "variety": varied.to_dict()}
     counted = (f"{printable(asked)} on {len(found.captions)} {split} clips: "
-               f"{found.frames_used:.1f} frames a clip; {found.signs}")
+               f"{found.frames_used:.1f} frames a clip; {found.signs}; {varied}")
     if not scored:
         return say(counts, as_json, counted)
     explain_zero(found.captions)
