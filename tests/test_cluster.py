@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from lists import SHAPES, captioner, read, rows, videos  # noqa: F401, fixtures
-from reliability import processor_time
+from reliability import processor_time, run_process
 
 import picknet_nb as pn
 from picknet_nb.core.files import PickNetError
@@ -19,7 +19,7 @@ from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.extraction import extract_folder, read_part
 from picknet_nb.measure.experiments import Job, Workers, run_jobs
 from picknet_nb.training.models import find_model
-from picknet_nb.use.cluster import as_they_come, extract_on_ray, rows_on_ray
+from picknet_nb.use.cluster import as_they_come, extract_on_ray, on_ray, rows_on_ray
 from picknet_nb.use.many import Specification
 from picknet_nb.use.tables import caption_list
 
@@ -114,6 +114,16 @@ def test_a_node_without_the_model_is_one_sentence(nodes, videos, tmp_path):
             list(as_they_come(connected(nodes[0].address), dataset))
 
 
+def test_a_worker_that_dies_again_and_again_is_one_sentence(nodes):
+    "Ray Data would start it anew for ever: a video that needs too much memory would hold up all."
+    class Dies:  # not of this module, which every new worker would import
+        def __call__(self, block): __import__("os")._exit(1)
+
+    ray = connected(nodes[0].address)
+    with pytest.raises(PickNetError, match="the workers of the cluster failed: .*died"):
+        list(as_they_come(ray, on_ray(ray, Dies, lambda share: (), {"source": ["a.mp4"]}, 1)))
+
+
 def test_two_nodes_extract_the_features_of_one_process(nodes, tmp_path, videos):
     cnn, extract = load_backbone("tiny"), functools.partial(extract_on_ray, ray=nodes[0].address)
     here = extract_folder(videos, tmp_path/"here", cnn, workers=1, progress=False)
@@ -143,6 +153,32 @@ def test_jobs_of_an_experiment_are_tasks_of_the_cluster(nodes, tmp_path):
     wrong = Job(tmp_path/"third", functools.partial(note, path=tmp_path/"no"/"folder"))
     with pytest.raises(FileNotFoundError):
         run_jobs([wrong], crew)
+
+
+def start_in_vain() -> None:
+    "Ray on this machine, whose node is given no time to start; prints what is left of it."
+    import psutil
+    from ray._private import services
+
+    late = Exception("The current node timed out during startup.")
+    with (
+        patch.object(services, "get_node", side_effect=late),
+        patch("picknet_nb.core.processes._START_SECONDS", 0),
+        pytest.raises(PickNetError, match="Ray did not start on this machine: .* timed out"),
+    ):
+        connected("local")
+    left = psutil.Process().children(recursive=True)
+    print([each.name() for each in left if each.status() != psutil.STATUS_ZOMBIE])
+
+
+@pytest.mark.long  # test_many.py has it without a real Ray
+def test_a_ray_that_did_not_start_leaves_no_process_beside_the_next_attempt():
+    pytest.importorskip("ray")
+    tests = Path(__file__).parent
+    paths = os.pathsep.join(map(str, (tests.parent, tests)))
+    words = sys.executable, "-c", "from test_cluster import start_in_vain; start_in_vain()"
+    done = run_process(words, env={**os.environ, "PYTHONPATH": paths})
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
 # after the others: it leaves one node

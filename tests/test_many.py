@@ -703,16 +703,30 @@ def test_workers_import_from_the_current_folder_only_if_we_do(tmp_path, monkeypa
     assert folders == ["/somewhere", str(tmp_path)]
 
 
+class Node:
+    "A node of Ray, which starts processes and then waits for them in vain."
+    left = 0
+
+    def __init__(self, clock: list[float]):
+        Node.left += 1
+        clock[0] += 50.0
+        raise Exception("the node timed out.\nsome advice")
+
+    def kill_all_processes(self, check_alive, allow_graceful): Node.left -= 1
+
+
 class Slow:
     "A Ray that does not start."
-    attempts, is_initialized, shutdown = 0, staticmethod(lambda: False), staticmethod(lambda: 0)
+    is_initialized, shutdown = staticmethod(lambda: False), staticmethod(lambda: 0)
 
-    @classmethod
-    def init(cls, *arguments, job_config, **options):
+    def __init__(self): self.clock, self.attempts = [0.0], 0
+
+    def init(self, *arguments, job_config, **options):
         job_config._py_driver_sys_path.extend([os.getcwd()])
         assert not job_config._py_driver_sys_path
-        cls.attempts += 1
-        raise Exception("the node timed out.\nsome advice")
+        assert not Node.left, "processes of the attempt before are still there"
+        self.attempts += 1
+        Node(self.clock)
 
 
 @pytest.mark.parametrize("address, attempts, said", (
@@ -725,13 +739,17 @@ class Slow:
 def test_a_cluster_that_does_not_answer_is_one_sentence(
     tmp_path, monkeypatch, address, attempts, said
 ):
+    "Here it is tried again as long as two minutes are not over, each time from a clean start."
     class Config:
         _py_driver_sys_path = []
 
+    slow, module = Slow(), lambda **names: type("Module", (), names)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
-    monkeypatch.setattr(Slow, "attempts", 0)
-    monkeypatch.setitem(sys.modules, "ray", Slow)
-    monkeypatch.setitem(sys.modules, "ray.job_config", type("Module", (), {"JobConfig": Config}))
+    monkeypatch.setattr(processes, "monotonic", lambda: slow.clock[0])
+    monkeypatch.setattr(Node, "left", 0)
+    monkeypatch.setitem(sys.modules, "ray", slow)
+    monkeypatch.setitem(sys.modules, "ray.job_config", module(JobConfig=Config))
+    monkeypatch.setitem(sys.modules, "ray._private.node", module(Node=Node))
     with pytest.raises(PickNetError) as error: connected(address)
-    assert str(error.value) == said and Slow.attempts == attempts
+    assert str(error.value) == said and slow.attempts == attempts and not Node.left

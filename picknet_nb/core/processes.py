@@ -492,7 +492,19 @@ class _Importable(list):
         super().extend(folder for folder in folders if os.path.abspath(folder) in ours)
 
 
-_ATTEMPTS = 3  # to start Ray here: it gives itself 30 seconds, and a busy machine needs more
+# Ray gives each of its processes 15 seconds to start, and no setting changes that: on a busy
+# machine it is started again, until so many seconds are over
+_START_SECONDS = 120
+
+
+def _end_node(error: Exception) -> None:
+    """End the processes of a node of Ray that did not start. Ray leaves them to the end of this
+    process, and beside them the next attempt would be slower still."""
+    from ray._private.node import Node
+
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if isinstance(node := frame.f_locals.get("self"), Node):
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
 
 
 def connected(
@@ -511,7 +523,8 @@ def connected(
         raise PickNetError('a cluster needs Ray: pip install "picknet_nb[ray]"') from reason
     if ray.is_initialized():
         return ray
-    for attempt in range(_ATTEMPTS if local else 1):
+    until = monotonic() + (_START_SECONDS if local else 0)
+    while True:
         job = JobConfig()
         if not hasattr(job, "_py_driver_sys_path"):
             raise PickNetError("this version of Ray runs modules of the current folder: "
@@ -521,15 +534,16 @@ def connected(
             ray.init(
                 None if address is True else address,
                 log_to_driver=False,  # what matters comes back as rows and errors
-                logging_level="ERROR",
+                logging_level="CRITICAL",  # and why a node did not start is our one sentence
                 job_config=job,
                 **({"include_dashboard": False} if local else {}),
             )
             return ray
         except Exception as error:  # a node that starts too slowly is a plain one
             reason = error
+            _end_node(error)
             ray.shutdown()
-            if "timed out" not in str(error): break
+            if "timed out" not in str(error).lower() or monotonic() > until: break
     first = (str(reason) or type(reason).__name__).splitlines()[0].rstrip(".")
     raise PickNetError(
         f"Ray did not start on this machine: {first}; close other programs and try again, or "

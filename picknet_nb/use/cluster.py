@@ -56,6 +56,7 @@ def share_of(nodes: list[dict], workers: int | None = None) -> Share:
 
 
 _LARGEST = 256  # videos of a block: a node that dies takes those along that it works on
+_RETRIES = 3  # of a block whose worker died; by itself Ray Data never gives up
 _PARTS = 32  # the smallest blocks are such a part of what each worker does
 
 
@@ -96,6 +97,7 @@ def on_ray(
         num_cpus=share.cores,
         num_gpus=share.gpus or None,
         compute=data.ActorPoolStrategy(size=share.workers),
+        max_task_retries=_RETRIES,
     )
 
 
