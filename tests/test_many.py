@@ -98,6 +98,71 @@ def test_a_model_is_known_by_its_content_and_not_by_its_folder(tmp_path, changed
     assert many.model_digest(model, "file 12ab") != before
 
 
+def replacing_while_read(captioner, video: str, others: list[str], monkeypatch) -> None:
+    "Replace a video by one of the others each time that it is given to the reader."
+    real, others = captioner.captioner.caption_many, iter(others)
+
+    def caption_many(paths, *how, **options):
+        def given():
+            for path in paths:
+                if path == Path(video) and (other := next(others, None)):
+                    shutil.copy(other, f"{video}.new")
+                    os.replace(f"{video}.new", video)
+                yield path
+
+        yield from real(given(), *how, **options)
+
+    monkeypatch.setattr(captioner.captioner, "caption_many", caption_many)
+
+
+def test_a_file_that_is_replaced_while_it_is_read_is_read_again(
+    tmp_path, good, rows, captioner, monkeypatch
+):
+    shutil.copy(good[0], video := str(tmp_path/"v.mp4"))
+    replacing_while_read(captioner, video, good[1:2], monkeypatch)
+    found = {row["source"]: row for row in captioner.rows([video, *good[2:]])}
+    assert found[video]["size"] == os.path.getsize(good[1])
+    assert found[video]["version"] == sources.identity_of(video).version
+    assert found[video]["caption"] == next(
+        row["caption"] for row in rows if row["source"] == good[1])
+    assert [found[name] for name in good[2:]] == [row for row in rows if row["source"] in good[2:]]
+
+
+def test_a_file_that_is_replaced_again_and_again_says_so_and_is_tried_by_the_next_call(
+    tmp_path, good, captioner, monkeypatch
+):
+    shutil.copy(good[0], video := str(tmp_path/"v.mp4"))
+    replacing_while_read(captioner, video, good[1:3], monkeypatch)
+    quietly([video], out := tmp_path/"rows.jsonl", SHAPES)
+    (row,) = read(out)
+    assert row["caption"] is None and "was replaced while it was read" in row["error"]
+    assert row["size"] == os.path.getsize(good[0]), "not the identity of what stands there now"
+    monkeypatch.undo()
+    assert quietly([video], out, SHAPES).done == 1 and read(out)[0]["caption"]
+
+
+@pytest.mark.parametrize("moment", ("info", "ukey", "open"))
+def test_an_object_that_is_replaced_while_it_is_opened_is_never_taken_for_the_new_one(
+    tmp_path, good, monkeypatch, moment
+):
+    fsspec = pytest.importorskip("fsspec")
+    kind, size = type(fsspec.filesystem("local")), max(map(os.path.getsize, good[:2]))
+    for name, path in zip(("v.mp4", "new"), good):  # of one length, so that this tells nothing
+        (tmp_path/name).write_bytes(Path(path).read_bytes().ljust(size, b"\0"))
+    video, real = tmp_path/"v.mp4", getattr(kind, moment)
+
+    def then_replaced(*arguments, **options):
+        found = real(*arguments, **options)
+        monkeypatch.undo()
+        os.replace(tmp_path/"new", video)
+        return found
+
+    monkeypatch.setattr(kind, moment, then_replaced)
+    address, copy = f"local://{video}", tmp_path/"copy.mp4"
+    known = sources.copy_source(address, copy)
+    assert sources.identity_of(address) != known or copy.read_bytes() == video.read_bytes()
+
+
 # --- names
 
 ODD = (b"bad\xff.mp4", b" blank .mp4 ", "\u2028.mp4".encode(), b"100%41.mp4", b"line\nbreak.mp4")

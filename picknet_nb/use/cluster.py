@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import accumulate
 from pathlib import Path
@@ -85,7 +86,9 @@ def on_ray(
 
     # a bar of ours says how far it is, and errors come back by themselves
     data.DataContext.get_current().enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)
+    # Ray 2.64 will have another way to say max_task_retries: settings.ini asks for one before it
+    warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     whole, share = pa.table(columns), share_of(ray.nodes(), workers)
     sizes = block_sizes(len(whole), share.workers)
     blocks = [whole.slice(end - size, size) for size, end in zip(sizes, accumulate(sizes))]
@@ -121,7 +124,11 @@ def as_they_come(ray, dataset) -> Iterator[list[dict]]:
             yield block.to_pylist()
     except ray.exceptions.RayError as reason:
         lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
-        raise PickNetError(f"the workers of the cluster failed: {lines[-1]}") from reason
+        why = lines[-1]
+        if isinstance(reason, ray.exceptions.ActorUnavailableError):
+            why = (f"{_RETRIES + 1} of them died of one block of videos, perhaps for want of memory; "
+                   "what has arrived is kept, and the same command continues")
+        raise PickNetError(f"the workers of the cluster failed: {why}") from reason
 
 # %% ../../nbs/use/11_cluster.ipynb #9e74fd12
 _EXTRACTED = "name", "path", "features", "glances", "reason", "known"

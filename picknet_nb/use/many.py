@@ -28,7 +28,7 @@ from .captioning import VideoCaptioner
 from .clips import Caption
 from .loading import load_captioner, with_frames, with_picker
 from .sources import (
-    Failure, Identity, NoRoom, check_sources, fetched, path_of)
+    Failure, Identity, NoRoom, Replaced, check_sources, fetched, identity_of, path_of)
 
 # %% auto #0
 __all__ = ['COLUMNS', 'row_of', 'table_of', 'model_digest', 'ListCaptioner', 'Specification', 'limits_here', 'rows_here']
@@ -83,11 +83,11 @@ class ListCaptioner:
     def rows(self, sources: list[str]) -> Iterator[dict]:
         """A row for each of these different sources: files in order, then addresses as they
         arrive. What no check has foreseen costs one row, not all; a copy that did not fit beside
-        others is made again when it is alone."""
+        others, and a file that was replaced meanwhile, are tried once more, alone."""
         left, alone = dict.fromkeys(sources), len(sources) == 1
         try:
             for source, identity, found in self._captions(sources):
-                if alone or not isinstance(found, NoRoom):
+                if alone or not isinstance(found, (NoRoom, Replaced)):
                     failed = isinstance(found, FileError)
                     found = Failure(source, found.reason) if failed else found
                     left.pop(source, None)
@@ -128,6 +128,8 @@ class ListCaptioner:
             source, identity, file = asked.popleft()
             if folder:
                 file.unlink()
+            elif (identity_of(source) or Identity()) != identity:
+                found = Replaced(source, "was replaced while it was read: the next call reads it")
             yield source, identity, found
             yield from without
             without.clear()

@@ -28,7 +28,7 @@ from ..core.processes import Done, Pool, can_fork
 from ..data.video_files import VideoError
 
 # %% auto #0
-__all__ = ['path_of', 'is_address', 'full_source', 'Identity', 'check_sources', 'check_page', 'identity_of', 'NoRoom',
+__all__ = ['path_of', 'is_address', 'full_source', 'Identity', 'check_sources', 'check_page', 'identity_of', 'NoRoom', 'Replaced',
            'copy_source', 'fetched', 'Failure', 'local_files', 'identities']
 
 # %% ../../nbs/use/09_sources.ipynb #6b6bd3f9
@@ -125,9 +125,10 @@ def _opened(address: str) -> Iterator[tuple[Callable[[int], bytes], Identity]]:
     from fsspec.core import url_to_fs
 
     files, path = url_to_fs(address)
-    size = files.info(path).get("size")
+    # before it is opened: what is replaced in between is noticed by the next call
+    identity = Identity(files.info(path).get("size"), files.ukey(path))
     with files.open(path, "rb") as file:
-        yield file.read, Identity(size, files.ukey(path))
+        yield file.read, identity
 
 
 def _why(address: str, reason: Exception) -> VideoError:
@@ -171,6 +172,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 class NoRoom(VideoError):
     "A video whose copy does not fit into the folder for temporary files."
+
+
+class Replaced(VideoError):
+    "A file that is another one after it was read than before."
 
 
 def copy_source(address: str, place: Path) -> Identity:
