@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..data.text import BOS, PAD, UNK
-from .fast_decoder import (
-    Draws, Weights, cast_weights, fast_logits, gumbel, losses_by_word)
+from ..data.text import BOS
+from .fast_decoder import NEVER, Decoder, Draws, gumbel, losses_by_word
 
 # %% auto #0
-__all__ = ['NEVER', 'gru_step', 'Decoder', 'plain_logits', 'caption_loss']
+__all__ = ['gru_step', 'plain_logits', 'caption_loss']
 
 # %% ../../nbs/method/06_decoder.ipynb #1ad37a00
 def gru_step(
@@ -28,47 +27,6 @@ def gru_step(
     update, reset = (to_update + by_update).sigmoid(), (to_reset + by_reset).sigmoid()
     proposal = (to_proposal + (reset*state) @ state_weight.T).tanh()
     return (1 - update)*state + update*proposal
-
-# %% ../../nbs/method/06_decoder.ipynb #457a3789
-NEVER = (PAD, BOS, UNK)  # no caption contains these
-
-# %% ../../nbs/method/06_decoder.ipynb #0022a0c7
-class Decoder(nn.Module):
-    "The weights of equations 7 to 11, and the logits of whole captions."
-
-    def __init__(
-        self,
-        words: int,               # size of the vocabulary
-        embedding: int = 512,     # size of an embedded word
-        hidden: int = 1024,       # size of the state
-        video_dims: int = 1024,   # size of the video vector
-        dropout: float = 0.5,     # on the input and the output of the GRU
-    ):
-        super().__init__()
-        self.embedding = nn.Embedding(words, embedding, padding_idx=PAD)
-        self.word_gates = nn.Linear(embedding, 3*hidden)
-        self.video_gates = nn.Linear(video_dims, 3*hidden, bias=False)
-        self.state_gates = nn.Linear(hidden, 2*hidden, bias=False)
-        self.candidate = nn.Linear(hidden, hidden, bias=False)
-        self.output = nn.Linear(hidden, words, bias=False)
-        self.dropout = dropout
-        never = torch.zeros(words)
-        never[list(NEVER)] = -torch.inf
-        self.register_buffer("never", never, persistent=False)
-
-    def weights(self) -> Weights:
-        "All matrices in the type that products run in."
-        return cast_weights(self)
-
-    def forward(
-        self,
-        video: Tensor,                     # (batch, video)
-        words: Tensor,                     # int64 (batch, time): the caption, <eos>, padding
-        feedback: float | Tensor = 0.0,    # scheduled sampling: how often its own word is fed
-        draws: Draws | None = None,        # random masks, where the caller fixes them
-    ) -> Tensor:                           # (batch, time, vocabulary)
-        "The logits of every word of the captions, given the words before it."
-        return fast_logits(self, video, words, feedback, draws)
 
 # %% ../../nbs/method/06_decoder.ipynb #3dd5d108
 def plain_logits(

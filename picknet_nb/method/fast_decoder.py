@@ -12,13 +12,54 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.gpu import full_precision, fused, working_type
-from ..data.text import BOS, PAD
+from ..data.text import BOS, PAD, UNK
 from .checks import check_words
 from .recurrence import CaptionLoss, GRUScan, GRUTrace, move_state, open_gates
 
 # %% auto #0
-__all__ = ['embedded', 'looked_up', 'thin_out', 'Weights', 'cast_weights', 'Draws', 'gumbel', 'dropout_scale', 'draw_randomness',
-           'choose', 'feed', 'fast_logits', 'losses_by_word']
+__all__ = ['NEVER', 'Decoder', 'embedded', 'looked_up', 'thin_out', 'Weights', 'cast_weights', 'Draws', 'gumbel', 'dropout_scale',
+           'draw_randomness', 'choose', 'feed', 'fast_logits', 'losses_by_word']
+
+# %% ../../nbs/method/26_fast_decoder.ipynb #a545830d
+NEVER = (PAD, BOS, UNK)  # no caption contains these
+
+
+class Decoder(nn.Module):
+    "The weights of equations 7 to 11, and the logits of whole captions."
+
+    def __init__(
+        self,
+        words: int,               # size of the vocabulary
+        embedding: int = 512,     # size of an embedded word
+        hidden: int = 1024,       # size of the state
+        video_dims: int = 1024,   # size of the video vector
+        dropout: float = 0.5,     # on the input and the output of the GRU
+    ):
+        super().__init__()
+        self.embedding = nn.Embedding(words, embedding, padding_idx=PAD)
+        self.word_gates = nn.Linear(embedding, 3*hidden)
+        self.video_gates = nn.Linear(video_dims, 3*hidden, bias=False)
+        self.state_gates = nn.Linear(hidden, 2*hidden, bias=False)
+        self.candidate = nn.Linear(hidden, hidden, bias=False)
+        self.output = nn.Linear(hidden, words, bias=False)
+        self.dropout = dropout
+        never = torch.zeros(words)
+        never[list(NEVER)] = -torch.inf
+        self.register_buffer("never", never, persistent=False)
+
+    def weights(self) -> Weights:
+        "All matrices in the type that products run in."
+        return cast_weights(self)
+
+    def forward(
+        self,
+        video: Tensor,                     # (batch, video)
+        words: Tensor,                     # int64 (batch, time): the caption, <eos>, padding
+        feedback: float | Tensor = 0.0,    # scheduled sampling: how often its own word is fed
+        draws: Draws | None = None,        # random masks, where the caller fixes them
+    ) -> Tensor:                           # (batch, time, vocabulary)
+        "The logits of every word of the captions, given the words before it."
+        return fast_logits(self, video, words, feedback, draws)
 
 # %% ../../nbs/method/26_fast_decoder.ipynb #78468929
 @fused
