@@ -102,6 +102,25 @@ def test_the_arrow_keys_turn_the_slides(decks):
         browser.close()
 
 
+def test_equations_below_each_other_are_aligned(tmp_path):
+    "At their equals signs, although browsers read no `columnalign`."
+    pytest.importorskip("playwright")
+    from browser import find_chromium, launch
+    find_chromium()
+    from playwright.sync_api import sync_playwright
+    equations = r"$$\begin{align} a &= b\\ a + b + c + d &= e + f + g\end{align}$$"
+    path = tmp_path/"deck.html"
+    path.write_text(slides.as_html("A", [slides.Slide(equations)], slides.site().with_mathml))
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        page = browser.new_page()
+        page.goto(path.as_uri())
+        first, second = (page.locator("mo", has_text="=").nth(number).bounding_box()
+                         for number in (0, 1))
+        assert abs(first["x"] - second["x"]) < 1 and first["y"] < second["y"]
+        browser.close()
+
+
 def test_every_page_can_be_opened_elsewhere_and_installs_the_same():
     shown = site.launch_links("method", "14_three_stages.ipynb")
     for place in (site.COLAB, site.BINDER):

@@ -37,6 +37,9 @@ p, ul, ol {margin: .3em 0} li {margin: .3em 0}
 img {min-height: 0; flex: 0 1 auto; width: 100%; max-height: 74vh;
   object-fit: contain; margin: 0 auto}
 math {font-size: 1.15em} math[display=block] {margin: .4em 0}
+mtd[columnalign=left] {text-align: left} mtd[columnalign=right] {text-align: right}
+mtable[displaystyle=true] mtd {padding-left: 0; padding-right: 0}
+mtable[displaystyle=true] mtd:nth-child(2n+3) {padding-left: 2em}
 blockquote {color: #555; border-left: .3em solid #ccc; margin: .4em 0; padding-left: .8em}
 footer {position: fixed; right: 2vw; bottom: 1.5vh; font-size: .55em; color: #777}
 @media print {
