@@ -1,5 +1,8 @@
 "The house itself: files in sync, imports light, one way up, rooms of a size to be read."
 import ast
+import builtins
+import dis
+import importlib
 import importlib.util
 import json
 import multiprocessing
@@ -9,6 +12,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import CodeType
 
 import pytest
 from conftest import load_script
@@ -279,6 +283,29 @@ def test_a_subpackage_imports_only_from_those_before_it():
     order = {folder: place for place, folder in enumerate(SUBPACKAGES)}
     assert not [arrow for arrow in arrows if order[arrow[1]] > order[arrow[0]]]
     assert not arrows & {("measure", "use"), ("use", "measure")}
+
+
+def missing_globals(module) -> list[str]:
+    "Names that functions of a module look up there and that are not there."
+    def looked_up(code):
+        for each in dis.get_instructions(code):
+            if each.opname == "LOAD_GLOBAL": yield each.argval
+        for inner in code.co_consts:
+            if isinstance(inner, CodeType): yield from looked_up(inner)
+
+    source = Path(module.__file__)
+    code = compile(source.read_text(encoding="utf-8"), str(source), "exec")
+    return sorted({name for name in looked_up(code)
+                   if name not in vars(module) and not hasattr(builtins, name)})
+
+
+def test_every_name_that_a_function_looks_up_exists(tmp_path, monkeypatch):
+    (tmp_path/"torn.py").write_text("def one():\n    return [print(absent) for _ in ()]\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert missing_globals(importlib.import_module("torn")) == ["absent"]
+    missing = {name: missing_globals(importlib.import_module(f"picknet_nb.{name}"))
+               for name in modules_of_the_package()}
+    assert {name: names for name, names in missing.items() if names} == {}
 
 
 def test_private_names_stay_in_their_module():
