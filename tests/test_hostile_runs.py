@@ -652,6 +652,50 @@ def test_an_edited_checkpoint_is_named_with_the_reason(run, monkeypatch, number)
         go_on(run)
 
 
+def filled(number: float):
+    "All numbers of a tensor replaced by one."
+    return lambda tensor: torch.full_like(tensor, number)
+
+
+ADAM = ("optimiser", "state", 0)
+BIAS = ("model", "policy.compare.bias")
+VALUES = {
+    "weights that are not numbers": changed(*BIAS, to=filled(math.nan)),
+    "weights of another type": changed(*BIAS, to=torch.Tensor.half),
+    "complex weights": changed(*BIAS, to=lambda weight: weight.to(torch.complex64)),
+    "an average that is not a number": changed("average", 0, to=filled(math.nan)),
+    "an average of one number": changed("average", 0, to=torch.tensor(0.0)),
+    "an average of whole numbers": changed("average", 0, to=torch.Tensor.long),
+    "a moment of one number": changed(*ADAM, "exp_avg", to=torch.tensor(0.0)),
+    "a moment of another type": changed(*ADAM, "exp_avg", to=torch.Tensor.double),
+    "a moment that is not a number": changed(*ADAM, "exp_avg", to=filled(math.nan)),
+    "a negative square": changed(*ADAM, "exp_avg_sq", to=filled(-1.0)),
+    "steps before the first": changed(*ADAM, "step", to=torch.tensor(-5.0)),
+    "measures that are not numbers": changed("sums", "sums", to=filled(math.nan)),
+    "measures of another type": changed("sums", "count", to=torch.Tensor.float),
+    "a best score that is not a number": changed("progress", "best", to=math.nan),
+    "a best epoch to come": changed("progress", "best_epoch", to=99),
+    "time before the start": changed("progress", "seconds", to=-1.0),
+    "an epoch left out": changed("log", 0, "epoch", to=1),
+    "a loss in words": changed("log", 0, "loss", to="low"),
+    "a loss that is not a number": changed("log", 0, "loss", to=math.nan),
+    "a score in words": changed("log", 0, "validation", to={"score": "high"}),
+    "no settings": changed("settings", to={}),
+    "no data": changed("learned_from", to={}),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_numbers_that_no_training_leaves_are_named_before_they_are_used(run, monkeypatch, kind):
+    "PyTorch would end with a traceback, compute with what is not its own, or train on garbage."
+    stored = torch.load(run/"checkpoint.pt", weights_only=True)
+    VALUES[kind](stored)
+    torch.save(stored, run/"checkpoint.pt")
+    monkeypatch.setattr(Step, "update", lambda *_: pytest.fail("it went on"))
+    with pytest.raises(RunError, match=r"checkpoint\.pt: does not fit this run: "):
+        go_on(run)
+
+
 @pytest.mark.parametrize(
     "content", [[], 5, "text", {"version": VERSION}, {"version": VERSION, "progress": 1}], ids=str)
 def test_what_is_no_checkpoint_is_told_so(run, content):

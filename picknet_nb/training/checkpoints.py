@@ -11,6 +11,7 @@ import math
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, fields
@@ -44,14 +45,41 @@ class Progress:
     def __post_init__(self):
         if any(type(getattr(self, each.name)) is not type(each.default) for each in fields(self)):
             raise ValueError(f"{asdict(self)} is not the progress of a run")
-        if min(self.epoch, self.step) < 0:
-            raise ValueError(f"{self} is not the progress of a run")
+        ends = math.isnan(self.best) or self.best == math.inf or not 0 <= self.seconds < math.inf
+        if min(self.epoch, self.step) < 0 or not -1 <= self.best_epoch < max(1, self.epoch) or ends:
+            raise ValueError(f"{asdict(self)} is not the progress of a run")
 
     def __str__(self) -> str:
         return f"{self.stage}, epoch {self.epoch}, step {self.step}"
 
 # %% ../../nbs/training/02_checkpoints.ipynb #0b526948
 _AGAIN = "move checkpoint.pt away to start this run again"
+
+
+_DESCRIBED = {"stage", "validation", "signs", "samples"}  # of a line of the log: not numbers
+
+
+def _check_log(log: list[dict]) -> None:
+    "Raise an error unless the epochs of each stage follow each other, with finite numbers."
+    done: Counter[str] = Counter()
+    for line in log:
+        measures = {**line, **line["validation"]}
+        numbers = [measures[name] for name in measures.keys() - _DESCRIBED]
+        finite = all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
+        if line["epoch"] != done[line["stage"]] or not finite:
+            raise ValueError(f"a line of its log is garbled: {first_few(line.items())}")
+        done[line["stage"]] += 1
+
+
+def _check_tensor(name: str, stored: Tensor, own: Tensor, least: float = -math.inf) -> None:
+    """Raise an error for a stored tensor of another shape or type than that whose place it takes
+    (PyTorch would notice late, or compute with memory that is not its own), and for numbers that
+    no training leaves."""
+    if stored.shape != own.shape or stored.dtype != own.dtype:
+        raise ValueError(f"its {name} is {tuple(stored.shape)} of {stored.dtype}, "
+                         f"not {tuple(own.shape)} of {own.dtype}")
+    if not (stored.isfinite() & (stored >= least)).all():
+        raise ValueError(f"its {name} has numbers that no training leaves")
 
 
 @contextmanager
@@ -96,6 +124,7 @@ class Trainer:
             with _fitting(self.folder):
                 self.finished: list[str] = self.stored["finished"]
                 self.log: list[dict] = json.loads(json.dumps(self.stored["log"]))
+                _check_log(self.log)
                 self.kept = str(Progress(**self.stored["progress"]))
 
     def check_stored(self) -> None:
@@ -104,7 +133,9 @@ class Trainer:
         for name, now in self.noted.items() if self.stored else ():
             now = {each: now[each] for each in now if each not in EPOCHS_SETTING.values()}
             with _fitting(self.folder):
-                found = changes(self.stored.get(name, {}), now)
+                if lost := now.keys() - self.stored[name].keys():
+                    raise ValueError(f"it does not say its {first_few(sorted(lost))}")
+                found = changes(self.stored[name], now)
             if found:
                 raise RunError(
                     self.folder/"checkpoint.pt", f"was written with {first_few(found)}; {_AGAIN}"
@@ -224,16 +255,20 @@ def save_checkpoint(trainer: Trainer, step) -> None:
 # %% ../../nbs/training/02_checkpoints.ipynb #caeccae8
 def _take_up(trainer: Trainer, step, stored: dict) -> None:
     "Restore the stored state."
+    for name, weight in trainer.model.state_dict().items():
+        _check_tensor(name, stored["model"][name], weight)
     trainer.model.load_state_dict(stored["model"])
     moments = stored["optimiser"]["state"]
     weights = [weight for group in step.optimiser.param_groups for weight in group["params"]]
-    pairs = [(moments[place][name], weights[place])
-             for place in moments for name in ("step", "exp_avg", "exp_avg_sq")]
+    for place, kept in moments.items():
+        _check_tensor("number of steps", kept["step"], torch.ones(()), 1)
+        _check_tensor("mean of gradients", kept["exp_avg"], weights[place])
+        _check_tensor("mean of squared gradients", kept["exp_avg_sq"], weights[place], 0)
     if trainer.average:
-        pairs += zip(stored["average"], trainer.model.parameters(), strict=True)
-    # PyTorch would notice only when it computes with them
-    if any(each.shape not in ((), weight.shape) for each, weight in pairs):
-        raise ValueError("its moments or averages have other shapes than the weights")
+        for kept, weight in zip(stored["average"], trainer.model.parameters(), strict=True):
+            _check_tensor("average of weights", kept, weight)
+    for name, value in step.sums.state.items():
+        _check_tensor(f"{name} of measures", stored["sums"][name], value)
     step.optimiser.load_state_dict({**step.optimiser.state_dict(), "state": moments})
     step.sums.restore(stored["sums"])
     if trainer.average:
