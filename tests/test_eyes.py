@@ -10,10 +10,11 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from toys import invoked, store_run
 
-from picknet_nb import PickNetError, caption, caption_many, evaluate, load
+from picknet_nb import PickNetError, caption, caption_many, evaluate, load, prepare
 from picknet_nb.core.settings import ConfigError, preset
 from picknet_nb.data import eyes
 from picknet_nb.data.backbones import random_network
+from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.eyes import EyeError, Glimpse, sight
 from picknet_nb.data.student import save_student
 from picknet_nb.method.pickers import Clips, PickerError, make_picker
@@ -21,12 +22,16 @@ from picknet_nb.method.recipes import Recipe
 from picknet_nb.method.scorer import FrameValues, Scorer
 from picknet_nb.training import scorers
 from picknet_nb.training.committee import Checkpoint, frame_values, read_values
-from picknet_nb.training.models import export_model
+from picknet_nb.training import cards
+from picknet_nb.training.models import export_model, scorer_facts
 from picknet_nb.training.runs import RunError, load_run
 from picknet_nb.training.scorers import (
     SCORER, StoredScorer, fit_scorers, load_scorer, save_scorer, train_scorer)
-from picknet_nb.training.train import picking_with, stages_of, train
+from picknet_nb.training.train import open_data, picking_with, stages_of, train
+from picknet_nb.use.drawing import caption_strip
+from picknet_nb.use.exploration import Exploration, Library
 from picknet_nb.use.many import Specification
+from picknet_nb.use.page import Explorer
 from picknet_nb.use.tables import Table, caption_list
 from picknet_nb.world.shapes import events_seen, example_corpus
 from picknet_nb.world.world import write_examples
@@ -294,17 +299,24 @@ def with_scorer(run, folder, eye: str = "tiny", number: int = 3, seed: int = 0, 
 
 
 def picks_of(model, videos, how: str, tmp_path, **options) -> list:
-    "The picks of a file, of a folder, or how many a row of a table has."
+    "The picks of a file, of a folder, in the explorer, or how many a row of a table has."
     files = sorted(videos.glob("*.mp4"))
     if how == "file": return [caption(files[0], model, running=False, **options).picked]
     if how == "folder":
         captioner = load(model, frames=options.get("frames"))
         return [each.picked for each in captioner.caption_many(
             files, threshold=options.get("threshold"), running=False)]
+    if how == "explorer":
+        state, found = Exploration(load(model), Library(videos)), []
+        for control, value in options.items(): setattr(state, control, value)
+        for name in state.library.names:
+            state.choose(name)
+            found.append(state.outcome().picks.nonzero().flatten().tolist())
+        return found
     return [row["times"] for row in caption_many(files, model, **options)]
 
 
-@pytest.mark.parametrize("how", ["file", "folder", "table"])
+@pytest.mark.parametrize("how", ["file", "folder", "table", "explorer"])
 def test_a_scorer_of_a_model_picks_and_what_it_holds_matters(how, place, tmp_path, monkeypatch):
     monkeypatch.setattr(eyes, "BUNDLED_GLIMPSE", tmp_path/"glimpse.safetensors")
     save_student(random_network(Glimpse), tmp_path/"glimpse.safetensors", torch.zeros(128),
@@ -342,6 +354,107 @@ def test_values_are_told_and_streams_keep_the_policy(place, tmp_path):
     learned = load(model, picker="learned").caption(file, running=False)
     assert learned.picked == plain.caption(file, running=False).picked
     assert learned.values is None
+
+
+def test_the_page_follows_the_budget_and_shows_the_values(place, tmp_path):
+    pytest.importorskip("ipywidgets")
+    run, videos = place
+    explorer = Explorer(with_scorer(run, tmp_path/"model"), videos, device="cpu")
+    controls, parts, state = explorer.controls, explorer.board.parts, explorer.exploration
+    boxes = lambda: parts["strip"].value.count("pn-picked")
+    dots = lambda: parts["moment"].value.count("pn-dot")
+    assert controls["frames"].value == 3 == boxes() == dots() and "limits" not in controls
+    values = state.outcome().values
+    assert f"value {values[0]:.2f}" in parts["strip"].value
+    assert f"{values[0]:+.2f}" in parts["moment"].value
+    controls["frames"].value = 6
+    assert boxes() == dots() == 6 and state.outcome().name == "scorer-6"
+    controls["threshold"].value = 0.05
+    assert state.threshold == 0.05 and 1 <= boxes() == dots() < 6
+    controls["threshold"].value = controls["threshold"].min
+    assert state.threshold is None and boxes() == 6
+    explorer.board.tabs.selected_index = 1
+    assert "scorer-6" in parts["comparison"].value and not parts["message"].value
+    plain = Explorer(run, videos, device="cpu")
+    assert "frames" not in plain.controls and "pn-dot" not in plain.board.parts["moment"].value
+
+
+def test_a_drawn_caption_has_the_curve_of_its_values(place, tmp_path):
+    run, videos = place
+    file = sorted(videos.glob("*.mp4"))[0]
+    scored = caption(file, with_scorer(run, tmp_path/"model"), frames=4)
+    axes, plain = (caption_strip(each).axes[0] for each in (scored, caption(file, run)))
+    dots = [line for line in axes.lines if line.get_marker() == "o"]
+    curves = [line for line in axes.lines if len(line.get_xdata()) == 10]
+    assert sum(len(line.get_xdata()) for line in dots) == 4 and len(curves) == 3
+    level = [-each for line in curves for each in line.get_ydata() - line.get_ydata().mean()]
+    best = max(scored.picked, key=lambda index: scored.values[index])
+    row = best // 10 * 10
+    assert max(range(row, row + 10), key=lambda index: level[index]) == best
+    assert not [line for line in plain.lines if line.get_marker() == "o"]
+
+
+@pytest.fixture
+def begun(place, corpus, tmp_path):
+    "A run to begin with: trained on these clips, and with a scorer that sees what they were made of."
+    config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
+    train(tmp_path/"plain", corpus, config, Recipe(language=1.0), bars=False)
+    return with_scorer(tmp_path/"plain", tmp_path/"begun"), config.changed(
+        start_from=str(tmp_path/"begun"))
+
+
+@pytest.mark.parametrize(("recipe", "number"), [
+    (Recipe(language=1.0), 3), (Recipe("scorer", 2, adapted=False), 2)])
+def test_a_run_on_few_clips_keeps_the_scorer_that_it_begins_with(
+    recipe, number, begun, corpus, tmp_path, monkeypatch
+):
+    folder, config = begun
+    train(tmp_path/"run", corpus, config, recipe, bars=False)
+    kept, before = load_scorer(tmp_path/"run"), load_scorer(folder)
+    assert kept.number == number
+    for name, each in before.values.state_dict().items():
+        assert torch.equal(kept.values.state_dict()[name], each)
+    monkeypatch.setattr(scorers, "FEW", 2)  # clips: these are more
+    train(tmp_path/"more", corpus, config, Recipe("scorer", 2, adapted=False), bars=False)
+    assert load_scorer(tmp_path/"more").taught_by != kept.taught_by
+    found = evaluate(tmp_path/"run", corpus, scores=False, device="cpu")
+    assert found.frames_used == number
+
+
+def test_a_run_that_was_told_how_to_pick_does_not_take_another_scorer(begun, corpus, tmp_path):
+    config = begun[1]
+    train(tmp_path/"run", corpus, config, Recipe("uniform", 4, adapted=False), bars=False)
+    assert load_scorer(tmp_path/"run") is None
+
+
+def test_what_an_eye_sees_is_prepared_beside_the_clips_and_found_there(
+    place, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(eyes, "BUNDLED_GLIMPSE", tmp_path/"glimpse.safetensors")
+    save_student(random_network(Glimpse), eyes.BUNDLED_GLIMPSE, torch.zeros(128), torch.ones(128))
+    run, videos = place
+    monkeypatch.setattr(cards, "BUNDLED", tmp_path/"bundled")
+    model = with_scorer(run, tmp_path/"bundled"/"mine", eye="glimpse")
+    (model/"card.json").write_text(json.dumps({"scorer": scorer_facts(load_scorer(model))}))
+    said = {path.stem: ["a ball rolls"] for path in videos.glob("*.mp4")}
+    first, second = ([each] for each in sorted(said))
+    options = dict(cnn="tiny", device="cpu", bars=False, min_word_count=1,
+                   splits={"train": first, "validation": second, "test": []})
+    prepare(videos, said, tmp_path/"mine", **options)
+    assert Corpus.load(tmp_path/"mine"/"eyes"/"glimpse").settings.cnn == "glimpse"
+    corpus = open_data(str(tmp_path/"mine"), "smoke")
+    seen = load_scorer(model).look(corpus).glances
+    assert torch.equal(seen, Corpus.load(tmp_path/"mine"/"eyes"/"glimpse").features)
+    (tmp_path/"captions.json").write_text(json.dumps(said))
+    (tmp_path/"splits.json").write_text(json.dumps(options["splits"]))
+    done = invoked("prepare", "videos", "--videos", videos, "--captions", tmp_path/"captions.json",
+                   "--splits", tmp_path/"splits.json", "--backbone", "tiny", "--out",
+                   tmp_path/"again", "--set", "min_word_count=1")
+    assert not done.exception and "what glimpse sees" in done.output
+    assert torch.equal(Corpus.load(tmp_path/"again"/"eyes"/"glimpse").features, seen)
+    (model/SCORER).unlink(), (model/"card.json").unlink()
+    prepare(videos, said, tmp_path/"plain", **options)
+    assert not (tmp_path/"plain"/"eyes").exists()
 
 
 def test_a_stream_cannot_have_the_frames_of_a_scorer_that_was_asked_for(place, tmp_path):

@@ -22,7 +22,7 @@ from .corpus import Corpus
 from .student import in_single_precision
 
 # %% auto #0
-__all__ = ['BUNDLED_GLIMPSE', 'Glimpse', 'folded_norms', 'multiplications', 'EyeError', 'Sight', 'sight', 'same_eye']
+__all__ = ['BUNDLED_GLIMPSE', 'EYES', 'Glimpse', 'folded_norms', 'multiplications', 'EyeError', 'Sight', 'sight', 'same_eye']
 
 # %% ../../nbs/data/20_eyes.ipynb #ea838731
 class Glimpse(nn.Module):
@@ -91,6 +91,10 @@ def multiplications(eye: str, side: int = 0) -> int:
     return counter.get_total_flops() // 2
 
 # %% ../../nbs/data/20_eyes.ipynb #003f599b
+# the folder in that of a corpus with a corpus for each eye that is not its backbone
+EYES = "eyes"
+
+
 class EyeError(PickNetError):
     "An eye that cannot see the clips of a corpus."
 

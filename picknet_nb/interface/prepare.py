@@ -429,6 +429,8 @@ def prepare_videos(
     from picknet_nb.data.datasets import clip_settings, prepare_videos as make
     from picknet_nb.data.splits import checked_splits, read_splits
     from picknet_nb.data.extraction import list_videos
+    from picknet_nb.data.eyes import EYES
+    from picknet_nb.training.cards import eye_beside
 
     clip = clip_settings(settings_of(settings))
     texts = read_captions(captions)
@@ -449,22 +451,16 @@ def prepare_videos(
         check = before_extraction(
             out, splits, eye, clip, workers, "change it, or leave out --splits", ray
         )
-        report(
-            make(
-                out,
-                name or out.resolve().name,
-                files,
-                texts,
-                lambda ids: read_splits(splits, ids),
-                captions,
-                eye,
-                clip,
-                workers,
-                check=check,
-                extract=extract,
-            ),
-            out,
-        )
+        name = name or out.resolve().name
+        same = name, files, texts, lambda ids: read_splits(splits, ids), captions
+        made = make(out, *same, eye, clip, workers, check=check, extract=extract)
+        if beside := eye_beside(cnn):
+            if made.corpus:  # in the first process of torchrun
+                print(f"also what {beside} sees, with which the model of this backbone picks: "
+                      f"{printable(out/EYES/beside)}", file=sys.stderr)
+            make(out/EYES/beside, *same, load_backbone(beside, None, device), clip, workers,
+                 extract=extract)
+        report(made, out)
 
 # %% ../../nbs/interface/02_prepare.ipynb #a70fd755
 def add_dataset(group: typer.Typer, name: str, about: str, network: str, example: str) -> None:

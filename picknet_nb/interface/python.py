@@ -25,11 +25,13 @@ from ..data.annotations import read_captions
 from ..data.datasets import clip_settings, prepare_videos
 from ..data.splits import checked_splits, read_splits
 from ..data.extraction import extract_here, list_videos
+from ..data.eyes import EYES
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, Choice, parse_label
 from ..method.recipes import Recipe, recipes
 from ..method.rewards import REWARDS
 from ..training.diagnostics import Diagnostics
+from ..training.cards import eye_beside
 from ..training.models import BUNDLED, Decoding, named_model
 from ..training.runs import (
     EPOCHS_SETTING, at_threshold, load_run, read_log, read_recipe, read_settings)
@@ -218,19 +220,13 @@ def prepare(
     else:
         eye = load_backbone(cnn, weights, usual_device(device))
     parts = checked_splits(_splits_file(splits, out), source, Path(videos), texts, files, out)
-    made = prepare_videos(
-        out,
-        name or out.resolve().name,
-        files,
-        texts,
-        lambda ids: read_splits(parts, ids),
-        source,
-        eye,
-        clip,
-        workers,
-        bars,
-        extract=partial(extract_on_ray, ray=ray) if ray else extract_here,
-    )
+    same = name or out.resolve().name, files, texts, lambda ids: read_splits(parts, ids), source
+    how = clip, workers, bars
+    extract = partial(extract_on_ray, ray=ray) if ray else extract_here
+    made = prepare_videos(out, *same, eye, *how, extract=extract)
+    if beside := eye_beside(eye.name):  # with it the model picks that a run may begin with
+        prepare_videos(out/EYES/beside, *same, load_backbone(beside, None, usual_device(device)),
+                       *how, extract=extract)
     # None in all processes of torchrun but the first
     return made.corpus  # type: ignore[return-value]
 

@@ -90,7 +90,8 @@ def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
     from picknet_nb.core.processes import rank_and_world
     from picknet_nb.training.forecast import forecast, foresee_training, something_smaller
     from picknet_nb.training.runs import load_run
-    from picknet_nb.training.transfer import read_start, with_start_words
+    from picknet_nb.training.scorers import load_scorer
+    from picknet_nb.training.transfer import find_start, read_start, with_start_words
 
     corpus = with_start_words(corpus, config)
     check_room(folder, room_for_run(corpus, config))
@@ -99,6 +100,9 @@ def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
     start = read_start(recipe.settings(config), corpus, load_run)
     if start and rank_and_world()[0] == 0:
         print(start.told(corpus), file=sys.stderr)
+        if recipe.learns and load_scorer(find_start(config.training.start_from)):
+            print("its scorer is kept and picks the frames of files; the policy that is trained "
+                  "here picks those of streams", file=sys.stderr)
     if corpus.device.type != "cpu" or rank_and_world()[1] > 1:
         return
     try:

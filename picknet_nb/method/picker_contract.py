@@ -107,6 +107,12 @@ class Picker:
         if not hasattr(self.policy, "probabilities"): return picks.float()
         return self.policy.probabilities(clips.glances, picks)
 
+    def at(self, threshold: float | None) -> Picker:
+        "This picker with another threshold."
+        # frame values hold theirs, because it belongs to their scale
+        policy = self.policy.at(threshold) if hasattr(self.policy, "at") else self.policy
+        return type(self)(self.name, self.number, policy, threshold)
+
     @property
     def most(self) -> int | None:
         """The largest number of frames it picks, if that is fixed: the encoder then reads no

@@ -15,8 +15,8 @@ import picknet_nb
 from ..core.files import FileError, PickNetError, read_json, read_text
 
 # %% auto #0
-__all__ = ['BUNDLED', 'EVERYDAY', 'RunError', 'BundledModel', 'describe_model', 'read_measured', 'models', 'find_model',
-           'read_card', 'models_table', 'named_model']
+__all__ = ['BUNDLED', 'EVERYDAY', 'RunError', 'BundledModel', 'describe_model', 'read_measured', 'models', 'eye_beside',
+           'find_model', 'read_card', 'models_table', 'named_model']
 
 # %% ../../nbs/training/00_cards.ipynb #14a85763
 # the bundled models, a folder each; a notebook has no __file__
@@ -73,6 +73,14 @@ def models() -> dict[str, BundledModel]:
         key=lambda folder: (folder.name != EVERYDAY, folder.name),
     )
     return {folder.name: describe_model(folder) for folder in folders}
+
+
+def eye_beside(backbone: str) -> str:
+    """The eye of the bundled model with this backbone, where its scorer sees with another one: a
+    model that begins with it picks with that eye, too. Empty where there is no such eye."""
+    eyes = (each.measured.get("scorer", {}).get("eye") for each in models().values()
+            if each.cnn == backbone)
+    return next((eye for eye in eyes if eye not in (None, "grey", backbone)), "")
 
 
 def find_model(name: str = EVERYDAY) -> Path:

@@ -21,7 +21,7 @@ from ..core.gpu import Undrawn
 from ..core.settings import VERSION, Config
 from ..data.backbones import read_weights
 from ..data.corpus import Corpus
-from ..data.eyes import Sight, same_eye, sight
+from ..data.eyes import EYES, Sight, same_eye, sight
 from ..method.frame_values import RULES, FrameValues, best_of_parts, centred, looks
 from ..method.pickers import Picker, make_picker
 from ..method.scorer import Scorer, value_loss
@@ -29,8 +29,8 @@ from .committee import frame_values, own_values
 from .runs import RunError, check_weight_shapes, load_weights
 
 # %% auto #0
-__all__ = ['BUDGETS', 'HeldOut', 'SCORER', 'worth_of', 'Fitted', 'fit_scorers', 'StoredScorer', 'save_scorer', 'load_scorer',
-           'committee_sizes', 'values_for_run', 'train_scorer']
+__all__ = ['BUDGETS', 'HeldOut', 'SCORER', 'FEW', 'worth_of', 'Fitted', 'fit_scorers', 'StoredScorer', 'save_scorer',
+           'load_scorer', 'committee_sizes', 'values_for_run', 'keep_scorer', 'train_scorer']
 
 # %% ../../nbs/training/13_scorers.ipynb #6359c2e0
 BUDGETS = (1, 2, 3, 4, 6)  # frames, that scorers are chosen by
@@ -150,8 +150,11 @@ class StoredScorer:
 
     def look(self, corpus: Corpus, eye: str | None = None) -> Corpus:
         """A corpus whose glances are what the scorer sees; `eye` is the folder of a corpus where
-        the corpus itself has no such features."""
-        for each in ("feature", "grey") if eye is None else (eye,):
+        the corpus itself has no such features, nor what was prepared for this eye beside them."""
+        usual, opened = ["feature", "grey"], corpus.details.get("opened", {}).get("data")
+        if opened and (Path(opened)/EYES/self.eye/"corpus.json").is_file():
+            usual.append(str(Path(opened)/EYES/self.eye))
+        for each in usual if eye is None else (eye,):
             if each == "grey" and corpus.glances is corpus.features: continue
             found = sight(corpus, each)
             if same_eye(found, self.eye, self.weights):
@@ -240,6 +243,15 @@ def values_for_run(
     return *found, f"{2 * table.pairs} captioners"
 
 
+FEW = 400  # training clips: a scorer that has learned from thousands knows more than fewer teach
+
+
+def keep_scorer(folder, corpus: Corpus, begin: StoredScorer | None) -> None:
+    "Give a run the scorer of the model that it begins with, if its clips are of that length."
+    if begin and begin.values.frames == corpus.features.shape[1]:
+        save_scorer(folder, begin)
+
+
 def train_scorer(
     folder,               # of the run
     corpus: Corpus,
@@ -252,9 +264,14 @@ def train_scorer(
     folder = Path(folder)
     if there := load_scorer(folder, str(corpus.device)): return there
     policy, look = config.policy, sight(corpus, config.policy.eye)
-    values, held_out, taught_by = values_for_run(folder, corpus, config, captioner)
     fits = begin is not None and same_eye(look, begin.eye, begin.weights) and (
         begin.values.frames == look.seen.shape[1])
+    if fits and len(corpus.splits["train"]) < FEW:
+        kept = copy.copy(begin.values)
+        kept.rule = policy.scorer_rule
+        save_scorer(folder, replace(begin, number=number, values=kept))
+        return load_scorer(folder, str(corpus.device))
+    values, held_out, taught_by = values_for_run(folder, corpus, config, captioner)
     sizes, every = (begin.values.scorers[0].sizes, begin.values.every) if fits else ({}, 1)
     looked = looks(look.seen.shape[1], every)
     fitted = fit_scorers(

@@ -31,7 +31,7 @@ from .checkpoints import Trainer
 from .loop import run_stage
 from .runs import (
     RunError, load_run, load_weights, open_run, read_about, save_weights, shapes_of)
-from .scorers import load_scorer, train_scorer
+from .scorers import keep_scorer, load_scorer, train_scorer
 from .transfer import find_start, read_start, with_start_words
 
 # %% auto #0
@@ -210,6 +210,8 @@ def train(
         if learned and not trainer.stored: learned.hand_over(model, config, corpus)
         # the policy in that file has learned nothing yet
         if start: load_weights(model.captioner, Path(start), "captioner.")
+        if first and learned and recipe.learns:  # files are picked from with the scorer it had
+            keep_scorer(folder, corpus, load_scorer(find_start(config.training.start_from)))
         reward = None
         for plan in stages_of(recipe, config, begun=bool(start)):
             if plan.picker is None and reward is None: reward = reward_for(config.policy, corpus)

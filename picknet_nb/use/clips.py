@@ -23,7 +23,7 @@ from ..method.captioner import (
     beam as search_beam, first_tensor, growing, mapped, without_dropout)
 from ..method.encoder import pick_frames
 from ..method.frame_values import looks
-from ..method.pickers import Clips, Picker, make_picker
+from ..method.pickers import Clips, Picker
 from ..training.models import Decoding
 from ..training.scorers import StoredScorer
 
@@ -107,11 +107,7 @@ class ClipCaptioner:
         picker = self.picker
         if picker.policy is None:
             raise PickNetError(f"{picker.label} picks without a policy, so it has no threshold")
-        if picker.name == "scorer":  # in standard deviations above the mean of the clip
-            return replace(self, picker=make_picker(
-                picker.name, picker.number, picker.policy.at(threshold), threshold))
-        return replace(
-            self, picker=make_picker(picker.name, picker.number, picker.policy, threshold))
+        return replace(self, picker=picker.at(threshold))
 
     @property
     def sees_all(self) -> bool:

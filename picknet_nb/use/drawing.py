@@ -24,6 +24,7 @@ from ..data.video import orientation, timed
 from ..data.video_files import (
     DRAWING, VideoError, check_file, import_av, in_decoder, open_file)
 from .clips import Caption
+from .values import draw_values, heights
 
 # %% auto #0
 __all__ = ['STRIP_SUFFIXES', 'drawable', 'place_captions', 'original_frames', 'height_to_width', 'caption_strip', 'save_strip',
@@ -143,10 +144,11 @@ def caption_strip(
     width: float = 9.0,  # inches
     dpi: float = 100,
 ):
-    """The clip as a figure: picked frames in green boxes with their time, p(pick) below, the
-    caption above where it changes."""
+    """The clip as a figure: picked frames in green boxes with their time, p(pick) or the curve of
+    their values below, the caption above where it changes."""
     # in units of one frame's width
-    plt, tall, gap, bars = import_pyplot(), height_to_width(caption.source), 0.07, 0.3
+    plt, tall, gap = import_pyplot(), height_to_width(caption.source), 0.07
+    bars = 0.3 if caption.values is None else 0.5
     placed, rows = place_captions(caption, columns), -(-len(caption.probabilities) // columns)
     tops, height, across = [], 0.0, columns * (1 + gap) + gap
     for row in range(rows):
@@ -161,7 +163,8 @@ def caption_strip(
     for i, (image, time) in enumerate(zip(caption.clip.frames, caption.clip.times.tolist())):
         left, top, picked = gap + i % columns * (1 + gap), tops[i // columns], i in caption.picked
         draw_frame(axis, image, left, top, tall, 2.5 * picked)
-        draw_bar(axis, caption.probabilities[i], left, top + tall, bars, picked)
+        if caption.values is None:
+            draw_bar(axis, caption.probabilities[i], left, top + tall, bars, picked)
         if picked:
             axis.text(
                 left + 0.5,
@@ -171,6 +174,12 @@ def caption_strip(
                 ha="center",
                 va="top",
             )
+    for row, top in enumerate(tops if caption.values is not None else []):
+        here = range(row * columns, min((row + 1) * columns, len(caption.values)))
+        level = heights(caption.values)[here.start:here.stop]
+        picked = [i - here.start for i in caption.picked if i in here]
+        draw_values(axis, level, picked, [gap + i % columns * (1 + gap) for i in here],
+                    top + tall, bars)
     for row, column, text in placed:
         axis.text(
             gap + column * (1 + gap),
@@ -181,8 +190,10 @@ def caption_strip(
             linespacing=1.1,
             parse_math=False,
         )
-    axis.text(gap, height - 0.14, "green box: picked, at this time · bar: probability of being "
-              "picked · dotted line: one half", fontsize=6.5, color="#555", va="top")
+    below = "bar: probability of being picked · dotted line: one half" if (
+        caption.values is None) else "curve: value of each frame · dotted line: mean of the clip"
+    axis.text(gap, height - 0.14, f"green box: picked, at this time · {below}", fontsize=6.5,
+              color="#555", va="top")
     axis.set(xlim=(0, across), ylim=(height, 0), aspect="equal")
     axis.axis("off")
     plt.close(figure)

@@ -146,9 +146,8 @@ def open_viewing(
     with Looks.lock:
         clip = captioner.read(path)
     looks = Looks(captioner, clip.frames)
-    glances = (
-        captioner.glances(clip.frames) if captioner.glance_size else looks.at(looks.left())
-    )
+    sees = captioner.glance_size or captioner.eye is not None
+    glances = captioner.glances(clip.frames) if sees else looks.at(looks.left())
     return Viewing(name, clip, glances, looks, captioner.config.policy, list(references), video)
 
 # %% ../../nbs/use/05_exploration.ipynb #d9910f2b
@@ -177,16 +176,18 @@ def limited_threshold(
 
 # %% ../../nbs/use/05_exploration.ipynb #8b2c58ea
 @torch.no_grad()
-def picks_of(viewing: Viewing, picker: Picker, threshold: float = 0.5) -> tuple[Tensor, Tensor]:
-    "Picks and p(pick) of any picker, (frames,) each; the threshold is that of a policy."
+def picks_of(
+    viewing: Viewing, picker: Picker, threshold: float | None = 0.5
+) -> tuple[Tensor, Tensor]:
+    """Picks and p(pick), or the value that a scorer predicts, of any picker, (frames,) each; the
+    threshold is that of a trained one."""
     seen = (
         viewing.features
         if picker.looks_at == "features"
         else torch.zeros(len(viewing.glances), 1, device=viewing.glances.device)
     )
     clips = Clips(seen[None], viewing.glances[None])
-    if picker.policy is not None:
-        picker = make_picker(picker.name, picker.number, picker.policy, threshold)
+    if picker.policy is not None: picker = picker.at(threshold)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         picks = picker(clips)
@@ -274,13 +275,14 @@ class Judge:
 class Outcome:
     "The outcome of one picker on a clip."
     picker: Picker
-    threshold: float         # of a policy, moved to keep the limits
+    threshold: float | None  # of a trained picker; of a policy, moved to keep the limits
     picks: Tensor            # bool (frames,)
     probabilities: Tensor    # (frames,)
     captions: list[str]      # after each pick
     # what it earns, which takes a look at every frame
     judged: Callable[[], Earned | None] = field(repr=False)
     no_reward: str = ""      # why there is no reward to display
+    values: Tensor | None = None  # (frames,): by a scorer
 
     @cached_property
     def rewards(self) -> Earned | None:
@@ -290,7 +292,7 @@ class Outcome:
     @property
     def name(self) -> str:
         "What the page calls its picker."
-        return self.picker.label if self.picker.policy is None else "PickNet"
+        return "PickNet" if self.picker.name == "learned" else self.picker.label
 
     def so_far(self, frame: int) -> int:
         "How many frames up to this one are picked."
@@ -302,14 +304,15 @@ def outcome_of(
     judge: Judge,
     viewing: Viewing,
     picker: Picker,
-    threshold: float = 0.5,  # of a policy
+    threshold: float | None = 0.5,  # of a trained picker
     limits: tuple[int, int] | None = None,  # on the number of a policy's picks
 ) -> Outcome:
     "Pick, and caption after each pick; rewards are computed when first needed."
-    if picker.policy is not None and limits:
+    if picker.policy is not None and limits and not picker.exact:
         threshold = limited_threshold(picker.policy, viewing.glances, threshold, *limits)
     picks, probabilities = picks_of(viewing, picker, threshold)
-    places = picks.nonzero().flatten()
+    places, values = picks.nonzero().flatten(), None
+    if picker.name == "scorer": values, probabilities = probabilities.cpu(), picks.float()
     # (picks, time)
     memory = captioner.remember(viewing.looks.at(places.tolist()), places)
     words = captioner.words(memory)[0][:, 0]
@@ -322,6 +325,7 @@ def outcome_of(
         captions,
         lambda: judge(viewing, words, picks),
         judge.missing,
+        values,
     )
 
 # %% ../../nbs/use/05_exploration.ipynb #4f968ca4
@@ -339,6 +343,7 @@ class Moment:
     caption: str          # after the picks up to here
     rewards: dict | None  # so far; None: not known yet, or not at all
     no_reward: str = ""   # why it is not known at all
+    value: float | None = None  # of this frame, by a scorer
 
 # %% ../../nbs/use/05_exploration.ipynb #a2271b04
 def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = True) -> Moment:
@@ -363,6 +368,7 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = Tru
         outcome.captions[count - 1],
         rewards,
         outcome.no_reward,
+        None if outcome.values is None else outcome.values[frame].item(),
     )
 
 # %% ../../nbs/use/05_exploration.ipynb #8c804ce0
@@ -390,6 +396,7 @@ class Exploration:
         self.captioner, self.library, self.judge = captioner, library, Judge(captioner, library)
         self.picker, self.threshold = captioner.picker, captioner.picker.threshold
         self.limits: tuple[int, int] | None = None
+        self.frames = captioner.picker.most  # that the model's own picker takes, if it takes some
         # the first one that can be read stays open
         if not any(self.readable(name) for name in library.names):
             first, *others = library.names
@@ -434,9 +441,17 @@ class Exploration:
         self.viewing = open_viewing(self.captioner, name, path, references, video)
         self.frame, self.outcomes = 0, {}
 
+    def chosen(self) -> Picker:
+        "The chosen picker; the model's own with as many frames as it was told to take."
+        if self.frames is None or self.picker is not self.captioner.picker: return self.picker
+        own = self.picker
+        return make_picker(own.name, self.frames, own.policy, own.threshold)
+
     def outcome(self, picker: Picker | None = None) -> Outcome:
         "What a picker, by default the chosen one, makes of the clip; asked twice, computed once."
-        picker, asked = picker or self.picker, (check_threshold(self.threshold), self.limits)
+        picker = picker or self.chosen()
+        if picker.policy is not None and picker.name != "scorer": check_threshold(self.threshold)
+        asked = self.threshold, self.limits
         key = (picker.label, *asked)
         if key not in self.outcomes:
             self.outcomes[key] = outcome_of(
@@ -468,4 +483,4 @@ class Exploration:
     def rivals(self) -> list[Picker]:
         "The chosen picker, and others that pick as many frames where they take a number."
         picks = self.outcome().picks
-        return [self.picker, *other_pickers(int(picks.sum()), len(picks), self.picker)]
+        return [self.chosen(), *other_pickers(int(picks.sum()), len(picks), self.chosen())]

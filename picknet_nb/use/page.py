@@ -23,9 +23,10 @@ from ..world.world import write_examples
 from ..training.models import find_model, find_run
 from .loading import load_captioner
 from .exploration import Exploration, Library, Moment, Outcome, Viewing, other_pickers
+from .values import heights, values_svg
 
 # %% auto #0
-__all__ = ['DRAWN', 'WRITTEN', 'STYLE', 'UNSEEN', 'picture_uri', 'vector_picture', 'thumbnail_style', 'strip_html',
+__all__ = ['DRAWN', 'WRITTEN', 'STYLE', 'LOWEST', 'UNSEEN', 'picture_uri', 'vector_picture', 'thumbnail_style', 'strip_html',
            'decision_html', 'rewards_html', 'moment_html', 'captions_html', 'comparison_html', 'import_widgets',
            'make_controls', 'Board', 'examples_folder', 'choose_sources', 'error_html', 'head_html', 'first_look',
            'Explorer', 'connect']
@@ -89,6 +90,7 @@ DRAWN = f"""
 .pn-bar b {{position: absolute; top: -2px; bottom: -2px; width: 2px; background: #c2185b}}
 .pn-looks {{display: flex; gap: 12px; margin: 4px 0}}
 .pn-looks figure {{margin: 0; width: 124px; min-width: 0}}
+.pn-looks .pn-curve {{width: 380px}}
 .pn-looks img, .pn-looks .pn-image {{display: block; width: 100%; aspect-ratio: 1;
   image-rendering: pixelated; border-radius: 3px}}
 .pn-row {{display: grid; grid-template-columns: repeat(10, minmax(0, 40px)); gap: 1px;
@@ -135,27 +137,32 @@ STYLE = f"<style>{DRAWN}{WRITTEN}</style>"
 
 # %% ../../nbs/use/06_page.ipynb #534c6cab
 def strip_html(outcome: Outcome, frame: int) -> str:
-    "All frames, p(pick) of each, and the current one."
+    "All frames, p(pick) or the value of each, and the current one."
     mark = (
         f'<b style="left:{100 * outcome.threshold:.0f}%"></b>'
-        if outcome.picker.policy is not None
+        if outcome.picker.policy is not None and outcome.values is None
         else ""
     )
-    cells = []
+    cells, values = [], None if outcome.values is None else outcome.values.tolist()
     for i, (picked, p) in enumerate(zip(outcome.picks.tolist(), outcome.probabilities.tolist())):
         classes = (
             f"pn-frame {'pn-picked' if picked else 'pn-dropped'}{' pn-now' if i == frame else ''}"
         )
+        about = f"p(pick) {p:.2f}" if values is None else f"value {values[i]:.2f}"
+        long = p if values is None else heights(values)[i]
         cells.append(
-            f'<div class="{classes}" title="frame {i + 1}, p(pick) {p:.2f}"><div class="pn-image '
+            f'<div class="{classes}" title="frame {i + 1}, {about}"><div class="pn-image '
             f'pn-f{i}"></div>'
-            f'<div class="pn-bar"><i style="width:{100 * p:.1f}%"></i>{mark}</div></div>'
+            f'<div class="pn-bar"><i style="width:{100 * long:.1f}%"></i>{mark}</div></div>'
         )
     return f'<div class="pn"><div class="pn-strip">{"".join(cells)}</div></div>'
 
 # %% ../../nbs/use/06_page.ipynb #73069402
 def decision_html(moment: Moment, outcome: Outcome) -> str:
     "Why this frame is picked or not, in a sentence."
+    if moment.value is not None:
+        verdict = "<b>picked</b>" if moment.picked else "dropped"
+        return f"{verdict}: its value is {moment.value:+.2f}, the mean of the clip is 0"
     if moment.frame == 0:
         return "<b>picked</b>: the first frame always is"
     verdict = "<b>picked</b>" if moment.picked else "dropped"
@@ -195,7 +202,13 @@ def rewards_html(moment: Moment) -> str:
 
 # %% ../../nbs/use/06_page.ipynb #21414c65
 def moment_html(moment: Moment, outcome: Outcome) -> str:
-    "The frame, its glance, what it is compared with, the difference, the decision, the reward."
+    """The frame, the decision and the reward; with a policy, its glance, what that is compared with
+    and the difference, with a scorer, the values of all frames."""
+    if outcome.values is not None:
+        picked = outcome.picks.nonzero().flatten().tolist()
+        figures = "<figure class=\"pn-curve\">{}<figcaption>value of each frame</figcaption></figure>"
+        return _moment_html(moment, outcome, figures.format(
+            values_svg(outcome.values.tolist(), picked, moment.frame, outcome.threshold)))
     both = torch.stack([moment.glance, moment.last_glance]).float()
     black, white = (
         (0.0, 255.0)
@@ -212,6 +225,11 @@ def moment_html(moment: Moment, outcome: Outcome) -> str:
         f'<figure><img alt="{name}" src="{uri}"><figcaption>{name}</figcaption></figure>'
         for name, uri in looks.items()
     )
+    return _moment_html(moment, outcome, figures)
+
+
+def _moment_html(moment: Moment, outcome: Outcome, figures: str) -> str:
+    "The frame beside other figures, the decision, the reward."
     return (
         f'<div class="pn pn-moment"><div>frame {moment.frame + 1}, {moment.time:.1f} s · '
         f'{decision_html(moment, outcome)}</div>'
@@ -279,11 +297,15 @@ def import_widgets(what: str = "the explorer"):  # what needs them
     return ipywidgets
 
 # %% ../../nbs/use/06_page.ipynb #cf27e45e
+LOWEST = 3.0  # units of value: as far from the mean as the slider of a scorer goes
+
+
 def make_controls(exploration: Exploration) -> dict:
     "The widgets that people move, by name."
     widgets, frames, own = import_widgets(), len(exploration.viewing.glances), exploration.picker
+    scores = own.name == "scorer"
     pickers = [
-        (exploration.outcome().name, own),
+        (own.name if exploration.frames else exploration.outcome().name, own),
         *((each.label, each) for each in other_pickers(min(6, frames), frames, own)),
     ]
     as_wide = lambda width: {
@@ -303,17 +325,21 @@ def make_controls(exploration: Exploration) -> dict:
         "picker": widgets.Dropdown(
             options=pickers, value=own, description="picker", **as_wide("180px")
         ),
+        # of a policy a probability, of a scorer a value: 1 is the usual spread, 0 the clip's mean
         "threshold": widgets.FloatSlider(
-            value=exploration.threshold,
-            min=0.01,
-            max=0.99,
+            value=-LOWEST if exploration.threshold is None else exploration.threshold,
+            min=-LOWEST if scores else 0.01,
+            max=LOWEST if scores else 0.99,
             step=0.01,
-            description="threshold",
+            description="least value" if scores else "threshold",
             **as_wide("300px"),
         ),
-        "limits": widgets.IntRangeSlider(
+        **({"frames": widgets.IntSlider(
+            value=exploration.frames, min=1, max=frames, description="frames to pick",
+            **as_wide("300px"),
+        )} if exploration.frames else {"limits": widgets.IntRangeSlider(
             value=(1, frames), min=1, max=frames, description="limits on picks", **as_wide("300px")
-        ),
+        )}),
         "frame": widgets.IntSlider(
             value=0, min=0, max=frames - 1, description="frame", readout=False, **as_wide("480px")
         ),
@@ -421,10 +447,10 @@ class Explorer:
         self.board = Board(self.exploration)
         self.controls = make_controls(self.exploration)
         widgets = import_widgets()
-        rows = (("clip", "upload", "picker"), ("threshold", "limits"), ("play", "frame"))
+        rows = (("clip", "upload", "picker"), ("threshold", "limits", "frames"), ("play", "frame"))
         wrapped = widgets.Layout(flex_flow="row wrap")  # on a narrow screen below each other
-        lines = [widgets.HBox([self.controls[name] for name in row], layout=wrapped)
-                 for row in rows]
+        lines = [widgets.HBox([self.controls[name] for name in row if name in self.controls],
+                              layout=wrapped) for row in rows]
         top, parts = widgets.HTML(STYLE + head_html(self.exploration)), self.board.parts
         self.page = widgets.VBox(
             [top, parts["thumbnails"], *lines, parts["message"], parts["strip"], self.board.tabs]
@@ -468,7 +494,13 @@ def connect(explorer: Explorer) -> None:
                 controls["clip"].options, controls["clip"].value = labels, name
             marking.clear()
 
-    actions = {name: set_value(name) for name in ("picker", "threshold", "frame")} | {
+    def set_threshold(value):
+        # a scorer whose slider is at its end has none
+        none = state.captioner.picker.name == "scorer" and value <= -LOWEST
+        set_value("threshold")(None if none else value)
+
+    actions = {name: set_value(name) for name in ("picker", "frames", "frame")} | {
+        "threshold": set_threshold,
         "limits": lambda value: set_value("limits")(
             None if tuple(value) == (1, controls["limits"].max) else tuple(value)
         ),
@@ -477,9 +509,9 @@ def connect(explorer: Explorer) -> None:
             files and show(state.upload(files[0]["name"], bytes(files[0]["content"])))
         ),
     }
-    for name, action in actions.items():
+    for name in controls.keys() & actions.keys():
         controls[name].observe(
-            lambda change, action=action: explorer.attempt(action, change["new"]), "value"
+            lambda change, action=actions[name]: explorer.attempt(action, change["new"]), "value"
         )
     board.tabs.observe(lambda change: explorer.attempt(board.draw), "selected_index")
     import_widgets().jslink((controls["play"], "value"), (controls["frame"], "value"))
