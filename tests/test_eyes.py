@@ -325,7 +325,8 @@ def test_a_scorer_of_a_model_picks_and_what_it_holds_matters(how, place, tmp_pat
     own = picks_of(run, videos, how, tmp_path)
     models = {name: with_scorer(run, tmp_path/name, **options) for name, options in {
         "scorer": {}, "seed": {"seed": 1}, "grey": {"eye": "grey"}, "glimpse": {"eye": "glimpse"},
-        "four": {"number": 4}, "third": {"every": 3}, "six": {"number": 6}, "gap": {"number": 6, "rule": "gap"},
+        "four": {"number": 4}, "third": {"every": 3}, "six": {"number": 6},
+        "gap": {"number": 6, "rule": "gap"},
         "flat": {"threshold": 0.05}}.items()}
     found = {name: picks_of(model, videos, how, tmp_path) for name, model in models.items()}
     assert own not in found.values()
@@ -396,7 +397,7 @@ def test_a_drawn_caption_has_the_curve_of_its_values(place, tmp_path):
 
 @pytest.fixture
 def begun(place, corpus, tmp_path):
-    "A run to begin with: trained on these clips, and with a scorer that sees what they were made of."
+    "A run to begin with: trained on these clips, and with a scorer that sees their features."
     config = preset("smoke", supervision_epochs=1, reinforcement_epochs=1, adaptation_epochs=1)
     train(tmp_path/"plain", corpus, config, Recipe(language=1.0), bars=False)
     return with_scorer(tmp_path/"plain", tmp_path/"begun"), config.changed(
@@ -496,7 +497,8 @@ def test_what_made_a_row_has_the_threshold_and_the_eye(place, tmp_path, monkeypa
     assert len(set(made.values())) == len(made)
     assert "threshold=none" in made["eye", 1] and "threshold=0.5" in made["half"]
     for row, file in zip(caption_many(files, model), files):
-        assert row["values"] == caption(file, model).to_dict()["values"] and len(row["values"]) == 30
+        assert row["values"] == caption(file, model).to_dict()["values"]
+        assert len(row["values"]) == 30
     assert all(row["values"] is None for row in caption_many(files, model, picker="learned"))
 
 

@@ -206,9 +206,10 @@ def moment_html(moment: Moment, outcome: Outcome) -> str:
     and the difference, with a scorer, the values of all frames."""
     if outcome.values is not None:
         picked = outcome.picks.nonzero().flatten().tolist()
-        figures = "<figure class=\"pn-curve\">{}<figcaption>value of each frame</figcaption></figure>"
-        return _moment_html(moment, outcome, figures.format(
-            values_svg(outcome.values.tolist(), picked, moment.frame, outcome.threshold)))
+        curve = values_svg(outcome.values.tolist(), picked, moment.frame, outcome.threshold)
+        return _moment_html(
+            moment, outcome, f'<figure class="pn-curve">{curve}<figcaption>value of each frame'
+            "</figcaption></figure>")
     both = torch.stack([moment.glance, moment.last_glance]).float()
     black, white = (
         (0.0, 255.0)

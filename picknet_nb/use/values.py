@@ -30,7 +30,7 @@ def draw_values(
     top: float,
     room: float,              # height of the band; it grows downwards, as pixels do
 ) -> None:
-    "Draw the values of a row of frames as a curve: a green dot is a pick, the dotted line the mean."
+    "Draw the values of a row of frames as a curve: a pick is a green dot, the mean a dotted line."
     places = [left + 0.5 for left in lefts]
     levels = [top + room * (1 - each) for each in height]
     axes.plot([lefts[0], lefts[-1] + 1], [top + room / 2] * 2, color="black", linewidth=0.6,
