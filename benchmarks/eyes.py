@@ -46,8 +46,8 @@ from picknet_nb.method.pickers import Clips, make_picker
 from picknet_nb.method.policy import Policy, pair_logits, path_logits, path_scores, project
 from picknet_nb.method.recurrence import roll_out_by_table
 from picknet_nb.method.reinforce import policy_loss
-from picknet_nb.method.scorer import (
-    FrameValues, best_of_parts, best_with_gap, centred, part_bounds)
+from picknet_nb.method.frame_values import (
+    FrameValues, best_of_parts, best_with_gap, centred, looks, part_bounds)
 from picknet_nb.method.calibration import search
 from picknet_nb.training.cards import BUNDLED
 from picknet_nb.training.committee import (
@@ -406,15 +406,16 @@ def of_scorers(given: argparse.Namespace) -> list[dict]:
                     for eye in given.vary for variant in VARIANTS if variant != "plain"]
 
 
-def fitted(given: argparse.Namespace, study: Study, condition: dict, **more):
-    "Scorers of all seeds for a condition."
+def fitted(given: argparse.Namespace, study: Study, condition: dict, every: int = 1, **more):
+    "Scorers of all seeds for a condition; their eye looks at the middle one of so many frames."
     eye, teacher = condition["eye"], condition["teacher"]
-    clips = torch.cat(list(study.clips("train").values()))
-    held_out = [(videos, study.values(teacher, videos))
+    clips, seen = torch.cat(list(study.clips("train").values())), study.seen(eye)
+    looked = looks(seen.shape[1], every).to(DEVICE)
+    held_out = [(videos, study.values(teacher, videos)[:, looked])
                 for videos in study.clips("validation").values()]
-    return fit_scorers(study.seen(eye), study.side(eye), clips, study.values(teacher, clips),
-                       held_out, epochs=given.epochs, **VARIANTS[condition["variant"]],
-                       **{"seeds": given.seeds, **more})
+    return fit_scorers(seen[:, looked], study.side(eye), clips,
+                       study.values(teacher, clips)[:, looked], held_out, epochs=given.epochs,
+                       **VARIANTS[condition["variant"]], **{"seeds": given.seeds, **more})
 
 
 @torch.no_grad()
@@ -636,26 +637,28 @@ def chosen_eye(study: Study, among: list[str]) -> str:
 
 
 def bundle(given: argparse.Namespace, study: Study) -> None:
-    "For every small eye the variant that validation clips like best, three seeds, as a file."
+    """For every small eye the variant that validation clips like best, three seeds, as a file;
+    once for each number of looks."""
     for eye in given.vary:
         found = {row["variant"]: row["validation"] for path in study.rows.glob("*.json")
                  for row in json.loads(path.read_text())
                  if row.get("eye") == eye and row.get("how") == "regression"
                  and row.get("teacher") == "committee"}
-        variant = max(found, key=found.get)
-        fit = fitted(given, study, {"eye": eye, "teacher": "committee", "variant": variant},
-                     seeds=3)
+        variant = max(found, key=found.get) if found else "plain"
         name = eye.removesuffix("-crossed").removesuffix("-pictures")
         weights = json.loads((given.work/"weights.json").read_text()).get(name, "") if (
             given.work/"weights.json").exists() else ""
-        folder = given.out/f"scorer-{slug(eye)}"
-        folder.mkdir(parents=True, exist_ok=True)
-        path = save_scorer(folder, StoredScorer(
-            FrameValues(fit.scorers), 3, name, weights,
-            f"{2 * study.table.pairs} captioners, {' and '.join(study.texts)}"))
-        write(folder/"chosen.json", {"eye": eye, "variant": variant, "validation": found,
-                                     "worth": fit.worth, "epoch": fit.epoch,
-                                     "bytes": path.stat().st_size})
+        for every in given.every:
+            fit = fitted(given, study, {"eye": eye, "teacher": "committee", "variant": variant},
+                         every, seeds=3)
+            folder = given.out/f"scorer-{slug(eye)}-every-{every}"
+            folder.mkdir(parents=True, exist_ok=True)
+            path = save_scorer(folder, StoredScorer(
+                FrameValues(fit.scorers, every=every), 3, name, weights,
+                f"{2 * study.table.pairs} captioners, {' and '.join(study.texts)}"))
+            write(folder/"chosen.json", {"eye": eye, "every": every, "variant": variant,
+                                         "validation": found, "worth": fit.worth,
+                                         "epoch": fit.epoch, "bytes": path.stat().st_size})
 
 
 @torch.no_grad()
@@ -690,7 +693,8 @@ def models(given: argparse.Namespace, study: Study) -> None:
             for split in ("validation", "test"):
                 for data, videos in study.clips(split).items():
                     values = None if scorer is None else torch.cat([
-                        scorer.values(study.seen(eye)[some]) for some in videos.split(256)])
+                        scorer.values(study.seen(scorer.eye)[some])
+                        for some in videos.split(256)])
                     for k in (*BUDGETS, 5, 8):
                         sets = untaught(study, videos, study.seen(given.eye[0]), k) if (
                             values is None) else {rule: pick(values, k)[None]
@@ -829,6 +833,8 @@ def main() -> None:
     add("--policy-epochs", type=int, default=40)
     add("--policy-rate", type=float, default=3e-4)
     add("--adapt-steps", type=int, default=300)
+    add("--every", type=int, nargs="+", default=[1, 3, 5],
+        help="of `bundle`: the eye looks at the middle one of so many frames")
     add("--model", nargs="+", default=["sharp", "everyday"], help="of `models`")
     add("--words", type=int, default=18)
     add("--rare", type=int, default=8, help="words that are rarer become <unk>")
