@@ -22,7 +22,7 @@ def sentence(story):
 def count_ngrams(words, n, size):
     "How often each word (n = 1) or pair of words (n = 2) occurs: (batch, size ** n - 2)."
     ids = words if n == 1 else words[:, :-1] * size + words[:, 1:]
-    return F.one_hot(ids, size**n).sum(1)[:, 2:]  # without <pad> and <start>, or pairs of them
+    return F.one_hot(ids, size**n).sum(1)[:, 2:]  # without <pad> and <bos>, or pairs of them
 
 class Data:
     "Clips as tensors: features for the captioner, glances for the policy, token ids."
@@ -35,7 +35,7 @@ class Data:
         colour = small.flatten(2)                                        # (clips, 30, 432)
         self.features = (colour - colour.mean((0, 1))) / colour.std((0, 1))
         self.glances = (grey / grey.std()).flatten(2)                    # (clips, 30, 144)
-        self.vocabulary = ["<pad>", "<start>", "<end>", *sorted(set(" ".join(sentences).split()))]
+        self.vocabulary = ["<pad>", "<bos>", "<eos>", *sorted(set(" ".join(sentences).split()))]
         self.length = 2 + max(len(text.split()) for text in sentences)
         self.words = torch.zeros(len(stories), self.length, dtype=torch.long)
         for row, text in zip(self.words, sentences):
@@ -92,13 +92,13 @@ class Captioner(nn.Module):
 
     @torch.no_grad()
     def generate(self, features, picks, length):
-        "Greedy captions: feed back the likeliest word until <end>."
+        "Greedy captions: feed back the likeliest word until <eos>."
         self.eval()
         state = video = self.encode(features, picks)
         words = [torch.ones(len(features)).long()]
         for _ in range(length - 1):
             logits, state = self.step(words[-1], state, video)
-            ended = (words[-1] == 2) | (words[-1] == 0)  # <pad> after <end>
+            ended = (words[-1] == 2) | (words[-1] == 0)  # <pad> after <eos>
             words.append(logits.argmax(-1).masked_fill(ended, 0))
         self.train()
         return torch.stack(words, 1)
