@@ -588,7 +588,7 @@ def test_the_first_picture_is_there_before_the_page_has_a_process(address):
         while 'id="rendered_cells"' not in text:
             text += reply.read(4096).decode(errors="replace")
     assert 'class="pn-strip"' in text and 'class="pn pn-captions"' in text
-    assert "The controls come when" in text
+    assert "Loading the model; in some seconds" in text
     assert "spinner-container" not in text.partition("<body")[2]
 
 

@@ -230,7 +230,8 @@ def test_an_address_is_copied_and_captioned_like_its_file(videos, rows, captione
         asked = [f"{base}/00.mp4", f"{base}/none.mp4", videos[1], "nowhere://x.mp4"]
         found = {row["source"]: row for row in captioner.rows(asked)}
         assert found[asked[0]] == {**rows[0], "source": asked[0], "version": '"1"'}
-        assert found[asked[1]]["error"] == "no such file" and found[videos[1]] == rows[1]
+        assert found[asked[1]]["error"] == "the server has no such file (404)"
+        assert found[videos[1]] == rows[1]
         assert "nowhere" in found["nowhere://x.mp4"]["error"]
         monkeypatch.setenv("PICKNET_SOURCE_BYTES", "100")
         (large,) = captioner.rows(asked[:1])

@@ -342,7 +342,7 @@ RATED = {"models": {"mine": {"clips": 100, "right": 61, "half": 20, "wrong": 19,
 
 
 STRICT = {"raters": {f"rater {number}": {"who": f"person {number}", "models": {"mine": {
-    "right": right, "half": 30, "wrong": 70 - right, "right_interval": [0.1, 0.3]}}}
+    "clips": 100, "right": right, "half": 30, "wrong": 70 - right, "right_interval": [0.1, 0.3]}}}
     for number, right in ((1, 20), (2, 25))},
     "agreement": {"raters 1 and 2": {"alike": 0.78, "kappa": 0.66}}}
 
@@ -371,8 +371,8 @@ def test_a_card_has_ratings_uniform_frames_and_what_models_compares(carded):
     text = read_card(find_model("mine"))
     assert "right for 61, half right for 20 and wrong for 19; right or half right 81 % (95 %: 72 " \
         "to 87)" in text
-    assert "blind: person 1 found 20 right (95 %: 10 to 30), 30 half right and 50 wrong; person 2 " \
-        "found 25 right" in text
+    assert "blind: person 1 found 20 right (95 %: 10 to 30), 30 half right and 50 wrong; person " \
+        "2 found 25 right" in text
     assert "they gave 78 % of the captions the same rating (Cohen's kappa 0.66)" in text
     assert "| MSVD, 1 clips | the frames it picks, 5.5 | 112.3" in text
     assert "| MSVD, 1 clips | as many, uniform, 6.0 | 110.0" in text
@@ -382,12 +382,13 @@ def test_a_card_has_ratings_uniform_frames_and_what_models_compares(carded):
         "frames": 6.0, "CIDEr": 110.0, "interval": [100.0, 120.0]}
     first, row = models.models_table(models.models().values())
     shown = dict(zip(first, row))
-    assert [shown[name] for name in ("right", "half", "wrong", "of")] == ["61", "20", "19", "100"]
+    assert [shown[name] for name in ("right", "half", "wrong", "of")] == [
+        "20, 25", "30, 30", "50, 45", "100"]
     assert shown["CIDEr MSVD"] == "112.3" and shown["MSR-VTT"] == "–" and shown["seconds"] == "3.1"
     said = CliRunner().invoke(app, ["models"]).output
-    assert re.search(r"^mine +61 +20 +19 +100 +112\.3 +– +3\.1 ", said, re.M)
+    assert re.search(r"^mine +20, 25 +30, 30 +50, 45 +100 +112\.3 +– +3\.1 ", said, re.M)
     (listed,) = json.loads(CliRunner().invoke(app, ["models", "--json"]).output)
-    assert listed["rated"]["right"] == 61
+    assert listed["rated"]["right"] == 61 and listed["rated_strictly"]["person 2"]["right"] == 25
 
 
 def trained_scorer(folder: Path, weights: str = "", frames: int = 30, seed: int = 0) -> Path:
@@ -455,7 +456,8 @@ def test_a_card_describes_the_scorer_and_its_numbers_are_those_of_its_frames(car
     assert found["cider"]["msvd"]["PickNet"]["CIDEr"] == 112.3
     assert found["scorer"] == {
         "eye": "tiny", "multiplications": multiplications("tiny"), "frames": 4, "looks": 30,
-        "clip_frames": 30, "rule": "parts", "threshold": None, "networks": 3, "taught_by": "two captioners"}
+        "clip_frames": 30, "rule": "parts", "threshold": None, "networks": 3,
+        "taught_by": "two captioners"}
     first, row = models.models_table(models.models().values())
     shown = dict(zip(first, row))
     assert shown["CIDEr MSVD"] == "120.0" and shown["picks with"] == "tiny"
@@ -474,7 +476,7 @@ def test_a_card_is_measured_with_the_frames_of_the_scorer(talker, tmp_path):
 
 
 @pytest.mark.parametrize("content", [
-    "[]", '{"cider": 3}', '{"rated": [1]}', '{"scorer": 3}', "{"])
+    "[]", '{"cider": 3}', '{"rated": [1]}', '{"rated_strictly": [1]}', '{"scorer": 3}', "{"])
 def test_a_garbled_card_is_an_error_that_names_it(carded, content):
     (find_model("mine")/"card.json").write_text(content)
     with pytest.raises(RunError, match="card.json: "):

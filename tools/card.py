@@ -236,7 +236,10 @@ def measured(name: str, result: dict, timing: dict) -> dict:
     }
     cnn, scorer = describe_model(find_model(name)).cnn, load_scorer(find_model(name))
     comes = BACKBONES.facts(cnn).get("comes") if cnn in BACKBONES else None
-    found = {"rated": rated, "cider": cider, "seconds": timing.get("seconds_per_clip"),
+    count = lambda each: {key: each[key] for key in ("right", "half", "wrong", "clips")}
+    strictly = {who: count(each) for who, each in strict_ratings(name).items()}
+    found = {"rated": rated, "rated_strictly": strictly, "cider": cider,
+             "seconds": timing.get("seconds_per_clip"),
              "backbone": comes, "scorer": scorer and scorer_facts(scorer),
              "measured_on": result["machine"], "timed_on": timing.get("machine"),
              "date": result["date"], "command": result["command"]}
@@ -258,17 +261,24 @@ def rated_in_words(rated: dict | None) -> str:
     )
 
 
-def strictly_in_words(name: str) -> str:
-    "What raters found who judged the same clips by a written rule, and how often they agreed."
+def strict_ratings(name: str) -> dict[str, dict]:
+    "What each rater who followed the written rule found of a model."
     path = ROOT/"data"/"results"/"ratings_strict.json"
     strict = read_json(path) if path.exists() else {"raters": {}}
-    rated = {rater["who"]: rater["models"][name] for rater in strict["raters"].values()
-             if name in rater["models"]}
+    return {rater["who"]: rater["models"][name] for rater in strict["raters"].values()
+            if name in rater["models"]}
+
+
+def strictly_in_words(name: str) -> str:
+    "What raters found who judged the same clips by a written rule, and how often they agreed."
+    rated = strict_ratings(name)
     if not rated:
         return ""
+    strict = read_json(ROOT/"data"/"results"/"ratings_strict.json")
     counts = "; ".join(
-        f"{who} found {each['right']} right (95 %: {{:.0f}} to {{:.0f}}), {each['half']} half right "
-        f"and {each['wrong']} wrong".format(*(100 * value for value in each["right_interval"]))
+        f"{who} found {each['right']} right (95 %: {{:.0f}} to {{:.0f}}), {each['half']} half "
+        f"right and {each['wrong']} wrong".format(
+            *(100 * value for value in each["right_interval"]))
         for who, each in rated.items())
     agreed = "; ".join(f"they gave {100 * each['alike']:.0f} % of the captions the same rating "
                        f"(Cohen's kappa {each['kappa']:.2f})"

@@ -408,8 +408,9 @@ def write_models() -> list[str]:
     line = lambda row: f"| {' | '.join(row)} |\n"
     (DOCS/"models"/"index.md").write_text(
         "# Models\n\nThese models come with the package; `picknet models` prints this table, and "
-        "`picknet caption holiday.mp4 --model NAME` uses one. One of the authors rated 100 "
-        "captions as right, half right or wrong; CIDEr is measured on test clips, with the frames "
+        "`picknet caption holiday.mp4 --model NAME` uses one. Two raters judged "
+        "captions of the same 100 clips as right, half right or wrong, blind and by a strict "
+        "written rule: a number of each; CIDEr is measured on test clips, with the frames "
         "that the model picks.\n\n" + line(first)
         + line(["---", *["--:"] * (len(first) - 2), "---"])
         + "".join(line([f"[{row[0]}]({row[0]}.md)", *row[1:]]) for row in rows)

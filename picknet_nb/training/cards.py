@@ -55,13 +55,14 @@ def describe_model(folder) -> BundledModel:
 
 
 def read_measured(folder) -> dict:
-    """What was measured of a model: `rated` (right, half, wrong of how many clips), `cider` of
-    each data set, `seconds` for a clip; where its `backbone` comes from; its `scorer`, if it has
-    one."""
+    """What was measured of a model: `rated` (right, half, wrong of how many clips), and
+    `rated_strictly` the same by each rater who followed the written rule; `cider` of each data
+    set, `seconds` for a clip; where its `backbone` comes from; its `scorer`, if it has one."""
     path = Path(folder)/"card.json"
     content = read_json(path, RunError) if path.exists() else {}
     if not isinstance(content, dict) or not all(
-            isinstance(content.get(name, {}), dict) for name in ("rated", "cider", "scorer")):
+            isinstance(content.get(name, {}), dict)
+            for name in ("rated", "rated_strictly", "cider", "scorer")):
         raise RunError(path, "is not what tools/card.py writes")
     return content
 
@@ -113,12 +114,15 @@ def models_table(found: Iterable[BundledModel]) -> list[list[str]]:
     for each in found:
         rated, cider, scorer = (
             each.measured.get(name, {}) for name in ("rated", "cider", "scorer"))
+        raters = list(each.measured.get("rated_strictly", {}).values()) or [rated]
         # with the frames that it picks by itself
         own = {name: kinds.get("scorer", kinds.get("PickNet", {})) for name, kinds in cider.items()}
         comes = each.measured.get("backbone")
         rows.append([
             each.name,
-            *(dash(rated.get(name)) for name in ("right", "half", "wrong", "clips")),
+            *(", ".join(dash(rater.get(name)) for rater in raters)
+              for name in ("right", "half", "wrong")),
+            dash(raters[0].get("clips")),
             *(dash(own.get(name, {}).get("CIDEr"), "{:.1f}")
               for name in ("msvd", "msrvtt")),
             dash(each.measured.get("seconds"), "{:.1f}"),

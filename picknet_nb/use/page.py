@@ -431,8 +431,8 @@ def first_look(exploration: Exploration) -> str:
     viewing, outcome = exploration.viewing, exploration.outcome()
     last = len(viewing.glances) - 1
     return (f"{STYLE}{thumbnail_style(viewing)}{head_html(exploration)}"
-            f'<p class="pn pn-wait">{html.escape(viewing.name)}. The controls come when a process '
-            "of their own has loaded the model; that takes some seconds.</p>"
+            f'<p class="pn pn-wait">{html.escape(viewing.name)}. Loading the model; in some '
+            "seconds you can choose clips and move the threshold.</p>"
             f"{strip_html(outcome, last)}{captions_html(viewing, outcome, last)}")
 
 
