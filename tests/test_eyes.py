@@ -458,6 +458,17 @@ def test_what_an_eye_sees_is_prepared_beside_the_clips_and_found_there(
     assert not (tmp_path/"plain"/"eyes").exists()
 
 
+@pytest.mark.parametrize(("eye", "looks"), [("tiny", [30]), ("grey", [3])])
+def test_the_backbone_looks_at_no_frame_twice(eye, looks, place, tmp_path, monkeypatch):
+    run, videos = place
+    captioner, counted = load(with_scorer(run, tmp_path/"model", eye=eye)), []
+    features = type(captioner).features
+    monkeypatch.setattr(type(captioner), "features", lambda self, frames: (
+        counted.append(len(frames)) or features(self, frames)))
+    found = captioner.caption(sorted(videos.glob("*.mp4"))[0], running=False)
+    assert counted == looks and len(found.picked) == 3
+
+
 def test_a_stream_cannot_have_the_frames_of_a_scorer_that_was_asked_for(place, tmp_path):
     run, videos = place
     model, file = with_scorer(run, tmp_path/"model"), str(sorted(videos.glob("*.mp4"))[0])
