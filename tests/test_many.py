@@ -27,8 +27,9 @@ from picknet_nb.data.video_files import DRAWING, VIDEO_SUFFIXES, VideoError, fin
 from picknet_nb.interface.watch import DRAWN, MOVING, ROWS, WRITTEN, listed_sources
 from picknet_nb.training.models import find_model
 from picknet_nb.use import cluster, many, sources, tables
-from picknet_nb.use.captioning import VideoCaptioner
+from picknet_nb.use.captioning import Failure, VideoCaptioner
 from picknet_nb.use.cluster import Share, block_sizes, share_of, specification_of
+from picknet_nb.use.loading import load_captioner
 from picknet_nb.use.many import COLUMNS, Specification
 from picknet_nb.use.sources import check_sources, path_of
 from picknet_nb.use.tables import Table, caption_list
@@ -78,14 +79,28 @@ def test_what_nobody_foresaw_costs_one_row(videos, rows, captioner, monkeypatch)
     assert found == {row["source"]: row for row in rows if row["source"] != videos[3]}
 
 
+def test_a_caption_that_cannot_become_a_row_has_a_row_with_the_reason(
+    videos, captioner, monkeypatch
+):
+    real = many.row_of
+
+    def fails(source, identity, found, *others):
+        if source == videos[0] and not isinstance(found, Failure): raise RuntimeError("no row")
+        return real(source, identity, found, *others)
+
+    monkeypatch.setattr(many, "row_of", fails)
+    found = {row["source"]: row["error"] for row in captioner.rows(videos[:2])}
+    assert set(found) == set(videos[:2]) and found[videos[0]] == "RuntimeError: no row"
+
+
 @pytest.mark.parametrize("other", (
     {"beam": 3}, {"threshold": 0.4}, {"picker": "uniform-2"}, {"model": "everyday"}))
 def test_rows_say_what_they_were_made_with(captioner, other):
     made = Specification(**{"model": "shapes", **other}).load()
     assert made.made_with != captioner.made_with
     assert made.beam == other.get("beam", made.captioner.decoding.beam)
-    assert made.captioner.picker.threshold == other.get("threshold", made.captioner.config.policy
-                                                        .threshold)
+    own = load_captioner(find_model(other.get("model", "shapes"))).picker.threshold
+    assert made.captioner.picker.threshold == other.get("threshold", own)
 
 
 @pytest.mark.parametrize("changed", ("weights.safetensors", "vocabulary.json", "run.json"))

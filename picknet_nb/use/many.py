@@ -90,8 +90,9 @@ class ListCaptioner:
                 if alone or not isinstance(found, (NoRoom, Replaced)):
                     failed = isinstance(found, FileError)
                     found = Failure(source, found.reason) if failed else found
+                    row = row_of(source, identity, found, self.made_with)
                     left.pop(source, None)
-                    yield row_of(source, identity, found, self.made_with)
+                    yield row
         except Exception as error:
             if alone and left:
                 reason = str(error) if isinstance(error, PickNetError) else (
