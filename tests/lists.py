@@ -53,11 +53,11 @@ def read(path: Path) -> list[dict]:
 
 
 @contextmanager
-def served(answer):
+def served(answer, port: int = 0):
     "The address of a server on this machine that answers each GET with `answer(handler)`."
     handler = type("Handler", (http.server.SimpleHTTPRequestHandler,), {
         "do_GET": lambda self: answer(self), "log_message": lambda *_: None})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", port), handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
