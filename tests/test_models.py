@@ -74,7 +74,9 @@ def test_each_bundled_model_is_whole_and_in_half_precision(name):
         "vocabulary.json",
         "weights.safetensors",
     ]
-    assert describe_model(find_model(name)).megabytes <= 13 and "opened" not in about["details"]
+    sizes = {path.name: path.stat().st_size for path in find_model(name).iterdir()}
+    assert sizes["weights.safetensors"] <= 13e6 and sizes.get(SCORER, 0) <= 4e6
+    assert "opened" not in about["details"]
     assert all(weight.isfinite().all() for weight in model.parameters()) and len(vocabulary) > 90
 
 
@@ -322,9 +324,9 @@ def test_a_card_says_what_people_need_to_know(name):
 
 
 def test_the_wheel_stays_small():
-    "Thirty megabytes with the code, which takes less than one."
+    "Thirty-five megabytes with the code, which takes less than one."
     files = [path.read_bytes() for path in BUNDLED.rglob("*") if path.is_file()]
-    assert sum(len(zlib.compress(content)) for content in files) < 29e6
+    assert sum(len(zlib.compress(content)) for content in files) < 34e6
 
 
 RESULT = {

@@ -164,7 +164,7 @@ def test_without_a_network_everyday_speaks_and_sharp_says_what_to_bring(
             capture_output=True, text=True, cwd=desk, env=nothing_kept)
     everyday, sharp = caption(), caption("--model", "sharp")
     assert everyday.returncode == 0, everyday.stderr
-    assert re.match(r"[a-z ]+\n\d+ frames? picked, at 0\.0", everyday.stdout)
+    assert re.match(r"[a-z ]+\n\d+ frames? picked, at \d", everyday.stdout)
     assert sharp.returncode == 1 and sharp.stdout == ""
     (sentence,) = [line for line in sharp.stderr.splitlines() if line.startswith("picknet: ")]
     # without timm, what to install; with it, what to bring
@@ -184,7 +184,7 @@ def explored(command: Path, desk: Path, *words) -> str:
 
 # what a line of the front page says; standard output, then standard error
 PROMISED = {
-    "picknet caption holiday.mp4": (r"[a-z ]+\n\d+ frames? picked, at 0\.0", "model: everyday"),
+    "picknet caption holiday.mp4": (r"[a-z ]+\n\d+ frames? picked, at \d", "model: everyday"),
     "picknet caption holiday.mp4 --out picks.png": ("picks.png", ""),
     "picknet caption film.mp4 --out film.srt": ("film.srt", ""),
     "picknet caption clips --out out/{}.srt": ("out/film19.srt", ""),
