@@ -63,7 +63,7 @@ def _check_log(log: list[dict]) -> None:
     "Raise an error unless the epochs of each stage follow each other, with finite numbers."
     done: Counter[str] = Counter()
     for line in log:
-        measures = {**line, **line["validation"]}
+        measures = {**line, **line.get("validation", {})}
         numbers = [measures[name] for name in measures.keys() - _DESCRIBED]
         finite = all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
         if line["epoch"] != done[line["stage"]] or not finite:
