@@ -126,8 +126,8 @@ def as_they_come(ray, dataset) -> Iterator[list[dict]]:
         lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
         why = lines[-1]
         if isinstance(reason, ray.exceptions.ActorUnavailableError):
-            why = (f"{_RETRIES + 1} of them died of one block of videos, perhaps for want of memory; "
-                   "what has arrived is kept, and the same command continues")
+            why = (f"{_RETRIES + 1} of them died of one block of videos, perhaps for want of "
+                   "memory; what has arrived is kept, and the same command continues")
         raise PickNetError(f"the workers of the cluster failed: {why}") from reason
 
 # %% ../../nbs/use/11_cluster.ipynb #9e74fd12
