@@ -57,7 +57,7 @@ def share_of(nodes: list[dict], workers: int | None = None) -> Share:
 
 
 _LARGEST = 256  # videos of a block: a node that dies takes those along that it works on
-_RETRIES = 3  # of a block whose worker died; by itself Ray Data never gives up
+_RESTARTS = 4  # of a worker that died, or whose node did; by itself Ray Data never gives up
 _PARTS = 32  # the smallest blocks are such a part of what each worker does
 
 
@@ -87,7 +87,7 @@ def on_ray(
     # a bar of ours says how far it is, and errors come back by themselves
     data.DataContext.get_current().enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.CRITICAL)
-    # Ray 2.64 will have another way to say max_task_retries: settings.ini asks for one before it
+    # Ray 2.64 will have another way to say max_restarts: settings.ini asks for one before it
     warnings.filterwarnings("ignore", "`ray_remote_args` is deprecated")
     whole, share = pa.table(columns), share_of(ray.nodes(), workers)
     sizes = block_sizes(len(whole), share.workers)
@@ -100,7 +100,7 @@ def on_ray(
         num_cpus=share.cores,
         num_gpus=share.gpus or None,
         compute=data.ActorPoolStrategy(size=share.workers),
-        max_task_retries=_RETRIES,
+        max_restarts=_RESTARTS,
     )
 
 
@@ -125,9 +125,9 @@ def as_they_come(ray, dataset) -> Iterator[list[dict]]:
     except ray.exceptions.RayError as reason:
         lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
         why = lines[-1]
-        if isinstance(reason, ray.exceptions.ActorUnavailableError):
-            why = (f"{_RETRIES + 1} of them died of one block of videos, perhaps for want of "
-                   "memory; what has arrived is kept, and the same command continues")
+        if isinstance(reason, ray.exceptions.RayActorError):
+            why = (f"one of them died {_RESTARTS + 1} times, perhaps for want of memory; what has "
+                   "arrived is kept, and the same command continues")
         raise PickNetError(f"the workers of the cluster failed: {why}") from reason
 
 # %% ../../nbs/use/11_cluster.ipynb #9e74fd12
