@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from picknet_nb.data import video
+from picknet_nb.data import video, video_files
 from picknet_nb.data.video import read_clip, steady, stream_frames
 from picknet_nb.data.video_files import VideoError
 from picknet_nb.training.models import find_model
@@ -271,9 +271,9 @@ def many_streams(path, count: int):
 @pytest.mark.parametrize("ending", ["mkv", "ts", "mp4", "nut", "avi"])
 def test_a_file_has_as_many_streams_as_the_limit_says_and_no_more(tmp_path, monkeypatch, ending):
     path = many_streams(tmp_path/f"many.{ending}", 5)
-    monkeypatch.setattr(video, "_MOST_STREAMS", 5)
+    monkeypatch.setattr(video_files, "_MOST_STREAMS", 5)
     assert len(read_clip(path, 3, 16).frames) == 3
-    monkeypatch.setattr(video, "_MOST_STREAMS", 4)
+    monkeypatch.setattr(video_files, "_MOST_STREAMS", 4)
     for read in (lambda: read_clip(path, 3, 16), lambda: list(stream_frames(path, 3, 16))):
         with pytest.raises(VideoError, match="more than 4 streams"):
             read()

@@ -978,9 +978,9 @@ def test_every_function_is_named_here():
         "checks": "check_shapes check_finite_frames check_words check_sizes",
         "encoder": "lstm_step",
         "packing": "EncoderState Picked",
-        "decoder": "gru_step NEVER",
-        "fast_decoder": "embedded looked_up thin_out Weights Draws gumbel draw_randomness choose "
-        "feed cast_weights fast_logits losses_by_word",
+        "decoder": "gru_step",
+        "fast_decoder": "NEVER embedded looked_up thin_out Weights Draws gumbel draw_randomness "
+        "choose feed cast_weights fast_logits losses_by_word",
         "captioner": "",
         "generation": "Beams extend beam_search generate next_word likeliest_word",
         "captioner_contract": "CAPTIONERS Ready Captioner",

@@ -500,11 +500,9 @@ _START_SECONDS = 120
 def _end_node(error: Exception) -> None:
     """End the processes of a node of Ray that did not start. Ray leaves them to the end of this
     process, and beside them the next attempt would be slower still."""
-    from ray._private.node import Node
-
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if isinstance(node := frame.f_locals.get("self"), Node):
-            node.kill_all_processes(check_alive=False, allow_graceful=False)
+        end = getattr(frame.f_locals.get("self"), "kill_all_processes", None)  # of Ray's node
+        if end: end(check_alive=False, allow_graceful=False)
 
 
 def connected(
