@@ -125,7 +125,8 @@ def as_they_come(ray, dataset) -> Iterator[list[dict]]:
     except ray.exceptions.RayError as reason:
         lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
         why = lines[-1]
-        if isinstance(reason, ray.exceptions.RayActorError):
+        died = isinstance(reason, ray.exceptions.RayActorError)
+        if died and not reason.actor_init_failed:  # which says why it could not begin
             why = (f"one of them died {_RESTARTS + 1} times, perhaps for want of memory; what has "
                    "arrived is kept, and the same command continues")
         raise PickNetError(f"the workers of the cluster failed: {why}") from reason
