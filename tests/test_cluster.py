@@ -9,8 +9,9 @@ from unittest.mock import patch
 
 import pytest
 import torch
+from clusters import cluster
 from lists import SHAPES, captioner, read, rows, videos  # noqa: F401, fixtures
-from reliability import processor_time, run_process
+from reliability import run_process
 
 import picknet_nb as pn
 from picknet_nb.core.files import PickNetError
@@ -28,49 +29,17 @@ from picknet_nb.use.tables import caption_list
 def nodes(tmp_path_factory):
     "A cluster of two nodes with a core each, and the second node, which may be killed."
     pytest.importorskip("ray")
-    # a dependency of Jupyter's builds a grammar when it is imported, which takes every process of
-    # Ray seconds
-    quick = tmp_path_factory.mktemp("quick")
-    (quick/"rfc3987_syntax.py").write_text('raise ImportError("left out")\n')
-    tests = Path(__file__).parent
-    before = dict(os.environ)
-    paths = str(quick), str(tests.parent), str(tests), before.get("PYTHONPATH", "")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
-    os.environ["PYTHONSAFEPATH"] = "1"  # as the command sets it
-    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    # workers of Ray give way to every other process, and other tests would keep them from starting
-    os.environ["RAY_worker_niceness"] = "0"
-    import ray
-    from ray.cluster_utils import Cluster
-
     # what lies in the current folder is nobody's business; an import of it is noted
     here = tmp_path_factory.mktemp("here")
     (here/"colorsys.py").write_text(f"open({str(here/'imported')!r}, 'a').write('once')\n")
     came_from = os.getcwd()
     os.chdir(here)
-    made = Cluster()
-    how = {"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False}
-
-    def node():
-        """Ray gives a node half a minute to start, which a busy machine may not have: it is tried
-        again as long as there is progress, which is that the machine computes for us."""
-        while True:
-            before = processor_time()
-            try:
-                return made.add_node(**how)
-            except Exception as reason:
-                if "timed out" not in str(reason) or processor_time() == before: raise
-
     try:
-        node()
-        yield made, node()
-        assert not (here/"imported").exists(), "a process of Ray ran a module of this folder"
+        with cluster(tmp_path_factory.mktemp("quick")) as (made, node):
+            yield made, node()
+            assert not (here/"imported").exists(), "a process of Ray ran a module of this folder"
     finally:
-        ray.shutdown()
-        made.shutdown()
         os.chdir(came_from)
-        os.environ.clear()
-        os.environ.update(before)
 
 
 def by_source(found: list[dict]) -> list[dict]:
