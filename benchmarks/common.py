@@ -1,5 +1,5 @@
-"""What the benchmarks share: the way to the package, the origin of a result, the clock, the
-file."""
+"""What the benchmarks share: the way to the package, the origin of a result, the clock, uniform
+frames, an interval over clips, the file."""
 from __future__ import annotations
 
 import json
@@ -14,6 +14,7 @@ ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # a checkout needs no installation
 
 import torch
+from torch import Tensor
 
 from picknet_nb.core.files import write_whole
 from picknet_nb.measure.experiments import circumstances
@@ -64,6 +65,22 @@ def times_ms(work, device: str, repeats: int, warm_up: int = 3) -> list[float]:
 def median_ms(work, device: str, repeats: int = 30, warm_up: int = 5) -> float:
     "Median milliseconds of one call."
     return statistics.median(times_ms(work, device, repeats, warm_up))
+
+
+def uniform_frames(frames: int, k: int) -> dict[str, list[int]]:
+    "Two ways to take k of a clip's frames uniformly: with both ends, or the middles of k parts."
+    ends = [frames // 2] if k == 1 else [round(j * (frames - 1) / (k - 1)) for j in range(k)]
+    return {"uniform, ends": ends,
+            "uniform, middles": [round((j + 0.5) * frames / k - 0.5) for j in range(k)]}
+
+
+def interval(difference: Tensor) -> list[float]:  # (clips,)
+    "Mean and 95 % bootstrap interval over clips."
+    draw = torch.Generator().manual_seed(5)
+    some = torch.randint(len(difference), (4000, len(difference)), generator=draw)
+    means = difference.cpu()[some].mean(1)
+    return [round(number.item(), 2) for number in (
+        difference.mean(), means.quantile(0.025), means.quantile(0.975))]
 
 
 def write_result(path, result: dict) -> None:

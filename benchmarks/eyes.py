@@ -30,7 +30,7 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 
-from common import ROOT, origin
+from common import ROOT, interval, origin, uniform_frames
 
 import torch
 import torch.nn.functional as F
@@ -184,15 +184,6 @@ def correlation(one: Tensor, other: Tensor) -> float:
     "Of frame values within clips."
     one, other = centred(one), centred(other)
     return ((one * other).sum() / (one.norm() * other.norm()).clamp(min=1e-9)).item()
-
-
-def interval(difference: Tensor) -> list[float]:  # (clips,)
-    "Mean and 95 % bootstrap interval over clips."
-    draw = torch.Generator().manual_seed(5)
-    some = torch.randint(len(difference), (4000, len(difference)), generator=draw)
-    means = difference.cpu()[some].mean(1)
-    return [round(each, 2) for each in (
-        difference.mean().item(), means.quantile(0.025).item(), means.quantile(0.975).item())]
 
 
 def write(path: Path, content) -> None:
@@ -355,18 +346,15 @@ def committee(given: argparse.Namespace, study: Study) -> None:
 def untaught(study: Study, clips: Tensor, seen: Tensor, k: int) -> dict[str, Tensor]:
     "Frames (sets, clips, k) that nobody learned to choose."
     frames, count = study.corpus.features.shape[1], len(clips)
-    ends = ([frames // 2] if k == 1
-            else [round(j * (frames - 1) / (k - 1)) for j in range(k)])
-    middles = [round((j + 0.5) * frames / k - 0.5) for j in range(k)]
-    at = lambda places: torch.tensor(places, device=DEVICE).expand(1, count, -1)
+    uniform = {rule: torch.tensor(at, device=DEVICE).expand(1, count, -1)
+               for rule, at in uniform_frames(frames, k).items()}
     near = F.normalize(seen[clips].float(), dim=-1)
     near = near @ near.transpose(1, 2)
     bounds = part_bounds(frames, k)
     medoids = torch.stack([near[:, a:b, a:b].sum(-1).argmax(1) + a
                            for a, b in zip(bounds, bounds[1:])], 1)
     torch.manual_seed(0)
-    chosen = {"uniform, ends": at(ends), "uniform, middles": at(middles),
-              "part medoids": medoids[None],
+    chosen = {**uniform, "part medoids": medoids[None],
               "random": torch.rand(10, count, frames, device=DEVICE).topk(k).indices.sort()[0]}
     if k > 1:
         picks = make_picker("kmeans", k)(Clips(seen[clips].float(), seen[clips].float()))

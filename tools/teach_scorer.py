@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -41,6 +42,9 @@ from picknet_nb.training.runs import load_run
 from picknet_nb.training.scorers import StoredScorer, fit_scorers, load_scorer, save_scorer
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT/"benchmarks"))
+from common import interval, uniform_frames
+
 MOST = 3     # frames of the bundled model
 WORTH = 1.0  # points that fewer looks may cost on validation clips
 BUDGETS = (1, 2, 3, 4)
@@ -89,18 +93,11 @@ def taught(corpora: list[Corpus], values: list[dict[str, Tensor]], every: int, s
     return load_scorer(folder)
 
 
-def uniform(frames: int, k: int) -> dict[str, list[int]]:
-    "Two ways to take frames uniformly."
-    ends = [frames // 2] if k == 1 else [round(j * (frames - 1) / (k - 1)) for j in range(k)]
-    return {"uniform, ends": ends,
-            "uniform, middles": [round((j + 0.5) * frames / k - 0.5) for j in range(k)]}
-
-
 def choices(scorers: dict[int, StoredScorer], seen: Tensor) -> Iterator[tuple[dict, Tensor]]:
     "Every kind of picks, and the picked frames (clips, k)."
     clips, frames, _ = seen.shape
     for k in BUDGETS:
-        for rule, at in uniform(frames, k).items():
+        for rule, at in uniform_frames(frames, k).items():
             yield {"frames": k, "rule": rule}, torch.tensor(at).expand(clips, -1)
     for every, scorer in scorers.items():
         values = torch.cat([scorer.values(some) for some in seen.split(256)])
@@ -129,15 +126,6 @@ def earned(texts: list[str], references: list[list[list[str]]]) -> Tensor:
     vocabulary = Vocabulary((*SPECIALS, *known))
     ids = torch.tensor([caption_ids(one, vocabulary.ids, 24) for one in words])
     return 100 * Cider(references, vocabulary)(ids, torch.arange(len(ids))).double()
-
-
-def interval(difference: Tensor) -> list[float]:
-    "Mean and 95 % bootstrap interval over clips."
-    draw = torch.Generator().manual_seed(5)
-    some = torch.randint(len(difference), (4000, len(difference)), generator=draw)
-    means = difference[some].mean(1)
-    return [round(each.item(), 2) for each in (
-        difference.mean(), means.quantile(0.025), means.quantile(0.975))]
 
 
 def measured(model, how: Decoding, corpora: list[Corpus], scorers: dict[int, StoredScorer],
