@@ -3,7 +3,8 @@ test that should catch it.
 
 usage: python tools/mutants.py [--workers 2] [--resume] [words of a fault's name ...]
 All faults together leave data/results/mutants.json: each fault, and the test that caught it.
-`--resume` goes on with such a file.
+`--resume` goes on with such a file. Each test runs in a fork of one process that has imported
+PyTorch and all else that is not of this package, which would take longer than most of the tests.
 To add a fault, add a line to FAULTS: what it is, the module, the code as it is, the code with the
 fault, and the test that catches it. `make test` checks that every line still applies.
 """
@@ -15,12 +16,19 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import types
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import NamedTuple
 
+# a fork does not survive PyTorch's threads
+os.environ.update(OMP_NUM_THREADS="1", MPLBACKEND="agg")
+
 ROOT = Path(__file__).resolve().parents[1]
 OUT = ROOT/"data"/"results"/"mutants.json"
+NEEDED = ("av", "matplotlib.pyplot", "nltk.tokenize", "PIL.Image", "pytest", "torch._dynamo",
+          "torch.distributed", "torchvision", "typer")  # what tests and package import
 
 
 class Fault(NamedTuple):
@@ -416,39 +424,57 @@ FAULTS = [
 ]
 
 
-def copy_package(folder: Path) -> None:
+def copy_package(source: Path, folder: Path) -> None:
     "Copy the package, the tests and the example clip."
     for name in ("picknet_nb", "tests", "tools"):
-        shutil.copytree(ROOT/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(source/name, folder/name, ignore=shutil.ignore_patterns("__pycache__"))
     (folder/"data").mkdir()
-    shutil.copy(ROOT/"data"/"example.mp4", folder/"data")
+    shutil.copy(source/"data"/"example.mp4", folder/"data")
 
 
-def run(tests: list[str], folder: Path) -> str:
-    "The first of these tests that fails; nothing if all pass."
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-x", "-q", "--no-header", "-p", "no:cacheprovider",
-         *(f"tests/{test}" for test in tests)],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(folder)},
-    )
-    if not done.returncode:
+def run(tests: list[str], folder: Path) -> int:
+    "A process that runs these tests on the package of a folder; what pytest says goes there."
+    if process := os.fork():
+        return process
+    status = 2
+    try:
+        said = os.open(folder/"said.txt", os.O_WRONLY | os.O_CREAT)
+        for stream in (1, 2): os.dup2(said, stream)
+        os.chdir(folder)
+        os.environ["PYTHONPATH"] = sys.path[0] = str(folder)
+        # a process that a test spawns would read this file again
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        status = import_module("pytest").main(
+            ["-x", "-q", "--no-header", "-p", "no:cacheprovider",
+             f"--basetemp={folder/'written'}", *(f"tests/{test}" for test in tests)])
+        sys.stdout.flush()
+    finally:
+        os._exit(status)
+
+
+def failed(tests: list[str], folder: Path, status: int) -> str:
+    "The test that failed in a process that ended so; nothing if all passed."
+    if not status:
         return ""
-    found = re.search(r"^FAILED (.+?)(?: - .*)?$", done.stdout, re.M)
-    if not found:
-        raise SystemExit(f"{tests} did not run:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+    said = (folder/"said.txt").read_text(errors="replace")
+    if not (found := re.search(r"^FAILED (.+?)(?: - .*)?$", said, re.M)):
+        raise SystemExit(f"{tests} did not run:\n{said[-4000:]}")
     return found[1]
 
 
-def caught(fault: Fault) -> str:
-    "The test that fails with this fault; nothing if it passes."
-    with tempfile.TemporaryDirectory() as folder:
-        copy_package(Path(folder))
-        path = Path(folder)/"picknet_nb"/f"{fault.module.replace('.', '/')}.py"
-        path.write_text(fault.broken())
-        return run([fault.test], Path(folder))
+def tried(faults: dict[Fault, str], source: Path, workers: int):
+    "Each fault with the test that fails with it (nothing if it passes), as the tests end."
+    waiting, running = list(faults.items()), {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            (fault, broken), folder = waiting.pop(0), Path(tempfile.mkdtemp(dir=source.parent))
+            copy_package(source, folder)
+            (folder/"picknet_nb"/f"{fault.module.replace('.', '/')}.py").write_text(broken)
+            running[run([fault.test], folder)] = fault, folder
+        process, status = os.wait()
+        fault, folder = running.pop(process)
+        yield fault, failed([fault.test], folder, status)
+        shutil.rmtree(folder)
 
 
 def main() -> None:
@@ -462,46 +488,45 @@ def main() -> None:
     known = {fault.what for fault in FAULTS}
     found = {each["fault"]: each for each in stored if each["caught"] and each["fault"] in known}
     chosen = [fault for fault in FAULTS if all(word in fault.what for word in options.words)]
-    todo = [fault for fault in chosen if fault.what not in found]
+    todo = {fault: fault.broken() for fault in chosen if fault.what not in found}
+    here = circumstances()
+    for name in NEEDED:
+        with suppress(ImportError): import_module(name)  # whoever needs it will say so
     with tempfile.TemporaryDirectory() as folder:
-        copy_package(Path(folder))
-        if todo and (failing := run(sorted({fault.test for fault in todo}), Path(folder))):
+        source = Path(folder)/"source"  # what is edited meanwhile is not tried
+        copy_package(ROOT, source)
+        tests = sorted({fault.test for fault in todo})
+        if todo and (failing := failed(tests, source, os.waitpid(run(tests, source), 0)[1])):
             raise SystemExit(f"a test fails without any fault: {failing}")
-    with ThreadPoolExecutor(options.workers) as pool:
-        for fault, test in zip(todo, pool.map(caught, todo)):
-            found[fault.what] = entry_of(fault, test)
+        for fault, test in tried(todo, source, options.workers):
+            found[fault.what] = {
+                "fault": fault.what, "module": fault.module, "test": fault.test,
+                "caught": bool(test), "failed": test, "commit": here["commit"]}
             print(f"{'caught' if test else 'NOT CAUGHT':10}  {fault.what:60}  {test}", flush=True)
             if not options.words:
-                write(found)
+                write(found, here)
     count = sum(found[fault.what]["caught"] for fault in chosen)
     print(f"\n{count} of {len(chosen)} faults caught")
     sys.exit(count < len(chosen))
 
 
-def entry_of(
-    fault: Fault,
-    test: str,  # that failed; empty: none did
-) -> dict:
-    "What the file says of a fault."
-    from picknet_nb.measure.experiments import commit_here
-
-    return {"fault": fault.what, "module": fault.module, "test": fault.test,
-            "caught": bool(test), "failed": test, "commit": commit_here()}
+def circumstances() -> dict:
+    "Where and with what the tests run, asked of another process: a fork must not know the package."
+    code = ("import json\nfrom picknet_nb.measure.experiments import circumstances\n"
+            "print(json.dumps(circumstances()))")
+    return json.loads(subprocess.check_output([sys.executable, "-c", code], cwd=ROOT))
 
 
-def write(found: dict[str, dict]) -> None:
+def write(found: dict[str, dict], here: dict) -> None:
     "Store what became of every fault so far, in the order of the list."
-    from picknet_nb.core.files import write_whole
-    from picknet_nb.measure.experiments import circumstances
-
     entries = [found[fault.what] for fault in FAULTS if fault.what in found]
     result = {"command": "python tools/mutants.py", "faults": len(FAULTS), "tried": len(entries),
               "caught": sum(each["caught"] for each in entries),
-              **circumstances(), "commit": sorted({each["commit"] for each in entries}),
-              "list": entries}
-    write_whole(OUT, json.dumps(result, indent=1) + "\n")
+              **here, "commit": sorted({each["commit"] for each in entries}), "list": entries}
+    unfinished = OUT.with_suffix(".partial")
+    unfinished.write_text(json.dumps(result, indent=1) + "\n")
+    unfinished.replace(OUT)
 
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(ROOT))
     main()
