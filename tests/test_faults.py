@@ -17,6 +17,7 @@ from conftest import noise_corpus
 from reliability import leftovers, tally, wait_for
 from safetensors.torch import load_file
 from test_fuzzing import run_folder  # noqa: F401 (a fixture)
+from toys import invoked
 
 from picknet_nb.core.files import FileError, PickNetError, WriteError, locked, write_whole
 from picknet_nb.core.settings import preset
@@ -485,3 +486,25 @@ def test_captioning_a_folder_interrupted_by_hand(run_folder, tmp_path):  # noqa:
 def test_captioning_from_a_closed_folder(run_folder):  # noqa: F811
     with read_only(run_folder):
         assert load_captioner(run_folder, device="cpu").caption(EXAMPLE).n_best
+
+
+@pytest.mark.parametrize("command", [
+    ["train", "runs/mine", "--data", "shapes", "--preset", "smoke"],
+    ["train", "{}/mine", "--data", "shapes", "--preset", "smoke"],
+    ["reproduce", "--preset", "smoke"]], ids=["train", "train elsewhere", "reproduce"])
+def test_what_needs_the_toy_world_in_a_closed_folder(tmp_path, monkeypatch, command):
+    "Also with a home that cannot be written: what is named is what to do, and nothing is left."
+    monkeypatch.setattr("picknet_nb.training.train.data_folder", lambda: Path("data"))
+    (tmp_path/"open").mkdir()
+    with read_only(tmp_path/"closed") as closed:
+        monkeypatch.chdir(closed)
+        monkeypatch.setenv("HOME", str(closed))
+        done = invoked(*(word.format(tmp_path/"open") for word in command))
+    said = str(done.exception)
+    assert isinstance(done.exception, WriteError) and done.exit_code == 1
+    if command[1] == "runs/mine":  # the folder that was typed
+        assert said.startswith("runs/mine: cannot be written: no permission")
+    else:
+        assert said.startswith(f"{closed}/data/corpora/shapes-smoke: cannot be written: ")
+        assert "start in a folder that you can write to" in said
+    assert not list((tmp_path/"open").iterdir())

@@ -211,6 +211,7 @@ def train(
     if started:
         check_run_parts(folder, recipe, config)
         change_epochs(folder, config)
+    check_room(folder, 0)  # before a world is drawn for nothing
     with joined() as device:
         corpus = open_data(data, scale, device=device)
         if not started:

@@ -231,7 +231,7 @@ def train(
 # %% ../../nbs/training/05_train.ipynb #4b9bd6ef
 from collections.abc import Iterable
 
-from ..core.files import data_folder
+from ..core.files import WriteError, data_folder
 from ..core.settings import ConfigError, group_of
 from ..method.captioner import CAPTIONERS
 from ..method.pickers import PICKERS, parse_label
@@ -247,9 +247,14 @@ def open_data(
     if data == "shapes":
         from picknet_nb.world.world import prepare_shapes
 
-        corpus = prepare_shapes(
-            data_folder()/"corpora"/f"shapes-{scale}", scale=scale, seed=seed, progress=bars
-        ).to(device)
+        kept = data_folder()/"corpora"/f"shapes-{scale}"
+        try:
+            corpus = prepare_shapes(kept, scale=scale, seed=seed, progress=bars).to(device)
+        except WriteError as reason:  # of a folder that nobody has named
+            raise WriteError(kept.absolute(), (
+                f"{reason.strerror}; the toy world is kept there: start in a folder that you can "
+                f"write to, or prepare it in another one (`picknet prepare shapes --preset {scale} "
+                "--out FOLDER`) and name that with --data")) from reason
     else:
         corpus = Corpus.load(data, device)
     opened = {"data": data if data == "shapes" else str(Path(data).resolve()), "scale": scale}
