@@ -3,6 +3,7 @@ import functools
 import os
 import shutil
 import sys
+import warnings
 from collections import Counter
 from pathlib import Path
 from unittest.mock import patch
@@ -109,6 +110,14 @@ def note(corpus, bars, place, path: Path, after: Path | None = None) -> int:
     assert after is None or after.exists()
     path.write_text(str(os.getpid()))
     return len(corpus.ids)
+
+
+def test_a_list_shorter_than_the_workers_has_no_idle_ones(nodes, videos):
+    "A worker without a block would load its model in vain, and Ray Data warns of it."
+    ray = connected(nodes[0].address)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        assert len(list(as_they_come(ray, rows_on_ray(ray, videos[:1], SHAPES)))) == 1
 
 
 def test_jobs_of_an_experiment_are_tasks_of_the_cluster(nodes, tmp_path):

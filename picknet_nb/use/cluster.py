@@ -99,7 +99,7 @@ def on_ray(
         batch_size=None,
         num_cpus=share.cores,
         num_gpus=share.gpus or None,
-        compute=data.ActorPoolStrategy(size=share.workers),
+        compute=data.ActorPoolStrategy(size=min(share.workers, max(1, len(blocks)))),
         max_restarts=_RESTARTS,
     )
 
