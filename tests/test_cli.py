@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import typer
 from typer.testing import CliRunner
 
 pytest.importorskip("av")
@@ -662,7 +663,7 @@ def test_a_module_that_is_not_there_or_fails_is_told(own):
 def test_help_tells_of_modules():
     said = " ".join(picknet("--help")[1].split())
     assert (
-        "--use MODULE" in said and "Example: picknet --use mine reproduce --captioner mean" in said
+        "--use MODULE" in said and "picknet --use mine reproduce --captioner mean, with" in said
     )
 
 
@@ -1164,7 +1165,20 @@ def test_warnings_of_ours_are_one_line(noise, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("group", [[], ["prepare"]])
 def test_nothing_is_cut_off_in_the_list_of_commands(group):
     listing = CliRunner().invoke(cli.app, [*group, "--help"], terminal_width=80).stdout
-    assert "..." not in listing.partition("Commands:")[2]
+    assert "..." not in listing.partition("Options:")[2]
+
+
+def test_every_command_stands_under_one_heading_and_what_captions_comes_first():
+    command = typer.main.get_command(cli.app)
+    under = [name for names in cli.HEADINGS.values() for name in names]
+    assert sorted(under) == sorted(command.commands) and len(set(under)) == len(under)
+    listing = CliRunner().invoke(cli.app, ["--help"]).stdout
+    assert re.findall(r"^  (\w+)  +[A-Z]", listing.partition("--help  ")[2], re.M) == under
+    assert all(f"\n{heading}:\n" in listing for heading in cli.HEADINGS)
+    first = "caption", "prepare", "reproduce"
+    assert tuple(names[0] for names in cli.HEADINGS.values()) == first
+    ours = CliRunner().invoke(cli.app, ["prepare", "--help"]).stdout.partition("Commands:")[2]
+    assert ours.split()[0] == "videos"
 
 
 # the rest

@@ -453,6 +453,17 @@ def test_what_an_eye_sees_is_prepared_beside_the_clips_and_found_there(
                    tmp_path/"again", "--set", "min_word_count=1")
     assert not done.exception and "what glimpse sees" in done.output
     assert torch.equal(Corpus.load(tmp_path/"again"/"eyes"/"glimpse").features, seen)
+    (tmp_path/"msrvtt.json").write_text(json.dumps({
+        "videos": [{"video_id": name, "split": split}
+                   for name, split in (*zip(first, ["train"]), *zip(second, ["validate"]))],
+        "sentences": [{"video_id": name, "caption": each}
+                      for name, captions in said.items() for each in captions]}))
+    done = invoked("prepare", "msrvtt", "--videos", videos, "--annotations",
+                   tmp_path/"msrvtt.json", "--backbone", "tiny", "--out", tmp_path/"published",
+                   "--set", "min_word_count=1")
+    assert not done.exception and "what glimpse sees" in done.output
+    beside = Corpus.load(tmp_path/"published"/"eyes"/"glimpse")
+    assert torch.equal(beside.features, seen) and beside.name == "msrvtt"
     (model/SCORER).unlink(), (model/"card.json").unlink()
     prepare(videos, said, tmp_path/"plain", **options)
     assert not (tmp_path/"plain"/"eyes").exists()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+import typer.core
 
 from ..core.files import FileError, PickNetError
 from picknet_nb.core.printing import (
@@ -28,12 +29,37 @@ from .train import train
 from .watch import caption, explore, export, models, stream
 
 # %% auto #0
-__all__ = ['app', 'version', 'start', 'offer', 'unfinished_runs', 'info', 'after_interrupt', 'check_here', 'out_of_memory',
-           'main']
+__all__ = ['HEADINGS', 'app', 'Grouped', 'version', 'start', 'offer', 'unfinished_runs', 'info', 'after_interrupt', 'check_here',
+           'out_of_memory', 'main']
 
 # %% ../../nbs/interface/07_main.ipynb #cd3b3ab9
+# in the order in which a newcomer needs them
+HEADINGS = {
+    "Caption videos": ("caption", "stream", "explore", "models"),
+    "Train on your own": ("prepare", "train", "evaluate", "export", "info"),
+    "Repeat the paper": ("reproduce", "compare", "frontier", "score"),
+}
+
+
+class Grouped(typer.core.TyperGroup):
+    "Lists its commands under `HEADINGS`."
+
+    def list_commands(self, context) -> list[str]:
+        return [name for names in HEADINGS.values() for name in names]
+
+    def format_commands(self, context, formatter) -> None:
+        width = max(map(len, self.commands))
+        for heading, names in HEADINGS.items():
+            with formatter.section(heading):
+                formatter.write_dl([
+                    (name.ljust(width),
+                     self.commands[name].get_short_help_str(formatter.width - width - 6))
+                    for name in names])
+
+
 app = typer.Typer(
-    name="picknet", no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False
+    name="picknet", cls=Grouped, no_args_is_help=True, rich_markup_mode=None,
+    pretty_exceptions_enable=False,
 )
 app.add_typer(prepare, name="prepare")
 
@@ -47,8 +73,8 @@ def version(asked: bool) -> None:
 
 
 @app.callback(
-    epilog="Example: picknet --use mine reproduce --captioner mean, with a captioner `mean` that "
-    "mine.py registers\n\n"
+    epilog="Example: picknet caption holiday.mp4; your own parts: picknet --use mine reproduce "
+    "--captioner mean, with a captioner `mean` that mine.py registers\n\n"
     "Exit status: 0 success, 1 error, 2 mistyped command, 3 some files left out, 130 interrupted."
 )
 def start(

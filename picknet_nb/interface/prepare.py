@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import textwrap
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Annotated, Optional
@@ -27,8 +28,8 @@ from picknet_nb.core.settings import (
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'RAY', 'SETTINGS', 'FEW_TO_SCORE',
            'BRING', 'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table',
            'StrictCommand', 'DataSetCommands', 'kinds_of_data', 'joined', 'extractor', 'of_all', 'small_splits',
-           'report', 'check_room', 'before_extraction', 'prepare_shapes', 'warn_of_few', 'prepare_videos',
-           'add_dataset', 'prepare_features', 'prepare_join']
+           'report', 'check_room', 'before_extraction', 'with_its_eye', 'warn_of_few', 'prepare_videos',
+           'prepare_shapes', 'add_dataset', 'prepare_features', 'prepare_join']
 
 # %% ../../nbs/interface/02_prepare.ipynb #4d4779cc
 SWITCH = {
@@ -330,6 +331,96 @@ def before_extraction(
 
 BRING = "provide some of those clips, or let `picknet prepare videos` split the ones that you have"
 
+
+def with_its_eye(make: Callable, out: Path, eye, device, check: Callable):
+    """Prepare clips with a backbone by `make`, and, where the bundled model of this backbone picks
+    with an eye that is another one, what that sees of them; what the backbone made is returned."""
+    from picknet_nb.data.backbones import load_backbone
+    from picknet_nb.data.eyes import EYES
+    from picknet_nb.training.cards import eye_beside
+
+    made = make(out, eye, check=check)
+    if beside := eye_beside(eye.name):
+        if made.corpus:  # in the first process of torchrun
+            print(f"also what {beside} sees, with which the model of this backbone picks: "
+                  f"{printable(out/EYES/beside)}", file=sys.stderr)
+        make(out/EYES/beside, load_backbone(beside, None, device))
+    return made
+
+# %% ../../nbs/interface/02_prepare.ipynb #91811193
+def warn_of_few(count: int) -> None:
+    "Warn that a handful of clips is enough to try the commands, but too few to learn from."
+    if count < _FEW:
+        print(
+            f"picknet: {count} clips are too few to learn from, and scores on one or two clips "
+            "mean nothing; this is only enough to try the commands",
+            file=sys.stderr,
+        )
+
+
+@prepare.command(
+    "videos",
+    cls=StrictCommand,
+    epilog="Example: picknet prepare videos --captions captions.json --videos clips --name mine "
+    "--out data/corpora/mine" + EXIT,
+)
+def prepare_videos(
+    captions: Annotated[
+        Path, typer.Option(help="JSON {id: [captions]}; an id is a file name without extension.")
+    ],
+    videos: Annotated[Path, typer.Option(help="Folder of video files.")],
+    out: OUT,
+    splits: Annotated[
+        Optional[Path],
+        typer.Option(
+            help="JSON {'train': [ids], 'validation': [ids], 'test': [ids]}; "
+            "default: a random split, written to OUT/splits.json."
+        ),
+    ] = None,
+    name: Annotated[
+        Optional[str],
+        typer.Option(help="Name of the data set in tables; default: the name of the folder."),
+    ] = None,
+    cnn: BACKBONE = "lite0-clip",
+    weights: WEIGHTS = None,
+    workers: WORKERS = None,
+    ray: RAY = None,
+    settings: SETTINGS = None,
+) -> None:
+    """Your own data set, from videos and captions. If interrupted, run the same command again to
+    continue."""
+    from picknet_nb.data.backbones import load_backbone
+    from picknet_nb.data.annotations import read_captions
+    from picknet_nb.data.datasets import clip_settings, prepare_videos as make
+    from picknet_nb.data.splits import checked_splits, read_splits
+    from picknet_nb.data.extraction import list_videos
+
+    clip = clip_settings(settings_of(settings))
+    texts = read_captions(captions)
+    files = list_videos(videos)
+    check_room(out, 0)
+    extract = extractor(ray)
+    with joined() as device:
+        eye = load_backbone(cnn, weights, device)  # a name that is not known leaves no file behind
+        draws, again = splits is None, (out/"splits.json").exists()
+        splits = checked_splits(splits, captions, videos, texts, files, out)
+        if draws:
+            print(
+                f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
+                f"{printable(splits)}"
+                + "; the others keep their split" * again
+            )
+        warn_of_few(len(texts.keys() & files.keys()))
+        check = before_extraction(
+            out, splits, eye, clip, workers, "change it, or leave out --splits", ray
+        )
+        name = name or out.resolve().name
+        same = name, files, texts, lambda ids: read_splits(splits, ids), captions
+        report(with_its_eye(
+            lambda folder, eye, **how: make(
+                folder, *same, eye, clip, workers, extract=extract, **how),
+            out, eye, device, check), out)
+
 # %% ../../nbs/interface/02_prepare.ipynb #60aea535
 # its clips have thirty beats
 OF_THE_WORLD = tuple(name for name in OF_A_CORPUS if name != "frames")
@@ -382,86 +473,6 @@ def prepare_shapes(
         f"{len(corpus.vocabulary)} words"
     )
 
-# %% ../../nbs/interface/02_prepare.ipynb #91811193
-def warn_of_few(count: int) -> None:
-    "Warn that a handful of clips is enough to try the commands, but too few to learn from."
-    if count < _FEW:
-        print(
-            f"picknet: {count} clips are too few to learn from, and scores on one or two clips "
-            "mean nothing; this is only enough to try the commands",
-            file=sys.stderr,
-        )
-
-
-@prepare.command(
-    "videos",
-    cls=StrictCommand,
-    epilog="Example: picknet prepare videos --captions captions.json --videos clips --name mine "
-    "--out data/corpora/mine" + EXIT,
-)
-def prepare_videos(
-    captions: Annotated[
-        Path, typer.Option(help="JSON {id: [captions]}; an id is a file name without extension.")
-    ],
-    videos: Annotated[Path, typer.Option(help="Folder of video files.")],
-    out: OUT,
-    splits: Annotated[
-        Optional[Path],
-        typer.Option(
-            help="JSON {'train': [ids], 'validation': [ids], 'test': [ids]}; "
-            "default: a random split, written to OUT/splits.json."
-        ),
-    ] = None,
-    name: Annotated[
-        Optional[str],
-        typer.Option(help="Name of the data set in tables; default: the name of the folder."),
-    ] = None,
-    cnn: BACKBONE = "lite0-clip",
-    weights: WEIGHTS = None,
-    workers: WORKERS = None,
-    ray: RAY = None,
-    settings: SETTINGS = None,
-) -> None:
-    """Your own data set, from videos and captions. If interrupted, run the same command again to
-    continue."""
-    from picknet_nb.data.backbones import load_backbone
-    from picknet_nb.data.annotations import read_captions
-    from picknet_nb.data.datasets import clip_settings, prepare_videos as make
-    from picknet_nb.data.splits import checked_splits, read_splits
-    from picknet_nb.data.extraction import list_videos
-    from picknet_nb.data.eyes import EYES
-    from picknet_nb.training.cards import eye_beside
-
-    clip = clip_settings(settings_of(settings))
-    texts = read_captions(captions)
-    files = list_videos(videos)
-    check_room(out, 0)
-    extract = extractor(ray)
-    with joined() as device:
-        eye = load_backbone(cnn, weights, device)  # a name that is not known leaves no file behind
-        draws, again = splits is None, (out/"splits.json").exists()
-        splits = checked_splits(splits, captions, videos, texts, files, out)
-        if draws:
-            print(
-                f"no --splits: {'new ' * again}videos split at random, 80 : 5 : 15, as written in "
-                f"{printable(splits)}"
-                + "; the others keep their split" * again
-            )
-        warn_of_few(len(texts.keys() & files.keys()))
-        check = before_extraction(
-            out, splits, eye, clip, workers, "change it, or leave out --splits", ray
-        )
-        name = name or out.resolve().name
-        same = name, files, texts, lambda ids: read_splits(splits, ids), captions
-        made = make(out, *same, eye, clip, workers, check=check, extract=extract)
-        if beside := eye_beside(cnn):
-            if made.corpus:  # in the first process of torchrun
-                print(f"also what {beside} sees, with which the model of this backbone picks: "
-                      f"{printable(out/EYES/beside)}", file=sys.stderr)
-            make(out/EYES/beside, *same, load_backbone(beside, None, device), clip, workers,
-                 extract=extract)
-        report(made, out)
-
 # %% ../../nbs/interface/02_prepare.ipynb #a70fd755
 def add_dataset(group: typer.Typer, name: str, about: str, network: str, example: str) -> None:
     "Give a registered data set its command: `picknet prepare NAME`."
@@ -497,19 +508,12 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
         with joined() as device:
             eye = load_backbone(cnn, weights, device)
             check = before_extraction(out, videos, eye, clip, workers, BRING, ray)
-            made = make(
-                out,
-                name,
-                annotations,
-                videos,
-                eye,
-                splits,
-                clip,
-                workers,
-                check=check,
-                extract=extract,
-            )
-            report(made, out)
+            report(with_its_eye(
+                lambda folder, eye, **how: make(
+                    folder, name, annotations, videos, eye, splits, clip, workers,
+                    extract=extract, **how),
+                out, eye, device, check), out)
+
 
     prepare_dataset.__doc__ = f"{about} If interrupted, run the same command again to continue."
     epilog = f"Example: picknet prepare {name} {example}{EXIT}"

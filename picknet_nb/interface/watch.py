@@ -507,7 +507,7 @@ def caption(
         Optional[list[str]],
         typer.Argument(
             help="Video files, folders of them (subfolders included), or addresses: https://….",
-            metavar="[VIDEOS]..."
+            metavar="VIDEOS"
         ),
     ] = None,
     model: MODEL = None,
