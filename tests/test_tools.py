@@ -284,3 +284,12 @@ def test_what_changes_from_run_to_run_is_not_compared():
     assert text("12.5 s  in /tmp/tmpab12/run, 3f2a9c81d0e7") == text(
         "9.75 s in /tmp/tmpzz/run, 77aa00bb11cc")
     assert text("read 12 ms\n") != text("wrote 12 ms\n")
+
+
+@pytest.mark.parametrize(("command", "most"), [("caption", 10), ("reproduce", None)])
+def test_the_way_from_a_command_to_its_work_is_short_and_as_the_map_has_it(command, most):
+    calls = load_script(ROOT/"tools"/"calls.py").measure(command)
+    assert most is None or len(calls) <= most, calls
+    text = (ROOT/"CONTRIBUTING.md").read_text()
+    known = re.findall(r"\w+", re.search(r"^picknet train .*?^```", text, re.M | re.S)[0])
+    assert {call.rpartition(".")[2] for call in calls} <= set(known), calls

@@ -234,6 +234,11 @@ def package_counts() -> dict[str, int]:
         path for path in Path(picknet_nb.__file__).parent.rglob("*.py") if path.stem != "_modidx"
     ]
     lines = [line for path in modules for line in path.read_text("utf-8").splitlines()]
+    beside = {
+        f"lines of {folder}": sum(
+            len(path.read_text("utf-8").splitlines()) for path in (ROOT/folder).rglob("*.py"))
+        for folder in ("tests", "tools", "benchmarks")
+    }
     commands = commands_of(typer.main.get_command(app))
     options = [
         parameter
@@ -245,6 +250,7 @@ def package_counts() -> dict[str, int]:
         "modules": len([path for path in modules if path.stem != "__init__"]),
         "lines": len(lines),
         "lines that are not empty": sum(bool(line.strip()) for line in lines),
+        **beside,
         "commands": len(commands),
         "options of all commands": len(options),
         "settings": sum(len(fields(group)) for group in vars(Config()).values()),

@@ -250,7 +250,7 @@ class Workers:
         if self.number == 1:
             while tasks:
                 task = tasks.popleft()
-                yield Done(task, do_task(task, (self.corpus, None), self.bars))
+                yield Done(task, task.work(self.corpus, bars=self.bars, place=None))
             return
         if self.ray:
             yield from self._on_cluster(tasks)
