@@ -34,7 +34,7 @@ _STEP = ("picknet_nb.method.stages", "caption_loss")
 _TABLE = (*_SMOKE, "--workers", "1", "--folder", "{}/table")
 WAYS = {
     "caption": Way(("caption", str(ROOT/"data"/"example.mp4"), "--model", "shapes"),
-                   "av", "open", "judged"),
+                   "av", "open", "files_or_errors"),
     "train": Way(("train", "{}/run", *_SMOKE), *_STEP, "announce"),
     "reproduce": Way(("reproduce", *_TABLE), *_STEP, "print_forecast"),
     "compare": Way(("compare", *_TABLE, "--captioner", "ta"), *_STEP, "print_forecast"),

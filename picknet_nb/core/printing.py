@@ -21,7 +21,7 @@ from .files import PickNetError
 
 # %% auto #0
 __all__ = ['SOME_LEFT_OUT', 'DONE', 'EXIT', 'JSON', 'WEIGHTS', 'PARTS', 'printable', 'json_text', 'say', 'show_warning',
-           'at_terminal', 'after_mistake', 'escape_unprintable', 'left_out', 'typed', 'missing_parts']
+           'at_terminal', 'after_mistake', 'escape_unprintable', 'exit_if_left_out', 'typed', 'missing_parts']
 
 # %% ../../nbs/core/05_printing.ipynb #64a940f8
 def printable(text) -> str:
@@ -117,7 +117,7 @@ EXIT = (
 )
 
 
-def left_out(failed: int, done: int) -> None:
+def exit_if_left_out(failed: int, done: int) -> None:
     "Exit with the code that says whether some files or all of them were left out."
     if failed:
         raise typer.Exit(SOME_LEFT_OUT if done else 1)

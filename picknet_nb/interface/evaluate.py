@@ -18,7 +18,7 @@ from ..core.printing import JSON, json_text, printable, say
 from ..core.registry import use_thing
 from .prepare import FEW_TO_SCORE, joined
 from .watch import (
-    FRAMES, MODEL, PICKER, check_place, chosen_model)
+    FRAMES, MODEL, PICKER, check_output, chosen_model)
 
 # %% auto #0
 __all__ = ['explain_zero', 'score', 'interval_of', 'interval_in_words', 'BesideStart', 'beside_start', 'evaluate']
@@ -44,8 +44,8 @@ def score(
     "Score captions with BLEU, ROUGE-L, METEOR and CIDEr. The scorer is pycocoevalcap."
     from picknet_nb.measure.metrics import read_candidates, read_references, score as measure
 
-    explain_zero(said := read_candidates(captions))
-    scores = measure(said, read_references(references))
+    explain_zero(candidates := read_candidates(captions))
+    scores = measure(candidates, read_references(references))
     say({"scores": scores.values, "signature": scores.signature}, as_json, str(scores))
 
 # %% ../../nbs/interface/04_evaluate.ipynb #c4a10003
@@ -110,11 +110,11 @@ class BesideStart:
         return f"no gain over {self.start} that {count} clips could show"
 
     def to_dict(self) -> dict:
-        found = {"model": self.start, "changed": len(self.changed), "verdict": self.verdict()}
+        content = {"model": self.start, "changed": len(self.changed), "verdict": self.verdict()}
         if self.difference is None:
-            return found
+            return content
         before, now = (scores["CIDEr"] for scores in self.scores)
-        return found | {"CIDEr": before, "CIDEr_of_the_run": now,
+        return content | {"CIDEr": before, "CIDEr_of_the_run": now,
                         "difference": self.difference._asdict()}
 
     def numbers(self) -> str:
@@ -147,7 +147,7 @@ class BesideStart:
 
 def beside_start(
     run,  # the folder of a run or model
-    found,  # the `Evaluation` of the run
+    evaluation,  # the `Evaluation` of the run
     corpus,  # that it was evaluated on
     scored: bool = True,  # which takes Java
     device: str = "cpu",
@@ -170,18 +170,19 @@ def beside_start(
     if start.noted()["weights"] != began.get("weights"):
         return None
     # decoded as the run is: what differs is then what training changed
-    beam = int(found.decoding.removeprefix("beam ")) if found.decoding != "greedy" else 1
-    before = caption_split(folder, corpus, found.split, beam=beam, scores=False, device=device,
-                           no_repeats=Decoding.read(run).no_repeats)
+    split, decoding, now = evaluation.split, evaluation.decoding, evaluation.captions
+    beam = int(decoding.removeprefix("beam ")) if decoding != "greedy" else 1
+    before = caption_split(folder, corpus, split, beam=beam, scores=False, device=device,
+                           no_repeats=Decoding.read(run).no_repeats).captions
     scores = None
     if scored:
         from picknet_nb.measure.metrics import score_many
 
         scores = tuple(value for _, value in score_many(
-            {"before": before.captions, "now": found.captions}, found.references, ("CIDEr",),
-            per_video=True, split=found.split, decoding=found.decoding))
-    return BesideStart(start.name, start.corpus, found.decoding, before.captions, found.captions,
-                       found.references, scores)
+            {"before": before, "now": now}, evaluation.references, ("CIDEr",),
+            per_video=True, split=split, decoding=decoding))
+    return BesideStart(start.name, start.corpus, decoding, before, now, evaluation.references,
+                       scores)
 
 # %% ../../nbs/interface/04_evaluate.ipynb #c2ab132a
 def evaluate(
@@ -249,12 +250,12 @@ def evaluate(
     if scored:
         check_scorers()  # this and the place of the file before hours of captions
     if out:
-        check_place(out, set())
+        check_output(out, set())
     asked = model or "everyday"
     # of a model that is given other frames or another threshold, its start says nothing
     usual = picker is None and threshold is None and no_repeats is None
     with joined() as device:
-        found = caption_split(
+        evaluation = caption_split(
             folder,
             data,
             split,
@@ -271,21 +272,21 @@ def evaluate(
         start = None
         if scored and usual and read_about(folder).get("began_from"):
             corpus = clips_for(folder, read_about(folder), data, scale, device, bars=False)[1]
-            start = beside_start(folder, found, corpus, device=device)
-    for worry in problems(found.signs):
+            start = beside_start(folder, evaluation, corpus, device=device)
+    for worry in problems(evaluation.signs):
         print(f"picknet: {worry}", file=sys.stderr)
     if out:
-        write_whole(out, json_text(found.captions, indent=1))
-    varied = variety(found.captions.values())
-    counts = {"frames_used": found.frames_used, "signs": found.signs.to_dict(),
+        write_whole(out, json_text(evaluation.captions, indent=1))
+    varied = variety(evaluation.captions.values())
+    counts = {"frames_used": evaluation.frames_used, "signs": evaluation.signs.to_dict(),
               "variety": varied.to_dict()}
-    counted = (f"{printable(asked)} on {len(found.captions)} {split} clips: "
-               f"{found.frames_used:.1f} frames a clip; {found.signs}; {varied}")
+    counted = (f"{printable(asked)} on {len(evaluation.captions)} {split} clips: "
+               f"{evaluation.frames_used:.1f} frames a clip; {evaluation.signs}; {varied}")
     if not scored:
         return say(counts, as_json, counted)
-    explain_zero(found.captions)
-    scores = measure(found.captions, found.references, split=split, decoding=found.decoding,
-                     per_video=True)
+    explain_zero(evaluation.captions)
+    scores = measure(evaluation.captions, evaluation.references, split=split,
+                     decoding=evaluation.decoding, per_video=True)
     content = {"scores": scores.values, "CIDEr_interval": interval_of(scores),
                "signature": scores.signature, **counts}
     lines = [str(scores), counted, interval_in_words(scores)]

@@ -19,7 +19,7 @@ import typer.core
 import typer.main
 
 from ..core.files import PickNetError, WriteError, first_few
-from ..core.printing import DONE, EXIT, WEIGHTS, left_out, printable
+from ..core.printing import DONE, EXIT, WEIGHTS, exit_if_left_out, printable
 from picknet_nb.core.settings import (
     PRESETS, ClipSettings, Config, ConfigError, captioner_settings, explanations, find_setting,
     preset)
@@ -278,7 +278,7 @@ def report(prepared, out: Path, named: bool = True) -> None:
         if names:
             print(f"{what}: {printable(first_few(names, 5))} ({len(names)})", file=sys.stderr)
     if len(corpus.ids) >= _FEW and (line := small_splits(corpus)): print(line, file=sys.stderr)
-    left_out(len(prepared.failed), len(corpus.ids))
+    exit_if_left_out(len(prepared.failed), len(corpus.ids))
 
 # %% ../../nbs/interface/02_prepare.ipynb #02ce5eda
 def check_room(

@@ -18,16 +18,16 @@ from urllib.parse import urlsplit
 import typer
 
 from ..core.files import FileError, PickNetError, WriteError
-from ..core.printing import JSON, WEIGHTS, left_out, printable, say
+from ..core.printing import JSON, WEIGHTS, exit_if_left_out, printable, say
 from ..core.registry import USED, use_thing
 
 # %% auto #0
 __all__ = ['MODEL', 'PICKER', 'FRAMES', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model',
-           'hint_at_weights', 'open_model', 'output_names', 'output_files', 'check_place', 'tell', 'clock',
-           'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'no_video', 'is_address', 'name_of',
-           'check_weights', 'run_folder', 'check_there', 'hint_at_home', 'caption_files', 'check_readable',
-           'name_failures', 'judged', 'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream', 'explore',
-           'models', 'export']
+           'hint_at_weights', 'open_model', 'output_names', 'output_files', 'check_output', 'print_caption', 'clock',
+           'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'why_no_video', 'is_address', 'name_of',
+           'check_weights', 'run_folder', 'check_there', 'warn_of_toy_model', 'caption_files', 'check_readable',
+           'name_failures', 'files_or_errors', 'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream',
+           'explore', 'models', 'export']
 
 # %% ../../nbs/interface/06_watch.ipynb #d3d2f67c
 MODEL = Annotated[
@@ -96,19 +96,19 @@ def open_model(
     from picknet_nb.use.loading import load_captioner, with_frames, with_picker
 
     use_thing(picker)  # first: the run may have been trained with it
-    found = find_run(model)
-    captioner = with_picker(load_captioner(found, weights=weights), picker)
-    if weights: hint_at_weights(weights, found)
+    run = find_run(model)
+    captioner = with_picker(load_captioner(run, weights=weights), picker)
+    if weights: hint_at_weights(weights, run)
     captioner = with_frames(captioner, frames)
     if model is None:
         print(
-            f"model: {found.name}; `picknet models {found.name}` prints what it can and cannot do",
+            f"model: {run.name}; `picknet models {run.name}` prints what it can and cannot do",
             file=sys.stderr,
         )
-    elif found != model:
-        trained_on = read_about(found).get("corpus", "unknown data")
-        print(printable(f"model: {found}, trained on {trained_on}"), file=sys.stderr)
-    return found, captioner
+    elif run != model:
+        trained_on = read_about(run).get("corpus", "unknown data")
+        print(printable(f"model: {run}, trained on {trained_on}"), file=sys.stderr)
+    return run, captioner
 
 # %% ../../nbs/interface/06_watch.ipynb #78703327
 def output_names(
@@ -122,8 +122,8 @@ def output_names(
     )
     names = [os.path.relpath(os.path.abspath(file), base) for file in files]
     stems = [os.path.splitext(name)[0] for name in names]
-    taken = Counter([*stems, *names])  # a.mp4.mov without its ending is what a.mp4 is with it
-    return [stem if taken[stem] == 1 else name for stem, name in zip(stems, names)]
+    uses = Counter([*stems, *names])  # a.mp4.mov without its ending is what a.mp4 is with it
+    return [stem if uses[stem] == 1 else name for stem, name in zip(stems, names)]
 
 # %% ../../nbs/interface/06_watch.ipynb #49479b76
 DRAWN = (".png", ".jpg", ".jpeg", ".pdf", ".svg")  # a picture of the picks
@@ -150,52 +150,52 @@ def output_files(
             f"one file for {len(names)} videos: write {{}} for the name of each, as in "
             f"--out {given.with_name('{}' + given.suffix)}",
         )
-    places = [Path(str(given).replace("{}", name)) for name in names]
-    for place in places:
-        check_place(place, {os.path.realpath(file) for file in files})
-    if len({os.path.realpath(place) for place in places}) < len(places):
+    outputs = [Path(str(given).replace("{}", name)) for name in names]
+    for output in outputs:
+        check_output(output, {os.path.realpath(file) for file in files})
+    if len({os.path.realpath(output) for output in outputs}) < len(outputs):
         raise FileError(given, "two videos would be written to one file: caption them separately")
-    return places
+    return outputs
 
 
-def check_place(place: Path, videos: set[str]) -> None:
+def check_output(output: Path, videos: set[str]) -> None:
     """Make the folder of an output file; raise an error if the file cannot be written or is one
     of the videos."""
-    if os.path.realpath(place) in videos:
-        raise FileError(place, "is one of the videos: choose another name")
+    if os.path.realpath(output) in videos:
+        raise FileError(output, "is one of the videos: choose another name")
     try:
-        if not place.parent.is_dir():
-            place.parent.mkdir(parents=True)
-            print(f"picknet: made the folder {printable(place.parent)}", file=sys.stderr)
+        if not output.parent.is_dir():
+            output.parent.mkdir(parents=True)
+            print(f"picknet: made the folder {printable(output.parent)}", file=sys.stderr)
     except (FileExistsError, NotADirectoryError) as reason:
-        raise WriteError(place, f"{place.parent} is a file, not a folder") from reason
+        raise WriteError(output, f"{output.parent} is a file, not a folder") from reason
     except PermissionError as reason:
-        raise WriteError(place, "no permission") from reason
+        raise WriteError(output, "no permission") from reason
     except OSError as reason:
-        raise WriteError(place, reason.strerror) from reason
-    if place.is_dir() or not os.access(place.parent, os.W_OK):
-        raise WriteError(place, "is a folder" if place.is_dir() else "no permission")
+        raise WriteError(output, reason.strerror) from reason
+    if output.is_dir() or not os.access(output.parent, os.W_OK):
+        raise WriteError(output, "is a folder" if output.is_dir() else "no permission")
 
 
 # %% ../../nbs/interface/06_watch.ipynb #3dccf6a0
-def tell(found, as_json: bool, one: bool, run: Path) -> None:
+def print_caption(result, as_json: bool, one: bool, run: Path) -> None:
     """Print a caption, or why there is none, as JSON or as text: one sentence a line, after the
     name of its video if there are several."""
     from picknet_nb.use.sources import Failure
 
-    failed = isinstance(found, Failure)
+    failed = isinstance(result, Failure)
     if failed:
-        print(f"left out: {printable(found.source)}: {printable(found.reason)}", file=sys.stderr)
+        print(f"left out: {printable(result.source)}: {printable(result.reason)}", file=sys.stderr)
     if as_json or not failed:
         lines = (
             []
             if failed
-            else [printable(text if one else f"{found.source}: {text}") for text in found.n_best]
+            else [printable(text if one else f"{result.source}: {text}") for text in result.n_best]
         )
-        say({**found.to_dict(), "run": str(run)}, as_json, "\n".join(lines))
+        say({**result.to_dict(), "run": str(run)}, as_json, "\n".join(lines))
     if one and not failed and not as_json:
-        count = len(found.times)
-        print(f"{count} frame{'s' * (count > 1)} picked, at {clock(found.times)} s")
+        count = len(result.times)
+        print(f"{count} frame{'s' * (count > 1)} picked, at {clock(result.times)} s")
 
 
 def clock(times: list[float]) -> str:
@@ -216,14 +216,14 @@ def hint_at_sharp(run: Path) -> None:
         print(f"better sentences: --model sharp (its backbone: {comes})", file=sys.stderr)
 
 
-def hint_at_length(found, one: bool) -> None:
+def hint_at_length(caption, one: bool) -> None:
     "Print how to get more than one sentence for a long video."
-    lasts = found.clip.times[-1].item()
+    lasts = caption.clip.times[-1].item()
     if one and lasts > _LONG:
         minutes = f"{lasts / 60:.0f} minute{'s' * (lasts >= 90)}"
         print(
             printable(
-                f"it lasts {minutes}: --out {Path(found.source).stem}.srt gives each of its "
+                f"it lasts {minutes}: --out {Path(caption.source).stem}.srt gives each of its "
                 f"scenes a sentence"
             ),
             file=sys.stderr,
@@ -233,14 +233,14 @@ def hint_at_length(found, one: bool) -> None:
 def caption_scenes(
     captioner,
     files: dict[str, Path | FileError],  # of each source, or the error that there is none
-    places: list[list[Path]],
+    outputs: list[list[Path]],
     as_json: bool,
     **options,
 ) -> list[bool]:
     "Print the scenes of each video line by line and write them; whether each has succeeded."
     return [
         caption_film(
-            captioner, file, [paths[number] for paths in places], as_json, source, **options)
+            captioner, file, [paths[number] for paths in outputs], as_json, source, **options)
         for number, (source, file) in enumerate(files.items())
     ]
 
@@ -248,7 +248,7 @@ def caption_scenes(
 def caption_film(
     captioner,
     file: Path | FileError,
-    places: list[Path],
+    outputs: list[Path],
     as_json: bool,
     source: str = "",  # what was typed for the file
     **options,
@@ -269,14 +269,14 @@ def caption_film(
     except (FileError, KeyboardInterrupt) as reason:
         wrong = reason
     try:
-        for path in places if lines else ():
+        for path in outputs if lines else ():
             save_subtitles(lines, path)
             if wrong: print(f"the sentences so far are in {printable(path)}", file=sys.stderr)
     except FileError as reason:
         wrong = wrong or reason
     if isinstance(wrong, KeyboardInterrupt): raise wrong
     if wrong: print(f"left out: {printable(wrong)}", file=sys.stderr)
-    elif not as_json: print(*map(printable, places), sep="\n")
+    elif not as_json: print(*map(printable, outputs), sep="\n")
     return wrong is None
 
 # %% ../../nbs/interface/06_watch.ipynb #54d29744
@@ -289,7 +289,7 @@ _PICTURES = {  # how a file begins that holds one picture
 }
 
 
-def no_video(path: Path) -> str:
+def why_no_video(path: Path) -> str:
     "Why a path cannot be a video, as far as its first bytes tell; empty where it may be one."
     if not os.path.lexists(path):
         return "no such file"
@@ -342,20 +342,20 @@ def run_folder(chosen: Optional[Path]) -> Path:
 
 def check_there(paths: list[Path]) -> None:
     "Raise an error if none of these paths can be a video."
-    reasons = [no_video(path) for path in paths]
+    reasons = [why_no_video(path) for path in paths]
     if all(reasons):
         raise FileError(paths[0], reasons[0])
 
 # %% ../../nbs/interface/06_watch.ipynb #80d6566b
-def hint_at_home(found, run: Path) -> None:
+def warn_of_toy_model(caption, run: Path) -> None:
     "Warn if a model that was trained only on the toy world gets another kind of video."
     from picknet_nb.world.world import looks_drawn
     from picknet_nb.training.runs import read_about
 
-    if read_about(run).get("corpus") == "shapes" and not looks_drawn(found.clip.frames):
+    if read_about(run).get("corpus") == "shapes" and not looks_drawn(caption.clip.frames):
         print(
             printable(
-                f"{found.source}: this model was trained only on drawn shapes, so its sentence "
+                f"{caption.source}: this model was trained only on drawn shapes, so its sentence "
                 "means nothing here; omit --model to use one that was trained on real videos"
             ),
             file=sys.stderr,
@@ -376,21 +376,21 @@ def caption_files(
 
     # without a drawing, one sentence is printed: those on the way are not needed
     one, running, done = len(files) == 1, as_json or bool(drawn), []
-    there = [file for file in files.values() if not isinstance(file, FileError)]
-    with closing(captioner.caption_many(there, running=running, **options)) as captions:
+    paths = [file for file in files.values() if not isinstance(file, FileError)]
+    with closing(captioner.caption_many(paths, running=running, **options)) as captions:
         for number, (source, file) in enumerate(files.items()):
             failed = isinstance(file, FileError)
-            found = Failure(source, file.reason) if failed else next(captions)
-            found = replace(found, source=source)
-            tell(found, as_json, one, run)
-            done.append(not isinstance(found, Failure))
-            for path in (paths[number] for paths in drawn) if done[-1] else ():
-                (render if path.suffix.lower() in MOVING else save_strip)(found, path)
+            result = Failure(source, file.reason) if failed else next(captions)
+            result = replace(result, source=source)
+            print_caption(result, as_json, one, run)
+            done.append(not isinstance(result, Failure))
+            for path in (outputs[number] for outputs in drawn) if done[-1] else ():
+                (render if path.suffix.lower() in MOVING else save_strip)(result, path)
                 if one and not as_json:
                     print(printable(path))
             if done[-1]:
-                hint_at_length(found, one)
-                hint_at_home(found, run)
+                hint_at_length(result, one)
+                warn_of_toy_model(result, run)
                 if done.count(True) == 1: hint_at_sharp(run)
     return done
 
@@ -410,11 +410,13 @@ def name_failures(files: dict[str, Path | FileError], run: Path, as_json: bool) 
     from picknet_nb.use.sources import Failure
 
     for source, error in files.items():
-        tell(Failure(source, error.reason), as_json, len(files) == 1, run)
-    left_out(len(files), 0)
+        print_caption(Failure(source, error.reason), as_json, len(files) == 1, run)
+    exit_if_left_out(len(files), 0)
 
 
-def judged(files: dict[str, Path | FileError], whole: bool) -> dict[str, Path | FileError]:
+def files_or_errors(
+    files: dict[str, Path | FileError], whole: bool
+) -> dict[str, Path | FileError]:
     """The files, or, where none of them can be read, the error of each. They are opened one
     after the other, until one can be read: then a model is worth loading."""
     from picknet_nb.data.video_files import VideoError, why_unreadable
@@ -479,13 +481,13 @@ def caption_table(
     from picknet_nb.use.tables import caption_list as caption_all
 
     specification = Specification(modules=tuple(USED), **how)
-    found = caption_all(sources, out, specification, ray or False, again=again)
-    text = f"{found.out}: rows: {found.rows:,}; made now: {found.done:,}"
-    if found.failed:
-        text += (f"; without a caption: {found.failed:,} (the column `error` says why, and the "
+    table = caption_all(sources, out, specification, ray or False, again=again)
+    text = f"{table.out}: rows: {table.rows:,}; made now: {table.done:,}"
+    if table.failed:
+        text += (f"; without a caption: {table.failed:,} (the column `error` says why, and the "
                  "same command tries again)")
-    say({**found._asdict(), "out": str(found.out)}, as_json, text)
-    left_out(found.failed, found.rows - found.failed)
+    say({**table._asdict(), "out": str(table.out)}, as_json, text)
+    exit_if_left_out(table.failed, table.rows - table.failed)
 
 
 def kind_of(outputs: list[Path], best: int) -> str:
@@ -554,15 +556,15 @@ def caption(
         raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")
     if not (videos or listed):
         raise PickNetError("name a video, a folder of videos, or a --list of them")
-    typed = [each for each in videos or () if not is_address(each)]
-    paths = [Path(each.removeprefix("file://")) for each in typed]
-    addresses = [each for each in videos or () if is_address(each)]
+    addresses = [video for video in videos or () if is_address(video)]
+    paths = [Path(video.removeprefix("file://"))
+             for video in videos or () if not is_address(video)]
     if paths:
-        taken = [path for path in paths if path.suffix == ".json" and not path.exists()]
-        if as_json and taken:
+        not_there = [path for path in paths if path.suffix == ".json" and not path.exists()]
+        if as_json and not_there:
             raise FileError(
-                taken[0], "no such file: --json prints to standard output, so write "
-                f"--json > {taken[0]}")
+                not_there[0], "no such file: --json prints to standard output, so write "
+                f"--json > {not_there[0]}")
         if not addresses:
             check_there(paths)
     check_weights(weights)
@@ -578,11 +580,12 @@ def caption(
     if ray or again:
         option = "--ray" if ray else "--again"
         raise PickNetError(f"{option} needs an --out that ends in .parquet or .jsonl")
-    sources = list({each if is_address(each) else os.path.abspath(each): each
-                    for each in sources}.values())
-    files = [Path(name_of(each) if is_address(each) else each) for each in sources]
-    names = output_names([*paths, *files] if listed or addresses else paths, files)
-    places = [output_files(path, names, files) for path in outputs]
+    # none twice
+    sources = list({source if is_address(source) else os.path.abspath(source): source
+                    for source in sources}.values())
+    videos = [Path(name_of(source) if is_address(source) else source) for source in sources]
+    names = output_names([*paths, *videos] if listed or addresses else paths, videos)
+    written = [output_files(path, names, videos) for path in outputs]
     if kind == "drawings":
         from picknet_nb.core.figures import import_pyplot
 
@@ -591,15 +594,15 @@ def caption(
 
     how, run = dict(beam=beam, threshold=threshold), run_folder(chosen)
     with local_files(sources) as copies:
-        found = judged(copies, whole=kind != "scenes")
-        if all(isinstance(each, FileError) for each in found.values()):
-            return name_failures(found, run, as_json)
+        files = files_or_errors(copies, whole=kind != "scenes")
+        if all(isinstance(file, FileError) for file in files.values()):
+            return name_failures(files, run, as_json)
         run, captioner = open_model(chosen, weights, picker, frames)
         if kind == "scenes":
-            done = caption_scenes(captioner, found, places, as_json, **how)
+            done = caption_scenes(captioner, files, written, as_json, **how)
         else:
-            done = caption_files(captioner, run, found, places, as_json, best=best, **how)
-    left_out(done.count(False), done.count(True))
+            done = caption_files(captioner, run, files, written, as_json, best=best, **how)
+    exit_if_left_out(done.count(False), done.count(True))
 
 
 # %% ../../nbs/interface/06_watch.ipynb #383b9bda
@@ -661,9 +664,9 @@ def stream(
 
     _, captioner = open_model(chosen, weights, picker, frames)
     remark = None
-    place = int(source) if source.isdecimal() else source
+    numbered = int(source) if source.isdecimal() else source
     model = captioner.streaming().picking(threshold)
-    with closing(watch(model, place, rate, window=window, forget=forget)) as remarks:
+    with closing(watch(model, numbered, rate, window=window, forget=forget)) as remarks:
         for remark in remarks:
             if remark.changed or as_json:
                 say(remark.to_dict(), as_json, f"{remark.time:8.1f} s  {printable(remark.text)}")
@@ -712,24 +715,24 @@ def models(
     if name:
         card = read_card(find_model(name))
         return say({"name": name, "card": card}, as_json, card)
-    found = known().values()
+    bundled = known().values()
     content = [
         {
-            "name": each.name,
-            "folder": str(each.folder),
-            "title": each.title,
-            "trained_on": each.corpus,
-            "cnn": each.cnn,
-            "megabytes": each.megabytes,
-            **each.measured,
+            "name": model.name,
+            "folder": str(model.folder),
+            "title": model.title,
+            "trained_on": model.corpus,
+            "cnn": model.cnn,
+            "megabytes": model.megabytes,
+            **model.measured,
         }
-        for each in found
+        for model in bundled
     ]
-    rows = models_table(found)
+    rows = models_table(bundled)
     wide = [max(map(len, column)) for column in zip(*rows)]
     lines = ["  ".join(text.ljust(width) for text, width in zip(row, wide)).rstrip()
              for row in rows]
-    say(content, as_json, "\n".join([*lines, "", *(each.title for each in found)]))
+    say(content, as_json, "\n".join([*lines, "", *(model.title for model in bundled)]))
 
 
 def export(
