@@ -2,6 +2,7 @@
 import functools
 import os
 import shutil
+import subprocess
 import sys
 import warnings
 from collections import Counter
@@ -158,6 +159,46 @@ def test_a_ray_that_did_not_start_leaves_no_process_beside_the_next_attempt():
     words = sys.executable, "-c", "from test_cluster import start_in_vain; start_in_vain()"
     done = run_process(words, env={**os.environ, "PYTHONPATH": paths})
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def start_and_wait() -> None:
+    "Ray on this machine, as `--ray local` starts it, until a line arrives."
+    with patch("picknet_nb.core.processes._START_SECONDS", 600):  # a busy machine
+        ray = connected("local")
+    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], flush=True)
+    input()
+
+
+STRANGER = """
+import ray, sys
+ray.init(sys.argv[1], log_to_driver=False)
+print(ray.get(ray.remote(lambda: "in").options(num_cpus=0).remote()))
+"""
+
+
+@pytest.mark.long  # test_many.py sees that a token is asked for
+def test_a_stranger_without_the_token_is_kept_out(tmp_path):
+    pytest.importorskip("ray")
+    tests = Path(__file__).parent
+    paths = os.pathsep.join(map(str, (tests.parent, tests)))
+    environment = {name: value for name, value in os.environ.items()
+                   if not name.startswith("RAY_")} | {"PYTHONPATH": paths}
+    words = sys.executable, "-c", "from test_cluster import start_and_wait; start_and_wait()"
+    ours = subprocess.Popen(words, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                            text=True)
+    with ours:
+        try:
+            address, token = ours.stdout.readline().split()
+            # without a home, where an earlier Ray may have left a token
+            stranger = environment | {"HOME": str(tmp_path), "RAY_AUTH_MODE": "token"}
+            enter = lambda token: run_process(
+                (sys.executable, "-c", STRANGER, address), cwd=tmp_path,
+                env=stranger | {"RAY_AUTH_TOKEN": token})
+            assert enter(token).stdout == "in\n"  # so the token is what makes the difference
+            out = enter("0" * 64)
+        finally:
+            ours.communicate("\n")
+    assert out.returncode and not out.stdout and "uthentication" in out.stderr, out.stderr
 
 
 # after the others: it leaves one node

@@ -834,3 +834,27 @@ def test_a_cluster_that_does_not_answer_is_one_sentence(
     monkeypatch.setitem(sys.modules, "ray._private.node", module(Node=Node))
     with pytest.raises(PickNetError) as error: connected(address)
     assert str(error.value) == said and slow.attempts == attempts and not Node.left
+
+
+@pytest.mark.parametrize("address, mode, everywhere", (
+    ("local", "token", "0"), ("10.0.0.1:6379", None, None)))
+def test_a_ray_of_our_own_listens_here_and_asks_for_a_token_that_nobody_else_has(
+    monkeypatch, address, mode, everywhere
+):
+    found, names = [], ("RAY_AUTH_MODE", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "RAY_AUTH_TOKEN")
+
+    class Fast(Slow):
+        def init(self, *_, **__): found.append(tuple(map(os.environ.get, names)))
+
+    for _ in range(2):
+        with monkeypatch.context() as patched:
+            for name in names:
+                patched.setenv(name, "")  # it is taken back
+                patched.delenv(name)
+            patched.setitem(sys.modules, "ray", Fast())
+            patched.setitem(sys.modules, "ray.job_config", type("Module", (), {
+                "JobConfig": type("Config", (), {"_py_driver_sys_path": []})}))
+            connected(address)
+    (*one, first), (*two, second) = found
+    assert one == two == [mode, everywhere]
+    assert first is second is None if mode is None else len(first) >= 32 and first != second

@@ -9,6 +9,7 @@ import ctypes
 import gc
 import multiprocessing
 import os
+import secrets
 import signal
 import sys
 import threading
@@ -514,6 +515,10 @@ def connected(
     local = address == "local"
     if local:  # Ray's own switch, read when it is imported: 0 keeps it on the loopback interface
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
+        # other users of this machine do not know this token; Ray's own is in a file that they may
+        # be able to read, and before 2.59 it asks for none
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     try:
         import ray
         from ray.job_config import JobConfig
