@@ -81,16 +81,14 @@ def help_lines() -> list[str]:
     ]
 
 
-def front_page() -> list[str]:
-    """The lines of the front page, in its blocks and in its prose; what stands in tables was
-    typed elsewhere."""
+def front_page(*commands: str) -> list[str]:
+    """The lines of the front page that begin with one of these, in its blocks and in its prose;
+    what stands in tables was typed elsewhere."""
     page = (ROOT/"README.md").read_text(encoding="utf-8")
     page = "\n".join(line for line in page.splitlines() if not line.startswith("|"))
-    return [
-        found[found.index("picknet ") :]
-        for found in re.findall(r"(?<=`)[^`\n]*\bpicknet [^`\n]+(?=`)|^picknet .+", page, re.M)
-        if "pip install" not in found
-    ]
+    begins = f"(?:{'|'.join(commands or ['picknet'])}) "
+    shown = re.findall(rf"(?<=`)[^`\n]*\b{begins}[^`\n]+(?=`)|^{begins}.+", page, re.M)
+    return [found[re.search(rf"\b{begins}", found).start() :] for found in shown]
 
 
 def msvd(desk: Path, names: list[str]) -> None:

@@ -1,5 +1,6 @@
 """The first hour of a stranger: a wheel in an empty environment, files of several kinds, and
-nothing but what the front page says. Its first minute is daily, the rest is long."""
+nothing but what the front page says. Its first minute is daily, the rest is long; the longest
+hour also installs what the front page says, gigabytes, where pip finds an index."""
 import json
 import os
 import re
@@ -8,6 +9,9 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import tempfile
+import urllib.request
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -124,6 +128,45 @@ def command(tmp_path_factory, request) -> Path:
     return python.with_name("picknet")
 
 
+@pytest.fixture
+def bare(tmp_path_factory, monkeypatch) -> Path:
+    """`picknet` of an environment in which nothing is installed yet, and a home in which nothing
+    was ever kept. What is installed is too large for a disk in memory."""
+    downloads = installing("cache", "dir")
+    if installing("index", "versions", "typer").returncode:
+        pytest.skip("pip finds no index here")
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        if shutil.disk_usage(folder).free < 20 << 30:
+            pytest.skip("an environment with PyTorch for GPUs needs 20 GB while it is installed")
+        for name in ("HOME", "TMPDIR"):
+            monkeypatch.setenv(name, str(Path(folder)/name))
+            Path(folder, name).mkdir()
+        monkeypatch.setenv("PIP_CACHE_DIR", downloads.stdout.strip())
+        environment = Path(folder)/"environment"
+        subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
+        yield environment/"bin"/"picknet"
+
+
+def installing(*words, into: Path = Path(sys.executable)) -> subprocess.CompletedProcess:
+    "What pip says; it is ours, and works on another environment, too."
+    return subprocess.run(
+        [sys.executable, "-m", "pip", "--python", into, *words], capture_output=True, text=True,
+        env=alone())
+
+
+def install_as_said(line: str, command: Path, wheel: Path) -> None:
+    "Type a line of pip of the front page; the package is our wheel, not what a server has."
+    words = [re.sub(r"(?<= @ ).+", wheel.as_uri(), word) for word in shlex.split(line)[1:]]
+    done = installing(*words, "--quiet", into=command.with_name("python"))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def answers(address: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(address, timeout=20):
+        return True
+    return False
+
+
 def alone() -> dict[str, str]:
     "The environment without what was set for tests."
     return {
@@ -174,7 +217,9 @@ def test_without_a_network_everyday_speaks_and_sharp_says_what_to_bring(
 
 def explored(command: Path, desk: Path, *words) -> str:
     "What the explorer has printed when its page can be opened; then it is stopped."
-    borrowed = alone() | {"JUPYTER_PATH": str(Path(sys.prefix)/"share"/"jupyter")}
+    borrowed = alone()
+    if not command.with_name("voila").exists():  # its templates lie beside the packages
+        borrowed["JUPYTER_PATH"] = str(Path(sys.prefix)/"share"/"jupyter")
     words = [command, *words, "--no-browser", "--port", str(free_port())]
     with open(desk/"server.log", "w") as output:
         server = subprocess.Popen(words, stdout=output, stderr=output, cwd=desk, env=borrowed)
@@ -219,17 +264,30 @@ def test_the_first_minute(command, desk):
 
 
 @pytest.mark.long
-def test_the_first_hour(command, desk):
+@pytest.mark.parametrize("environment", ["command", "bare"])
+def test_the_first_hour(environment, desk, tmp_path, tmp_path_factory, request):
     """Every line of the front page, in its order, in an environment that has nothing but the
-    wheel; pictures that it only names are drawn, too."""
-    lines, said_by = front_page(), {}
+    wheel, or nothing before its lines of pip were typed; pictures that it only names are drawn,
+    too."""
+    command, said_by = request.getfixturevalue(environment), {}
+    desk = shutil.copytree(desk, tmp_path/"desk")
     first = "picknet caption holiday.mp4"
+    lines = front_page("pip install", "picknet")
+    if environment == "command":
+        lines = front_page()
+    elif cpu := [line for line in lines if "--index-url" in line]:  # it says: first
+        lines = [line for line in lines if line not in cpu]
+        lines = [line for line in cpu if answers(line.split()[-1])] + lines
     lines += [f"{first} --out clip.gif", f"{first} --out clip.mp4"]
     # what is resumed must have been begun
     for line in sorted(lines, key=lambda line: "--resume" in line):
+        if line.startswith("pip "):
+            install_as_said(line, command, shared_wheel(tmp_path_factory))
+            continue
         words = shlex.split(line, comments=True)[1:]
         if words[0] == "explore":
-            assert find_spec("voila") is None or "?token=" in explored(command, desk, *words)
+            known = environment == "bare" or find_spec("voila")
+            assert not known or "?token=" in explored(command, desk, *words)
         elif words[:2] == ["stream", "0"]:  # there is no camera here
             done = subprocess.run(
                 [command, *words], cwd=desk, capture_output=True, text=True, env=alone()
@@ -260,6 +318,17 @@ def test_the_first_hour(command, desk):
         assert (desk / name).read_bytes().startswith(begins)
     assert len(list((desk/"out").iterdir())) == 20
     assert "runs/mine" in typed(command, desk, "info")[0]
+    type_its_python(command, desk)
+
+
+def type_its_python(command: Path, desk: Path) -> None:
+    "The blocks of Python of the front page, in their order."
+    page = (ROOT/"README.md").read_text(encoding="utf-8")
+    code = "\n".join(line for kind, lines in blocks_of(page) if kind == "python" for line in lines)
+    code += "\nprint(found.text)\nassert found.times[0] == 0\n"
+    done = subprocess.run([command.with_name("python"), "-c", code], cwd=desk, env=alone(),
+                          capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0 and re.fullmatch(r"[a-z ]+\n", done.stdout), done.stderr
 
 
 def blocks_of(page: str) -> list[tuple[str, list[str]]]:
@@ -299,17 +368,6 @@ def known_extras() -> set[str]:
     from importlib.metadata import metadata
 
     return set(metadata("picknet_nb").get_all("Provides-Extra"))
-
-
-@pytest.mark.long
-def test_the_python_of_the_front_page(command, desk):
-    "Its blocks of Python, in their order, in the environment that has nothing but the wheel."
-    page = (ROOT/"README.md").read_text(encoding="utf-8")
-    code = "\n".join(line for kind, lines in blocks_of(page) if kind == "python" for line in lines)
-    code += "\nprint(found.text)\nassert found.times[0] == 0\n"
-    done = subprocess.run([command.with_name("python"), "-c", code], cwd=desk, env=alone(),
-                          capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0 and re.fullmatch(r"[a-z ]+\n", done.stdout), done.stderr
 
 
 @pytest.mark.long
