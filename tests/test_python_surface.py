@@ -101,7 +101,7 @@ def mine(tmp_path, monkeypatch):
 # --------------------------------------------------------------------------------------------------
 
 
-def parts_known(corpus, config=None, bars=False, place=None) -> list[str]:
+def parts_known(corpus, config=None, bars=False, bar_line=None) -> list[str]:
     "A job that needs the user's parts, and what it found."
     parts = CAPTIONERS.find("mine:Pooled"), REWARDS.find("mine:few"), PICKERS.find("mine:ends")
     return [type(part).__name__ for part in parts] + [config and config.captioner.pools]

@@ -226,11 +226,11 @@ _NO_LIMIT = 10**18
 
 def limit(name: str) -> int:
     "The value of a limit: from the environment variable of that name, else the default."
-    said = os.environ.get(name)
-    if said is not None and not (said.isascii() and said.isdecimal()):
-        raise PickNetError(f"{name} must be a whole number, not {said!r}")
+    text = os.environ.get(name)
+    if text is not None and not (text.isascii() and text.isdecimal()):
+        raise PickNetError(f"{name} must be a whole number, not {text!r}")
     # eighteen digits are as good as no limit, and the system's own calls take no more
-    return LIMITS[name] if said is None else int(said) if len(said) < 19 else _NO_LIMIT
+    return LIMITS[name] if text is None else int(text) if len(text) < 19 else _NO_LIMIT
 
 # %% ../../nbs/core/01_files.ipynb #75517f29
 def open_regular(path, error: type[FileError] = FileError) -> BinaryIO:
@@ -335,8 +335,8 @@ def _check_keys(keys: Iterable) -> None:
 
 def _check_storage(saved: tuple, held: dict) -> None:
     "Note how many numbers a stored tensor claims to have."
-    word, kind, key, place, numbers, *view = saved
-    if not (word == "storage" and type(kind) is _Name and type(key) is type(place) is str
+    word, kind, key, location, numbers, *view = saved
+    if not (word == "storage" and type(kind) is _Name and type(key) is type(location) is str
             and type(numbers) is int and numbers >= 0
             and [type(each) for part in view for each in part or ()] in ([], [str, int, int])):
         raise pickle.UnpicklingError("a tensor in it is not stored as torch.save stores tensors")
@@ -559,10 +559,10 @@ def _holder(path: Path) -> str:
     """Who has a lock: what its file says, if that is a file of ours and not a link to something
     else."""
     try:
-        said = "" if path.is_symlink() else read_text(path, errors="replace")[:200]
+        text = "" if path.is_symlink() else read_text(path, errors="replace")[:200]
     except FileError:
-        said = ""
-    return "".join(letter for letter in said if letter.isprintable()) or "another process"
+        text = ""
+    return "".join(letter for letter in text if letter.isprintable()) or "another process"
 
 # %% ../../nbs/core/01_files.ipynb #6a172fb9
 # a read-only folder

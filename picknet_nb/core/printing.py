@@ -54,7 +54,7 @@ def say(content, as_json: bool, text: str) -> None:
     """Print an answer, as JSON for a program or as text for a person, and flush it, so that a kill
     loses nothing."""
     try:
-        said = (
+        line = (
             json_text(content)
             if as_json
             else "\n".join(map(printable, text.split("\n")))
@@ -62,10 +62,10 @@ def say(content, as_json: bool, text: str) -> None:
     except ValueError as reason:
         raise PickNetError(f"the answer cannot be written as JSON: {reason}") from reason
     try:
-        said.encode(sys.stdout.encoding or "utf-8")
+        line.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:  # Python would escape such letters, but not as JSON does
-        said = json.dumps(content, allow_nan=False) if as_json else said
-    print(said, flush=True)
+        line = json.dumps(content, allow_nan=False) if as_json else line
+    print(line, flush=True)
 
 # %% ../../nbs/core/05_printing.ipynb #b5a72916
 def show_warning(message, category, filename, lineno, file=None, line=None) -> None:

@@ -105,20 +105,20 @@ def _packed(fine: bool, answer):
             ForkingPickler.loads(packed)
         return packed
     except Exception as reason:
-        said, told = (
+        message, details = (
             (f"an answer that cannot be sent: {reason}", "")
             if fine
             else (f"{type(answer[0]).__name__}: {answer[0]}", answer[1])
         )
-        return ForkingPickler.dumps((False, (RuntimeError(said), told)))
+        return ForkingPickler.dumps((False, (RuntimeError(message), details)))
 
 
 def _live(
-    begin, line: Connection, place: int, do: Callable, given: tuple, setup: Callable | None
+    begin, line: Connection, number: int, do: Callable, given: tuple, setup: Callable | None
 ) -> None:
     "Take jobs and answer them until the connection is closed."
     with begin:
-        fine, made = _attempt(setup, place) if setup else (True, None)
+        fine, made = _attempt(setup, number) if setup else (True, None)
         try:
             while True:
                 job = line.recv()
@@ -216,11 +216,12 @@ _TOO_LONG, _DIED = "took longer than its time limit", "its process died (exit st
 class _Worker(_Process):
     "A worker process that does one job at a time."
 
-    def __init__(self, pool: Pool, place: int):
-        self.pool, self.place, self.job, self.since, self.ended = pool, place, None, 0.0, False
+    def __init__(self, pool: Pool, number: int):
+        self.pool, self.number, self.job, self.since, self.ended = pool, number, None, 0.0, False
         self.room = pool.room() if pool.room else None
         given = (*((self.room,) if pool.room else ()), *pool.arguments)
-        super().__init__(_live, (place, pool.do, given, pool.setup), pool.start, pool.memory_limit)
+        given = number, pool.do, given, pool.setup
+        super().__init__(_live, given, pool.start, pool.memory_limit)
 
     def take(self, job) -> None:
         "Send the next job."
@@ -233,13 +234,13 @@ class _Worker(_Process):
     def answer(self) -> tuple[bool, object] | None:
         "The result of the current job; None if the process is dead."
         try:
-            found = self.line.recv()
+            answer = self.line.recv()
         except (EOFError, OSError):  # an OSError where it died in the middle of its answer
-            found = None
-        if found is None or self.ended:  # one that was ended may have answered in the same moment
+            answer = None
+        if answer is None or self.ended:  # one that was ended may have answered in the same moment
             self.process.join()
             return None
-        return found
+        return answer
 
     def end_if_hanging(self) -> None:
         "End the process if its job takes too long."
@@ -276,7 +277,7 @@ class Pool:
         room: Callable | None = None,  # makes a worker's shared memory, in the parent
         # collect(answer, room) -> answer, in the parent, before the room is used again
         collect: Callable | None = None,
-        setup: Callable | None = None,  # setup(place): once in each worker; place counts from 1
+        setup: Callable | None = None,  # setup(number): once in each worker; they count from 1
         start: str = _START,  # "fork" or "spawn"
         time_limit: float | None = None,  # seconds after which a job is given up
         # bytes that a worker may take beyond what it begins with, on Linux
@@ -328,17 +329,17 @@ class Pool:
     def _over(self, worker: _Worker, crew: list, jobs: deque, tried: list) -> Done | None:
         """The result of a worker's job, and a new worker if it died; None if the job will be tried
         again."""
-        (job,), found, reason = worker.job, worker.answer(), ""
-        if found is None:
+        (job,), result, reason = worker.job, worker.answer(), ""
+        if result is None:
             reason = _TOO_LONG if worker.ended else _DIED.format(worker.process.exitcode)
             worker.close()
-            crew[crew.index(worker)] = _Worker(self, worker.place).start()
+            crew[crew.index(worker)] = _Worker(self, worker.number).start()
             if not worker.ended and not any(job is each for each in tried):
                 tried.append(job)
                 jobs.append(job)
                 return None
             return Done(job, None, reason)
-        fine, answer = found
+        fine, answer = result
         if not fine:
             raise answer[0] from RuntimeError(f"in a worker process:\n{answer[1]}")
         answer = self.collect(answer, worker.room) if self.collect else answer
@@ -349,14 +350,14 @@ class Pool:
         return Done(job, answer)
 
 # %% ../../nbs/core/04_processes.ipynb #40c4e550
-def _tell(begin, line: Connection, make: Callable, arguments: tuple) -> None:
+def _send_items(begin, line: Connection, make: Callable, arguments: tuple) -> None:
     "Send what a generator yields, each item in a tuple, and an empty one at the end."
     with begin:
-        items, fine, found = make(*arguments), True, (None,)
+        items, fine, item = make(*arguments), True, (None,)
         try:
-            while fine and found:
-                fine, found = _attempt(lambda: tuple(islice(items, 1)))
-                line.send_bytes(_packed(fine, found))
+            while fine and item:
+                fine, item = _attempt(lambda: tuple(islice(items, 1)))
+                line.send_bytes(_packed(fine, item))
         except ConnectionError:
             return
 
@@ -372,17 +373,17 @@ class _Apart(_Process):
         time_limit: float | None,
         error: Callable,
     ):
-        super().__init__(_tell, (make, arguments), memory_limit=memory_limit)
+        super().__init__(_send_items, (make, arguments), memory_limit=memory_limit)
         self.time_limit, self.error = time_limit, error
 
     def __iter__(self) -> _Apart: return self
 
     def __next__(self):
         try:
-            fine, found = (True, ()) if self.line.closed else self._received()
-            if not fine: raise found[0] from RuntimeError(f"in a separate process:\n{found[1]}")
-            if not found: raise StopIteration
-            return found[0]
+            fine, item = (True, ()) if self.line.closed else self._received()
+            if not fine: raise item[0] from RuntimeError(f"in a separate process:\n{item[1]}")
+            if not item: raise StopIteration
+            return item[0]
         except BaseException:  # Ctrl-C too: the next one will not be asked for
             self.close()
             raise

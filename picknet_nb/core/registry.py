@@ -168,8 +168,8 @@ def _can_be_found(thing) -> bool:
     "Whether a thing is what its module has under its name."
     if not isinstance(thing, (type, FunctionType)):
         return False
-    places = vars(sys.modules.get(thing.__module__, object)), getattr(thing, "__globals__", {})
-    return any(place.get(thing.__qualname__) is thing for place in places)
+    namespaces = vars(sys.modules.get(thing.__module__, object)), getattr(thing, "__globals__", {})
+    return any(names.get(thing.__qualname__) is thing for names in namespaces)
 
 
 def _same(old, new) -> bool:

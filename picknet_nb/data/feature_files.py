@@ -72,15 +72,15 @@ def _npy_readers(folder: Path) -> Readers:
 _MOST_IDS = 1_000_000  # each of them costs a few hundred bytes here
 
 
-def _one_clip(path: Path, array: np.ndarray, place: int, width: int = 0) -> np.ndarray:
+def _one_clip(path: Path, array: np.ndarray, index: int, width: int = 0) -> np.ndarray:
     "One clip of an array of all of them, if it is no larger than a clip can be."
-    _check_clip(path, array[place].size * max(width, array.itemsize))
-    return array[place]
+    _check_clip(path, array[index].size * max(width, array.itemsize))
+    return array[index]
 
 
-def _decoded(path: Path, q: np.ndarray, scale: float, place: int) -> np.ndarray:  # (frames, dims)
+def _decoded(path: Path, q: np.ndarray, scale: float, index: int) -> np.ndarray:  # (frames, dims)
     "One clip from its eight bits."
-    return np.square(_one_clip(path, q, place, 4).T.astype(np.float32) / scale)
+    return np.square(_one_clip(path, q, index, 4).T.astype(np.float32) / scale)
 
 # %% ../../nbs/data/10_feature_files.ipynb #4d7c5db6
 def _npz_readers(path: Path) -> Readers:

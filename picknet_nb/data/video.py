@@ -62,7 +62,7 @@ def _delay(
 class _Index(NamedTuple):
     "What the packets of a video say without being decoded."
     stamps: list     # time stamp of each packet, in the order of the file
-    keys: list[int]  # places of the packets that can be decoded on their own
+    keys: list[int]  # indices of the packets that can be decoded on their own
     tick: float      # seconds in a step of the time stamp
     late: float = 0  # seconds from the beginning of the file to its first frame
 
@@ -92,15 +92,15 @@ _Run = namedtuple("_Run", "start wanted")
 # wanted time stamps, ascending; jump=False: walk all the way
 def _plan(index: _Index, wanted: list[int], jump: bool = True) -> list[_Run]:
     "Where to decode on and where to jump, so that few packets are decoded unnecessarily."
-    place = {stamp: i for i, stamp in enumerate(index.stamps)}
+    order = {stamp: i for i, stamp in enumerate(index.stamps)}
     keys = sorted((index.stamps[i], i) for i in index.keys)
     runs, position = [_Run(None, set())], 0
     for stamp in wanted:
-        before = bisect_right(keys, (stamp, len(place))) - 1  # the key frame to start from
+        before = bisect_right(keys, (stamp, len(order))) - 1  # the key frame to start from
         if jump and before >= 0 and keys[before][1] > position + _JUMP_GAIN:
             runs.append(_Run(keys[before][0], set()))
         runs[-1].wanted.add(stamp)
-        position = max(position, place[stamp])
+        position = max(position, order[stamp])
     return [run for run in runs if run.wanted]
 
 # %% ../../nbs/data/02_video.ipynb #fab74563

@@ -132,7 +132,8 @@ def circumstances(
 class Job(NamedTuple):
     "A run to train or captions to make, and what must be there first."
     path: Path      # the file or folder that it makes; no other job of the list makes it
-    work: Callable  # work(corpus, bars=…, place=…) -> answer; worker processes import it by name
+    # work(corpus, bars=…, bar_line=…) -> answer; worker processes import it by name
+    work: Callable
     after: tuple[Path, ...] = ()       # it waits for the jobs that make these
     late: Callable[[], dict] = dict    # asked when it can begin: arguments that depend on others
 
@@ -144,7 +145,7 @@ class Task(NamedTuple):
 
 
 def start_worker(
-    load: Callable[[], Corpus], modules: Iterable[str], place: int, lock=None
+    load: Callable[[], Corpus], modules: Iterable[str], bar_line: int, lock=None
 ) -> tuple[Corpus, int]:
     """Prepare a worker process; what it works with from then on are its own view of the corpus
     and a line of the terminal."""
@@ -152,13 +153,13 @@ def start_worker(
         tqdm.set_lock(lock)
     for name in modules:  # as the user named them: what they hold can be named, too
         use_module(name)
-    return load(), place
+    return load(), bar_line
 
 
 def do_task(task: Task, worker: tuple[Corpus, int | None], bars: bool) -> Any:
     "Do a job with what `start_worker` has prepared."
-    corpus, place = worker
-    return task.work(corpus, bars=bars, place=place)
+    corpus, bar_line = worker
+    return task.work(corpus, bars=bars, bar_line=bar_line)
 
 
 @lru_cache(maxsize=1)
@@ -250,7 +251,7 @@ class Workers:
         if self.number == 1:
             while tasks:
                 task = tasks.popleft()
-                yield Done(task, task.work(self.corpus, bars=self.bars, place=None))
+                yield Done(task, task.work(self.corpus, bars=self.bars, bar_line=None))
             return
         if self.ray:
             yield from self._on_cluster(tasks)

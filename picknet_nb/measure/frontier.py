@@ -62,9 +62,9 @@ def pickers_of(
     return [*fixed, Recipe("all", adapted=False)]
 
 # %% ../../nbs/measure/06_frontier.ipynb #bba23940
-def train_captioner(corpus: Corpus, folder: Path, config: Config, bars: bool, place) -> None:
+def train_captioner(corpus: Corpus, folder: Path, config: Config, bars: bool, bar_line) -> None:
     "Train the captioner of a seed on a varying number of frames."
-    train(folder, corpus, config, TAUGHT, bars=bars, place=place)
+    train(folder, corpus, config, TAUGHT, bars=bars, bar_line=bar_line)
 
 
 def measure_point(
@@ -75,7 +75,7 @@ def measure_point(
     recipe: Recipe,
     budget: int,
     bars: bool = True,
-    place: int | None = None,
+    bar_line: int | None = None,
 ) -> dict:
     "Captions of the test clips with a picker on a budget; a learned one is trained first."
     if path.exists():
@@ -84,7 +84,7 @@ def measure_point(
     if recipe.learns:
         config, run = with_budget(config, budget), captioner.parent/f"learned-{budget}"
         weights = captioner/"weights.safetensors"
-        model = train(run, corpus, config, recipe, start=weights, bars=bars, place=place)
+        model = train(run, corpus, config, recipe, start=weights, bars=bars, bar_line=bar_line)
     else:
         model = load_run(captioner, corpus.device)[0]
     found = measure_row(model, corpus, config, recipe)

@@ -113,9 +113,10 @@ class Java:
             )
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
         self.errors.seek(0)
-        said = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
+        last_lines = self.errors.read().decode(errors="replace").strip().splitlines()[-3:]
         return ScoreError(
-            f"{self.task}: Java was {ended}" + (f"; it said: {' / '.join(said)}" if said else "")
+            f"{self.task}: Java was {ended}"
+            + (f"; it said: {' / '.join(last_lines)}" if last_lines else "")
         )
 
     def answer_all(self, text: str) -> str:
@@ -209,14 +210,14 @@ def meteor_scores(
     for caption, known in zip(candidates, references):
         clean = [text.replace("|||", "").replace("  ", " ") for text in (*known, caption)]
         counts.append(meteor.answer(" ||| ".join(["SCORE", *clean])))
-    meteor_said = [meteor.answer(" ||| ".join(["EVAL", *counts]))] + [
+    answers = [meteor.answer(" ||| ".join(["EVAL", *counts]))] + [
         meteor.answer() for _ in counts
     ]
     try:
-        *each, corpus = map(float, meteor_said)
+        *scores, corpus = map(float, answers)
     except ValueError:
-        raise ScoreError(f"METEOR: a score was expected, not {meteor_said[0]!r}") from None
-    return corpus, each
+        raise ScoreError(f"METEOR: a score was expected, not {answers[0]!r}") from None
+    return corpus, scores
 
 # %% ../../nbs/measure/01_metrics.ipynb #3ff0048a
 def _is_text(caption) -> bool:
@@ -231,11 +232,11 @@ def _too_long(captions: Mapping[str, str | Sequence[str]]) -> dict[str, list[str
     most = limit("PICKNET_CAPTION_LETTERS")
     long = [
         id
-        for id, said in captions.items()
+        for id, texts in captions.items()
         if any(
-            isinstance(each, str) and len(each) > most
-            for each in (
-                said if isinstance(said, Sequence) and not isinstance(said, str) else (said,)
+            isinstance(text, str) and len(text) > most
+            for text in (
+                texts if isinstance(texts, Sequence) and not isinstance(texts, str) else (texts,)
             )
         )
     ]
@@ -264,9 +265,9 @@ def check_scorable(candidates: Mapping[str, str], references: Mapping[str, Seque
         | _too_long(candidates)
         | _too_long(references)
     )
-    found = [f"{what} {first_few(sorted(ids, key=str))}" for what, ids in faults.items() if ids]
-    if found or not references:
-        raise ScoreError("; ".join(found) or "there is nothing to score")
+    faulty = [f"{what} {first_few(sorted(ids, key=str))}" for what, ids in faults.items() if ids]
+    if faulty or not references:
+        raise ScoreError("; ".join(faulty) or "there is nothing to score")
 
 # %% ../../nbs/measure/01_metrics.ipynb #737facba
 METRICS = ("BLEU", "ROUGE-L", "METEOR", "CIDEr")
@@ -305,46 +306,49 @@ def make_signature(references: Mapping[str, Sequence[str]], **facts: str) -> str
 
 # %% ../../nbs/measure/01_metrics.ipynb #8143b7d9
 def _python_scores(
-    known: dict[str, list[str]], said: dict[str, list[str]], metrics: Sequence[str]
+    references: dict[str, list[str]], candidates: dict[str, list[str]], metrics: Sequence[str]
 ) -> dict:
     "Corpus score and scores of videos for what pycocoevalcap computes in Python."
-    found = {}
+    scores = {}
     if "BLEU" in metrics:
-        corpus, each = _scorers("bleu.bleu").Bleu(4).compute_score(known, said, verbose=0)
-        found |= {f"BLEU@{n + 1}": (corpus[n], each[n]) for n in range(4)}
+        bleu = _scorers("bleu.bleu").Bleu(4)
+        corpus, of_videos = bleu.compute_score(references, candidates, verbose=0)
+        scores |= {f"BLEU@{n + 1}": (corpus[n], of_videos[n]) for n in range(4)}
     if "ROUGE-L" in metrics:
-        found["ROUGE-L"] = _scorers("rouge.rouge").Rouge().compute_score(known, said)
+        scores["ROUGE-L"] = _scorers("rouge.rouge").Rouge().compute_score(references, candidates)
     if "CIDEr" in metrics:
-        found["CIDEr"] = _scorers("cider.cider").Cider().compute_score(known, said)
-    return found
+        scores["CIDEr"] = _scorers("cider.cider").Cider().compute_score(references, candidates)
+    return scores
 
 # %% ../../nbs/measure/01_metrics.ipynb #33f39f1f
-def _as_scores(found: dict, videos: list[str], signature: str, per_video: bool) -> Scores:
+def _as_scores(scores: dict, videos: list[str], signature: str, per_video: bool) -> Scores:
     "Scores in the order of the paper's tables."
     order = [
         metric
         for metric in ("BLEU@1", "BLEU@2", "BLEU@3", "BLEU@4", "ROUGE-L", "METEOR", "CIDEr")
-        if metric in found
+        if metric in scores
     ]
     return Scores(
-        {metric: float(found[metric][0]) for metric in order},
+        {metric: float(scores[metric][0]) for metric in order},
         signature,
-        {metric: dict(zip(videos, map(float, found[metric][1]))) for metric in order}
+        {metric: dict(zip(videos, map(float, scores[metric][1]))) for metric in order}
         if per_video
         else {},
     )
 
 # %% ../../nbs/measure/01_metrics.ipynb #2f70d765
-def _check_words(known: dict[str, list[str]], said: Mapping[object, dict[str, list[str]]]) -> None:
+def _check_words(
+    references: dict[str, list[str]], candidates: Mapping[object, dict[str, list[str]]]
+) -> None:
     """Raise an error for tokenised captions that scorers fail on: references without a word, and
     captions whose alignment would not end."""
-    if silent := [video for video, captions in known.items() if not any(captions)]:
+    if silent := [video for video, captions in references.items() if not any(captions)]:
         raise ScoreError(f"not one word in the references of {first_few(silent)}")
     most = limit("PICKNET_CAPTION_WORDS")
     if long := [
         video
-        for each in (known, *said.values())
-        for video, captions in each.items()
+        for some in (references, *candidates.values())
+        for video, captions in some.items()
         if any(caption.count(" ") >= most for caption in captions)
     ]:
         raise ScoreError(
@@ -382,25 +386,25 @@ def score_many(
             meteor = running.enter_context(meteor_process(most))
         words = iter(ptb_tokenize(texts, most))
         known = {video: [next(words) for _ in references[video]] for video in videos}
-        said = {name: {video: [next(words)] for video in videos} for name in systems}
-        _check_words(known, said)
+        tokenised = {name: {video: [next(words)] for video in videos} for name in systems}
+        _check_words(known, tokenised)
         ask = lambda name: (
             meteor
             and pool.submit(
                 meteor_scores,
                 meteor,
-                [caption for (caption,) in said[name].values()],
+                [caption for (caption,) in tokenised[name].values()],
                 list(known.values()),
             )
         )
         for name, waiting in [(name, ask(name)) for name in systems]:
-            found = _python_scores(known, said[name], metrics)
+            scores = _python_scores(known, tokenised[name], metrics)
             if waiting:
-                found["METEOR"] = waiting.result()
+                scores["METEOR"] = waiting.result()
             yield (
                 name,
                 _as_scores(
-                    found,
+                    scores,
                     videos,
                     make_signature(references, split=split, decoding=decoding),
                     per_video,

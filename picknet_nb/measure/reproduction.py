@@ -116,12 +116,12 @@ def train_first(
     config: Config,
     recipe: Recipe = Recipe(),
     bars: bool = True,
-    place: int | None = None,
+    bar_line: int | None = None,
 ) -> Path:
     "Train stage one of a seed, for all experiments that share it; return the folder of the run."
     name, first = stage_one(config, recipe)
     home = folder/f"seed-{config.training.seed}" / name
-    train(home, corpus, config, first, bars=bars, place=place)
+    train(home, corpus, config, first, bars=bars, bar_line=bar_line)
     return home
 
 # %% ../../nbs/measure/04_reproduction.ipynb #46a83cbe
@@ -164,7 +164,7 @@ def train_row(
     recipe: Recipe,
     beams: Iterable[int] = (1,),
     bars: bool = True,
-    place: int | None = None,
+    bar_line: int | None = None,
 ) -> dict:
     """Train and measure one experiment for one seed, unless its file exists; decode again for a new
     beam."""
@@ -195,7 +195,7 @@ def train_row(
             recipe,
             start=first/"weights.safetensors",
             bars=bars,
-            place=place,
+            bar_line=bar_line,
         )
     else:
         model = load_run(first, corpus.device)[0]

@@ -85,20 +85,20 @@ def stored_results(
 ) -> list[dict]:  # largest scale first, then newest first
     "Every stored result of a kind that fits, each with the name of its file under `file`."
     folder = Path(folder) if folder else data_folder()/"results"
-    found = []
+    results = []
     for path in sorted(folder.glob("*.json")):
         content = read_json(path, ResultError)
         if isinstance(content, dict) and content.get("kind") == kind:
-            found.append(load_results(path, kind) | {"file": path.name})
+            results.append(load_results(path, kind) | {"file": path.name})
     size = lambda named: _SCALES.get(str(named), len(_SCALES))
     same = lambda named: scale in (None, named) or size(scale) == size(named) < len(_SCALES)
-    found = [
+    results = [
         result
-        for result in found
+        for result in results
         if str(result.get("data")).startswith(data or "") and same(result.get("scale"))
     ]
-    found.sort(key=lambda result: str(result.get("date", "")), reverse=True)
-    return sorted(found, key=lambda result: size(result.get("scale")))
+    results.sort(key=lambda result: str(result.get("date", "")), reverse=True)
+    return sorted(results, key=lambda result: size(result.get("scale")))
 
 # %% ../../nbs/measure/08_tables.ipynb #09d429ff
 TABLE_METRICS = ("BLEU@4", "ROUGE-L", "METEOR", "CIDEr")

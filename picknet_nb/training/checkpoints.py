@@ -106,12 +106,12 @@ class Trainer:
         config: Config,
         bars: bool = True,
         save_seconds: float = 20.0,
-        place: int | None = None,
+        bar_line: int | None = None,
     ):
         self.folder, self.model, self.corpus, self.config = Path(folder), model, corpus, config
         self.save_seconds, self.share = save_seconds, rank_and_world()
         self.first = self.share[0] == 0  # the process that writes
-        self.bars, self.place = bars and self.first, place
+        self.bars, self.bar_line = bars and self.first, bar_line
         self.average = None  # the WeightAverage of the stage under way, where there is one
         # cost: seconds that the last checkpoint took
         self.progress, self.saved, self.cost = Progress(), time.monotonic(), 0.0

@@ -56,21 +56,21 @@ _ADVICE = "it does not look at the clips: train longer, on more clips, or with l
 
 def problems(numbers: Diagnostics) -> list[str]:
     "What is wrong with such captions, in sentences; none if nothing is."
-    found = []
+    sentences = []
     if numbers.clips > 1 and numbers.distinct == 1:
-        found.append(f"all {numbers.clips} clips get one and the same sentence; {_ADVICE}")
+        sentences.append(f"all {numbers.clips} clips get one and the same sentence; {_ADVICE}")
     elif numbers.clips >= 20 and numbers.distinct * 20 <= numbers.clips:
-        found.append(
+        sentences.append(
             f"{numbers.clips} clips get only {numbers.distinct} different sentences; {_ADVICE}"
         )
     if numbers.clips and numbers.length < 1:
-        found.append("most captions have not a single word: train longer")
+        sentences.append("most captions have not a single word: train longer")
     if numbers.endless > 0.5:
-        found.append(
+        sentences.append(
             f"{numbers.endless:.0%} of the captions have no <eos>: it never learned to stop; train "
             "longer"
         )
-    return found
+    return sentences
 
 # %% ../../nbs/training/06_diagnostics.ipynb #f148c13b
 def at_rest(
@@ -149,17 +149,17 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     if len(lines) not in (_EARLY, epochs) or not lines:
         return
     line = lines[-1]
-    found = problems(Diagnostics(**line["signs"]))
+    warned = problems(Diagnostics(**line["signs"]))
     shares = (line.get("inside"), line["validation"].get("inside"))
     if line["signs"]["clips"] >= _FEW:
         if at_rest([each["validation"]["CIDEr"] for each in lines]):
-            found.append(
+            warned.append(
                 "CIDEr of the validation clips has not moved for 10 epochs: the rates may be too "
                 "small, or the clips too few"
             )
         if None not in shares and (problem := undecided(*shares)):
-            found.append(problem)
-    for problem in found:
+            warned.append(problem)
+    for problem in warned:
         warnings.warn(
             f"{stage}, after {len(lines)} epoch{'s' * (len(lines) > 1)}: {problem}", stacklevel=2
         )

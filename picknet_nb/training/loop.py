@@ -441,10 +441,10 @@ def progress_bar(trainer: Trainer, name: str, epochs: int) -> tqdm:
     return tqdm(
         total=epochs * steps,
         initial=progress.epoch * steps + progress.step,
-        desc=name if trainer.place is None else f"{trainer.folder.name}, {name}",
+        desc=name if trainer.bar_line is None else f"{trainer.folder.name}, {name}",
         disable=not (trainer.bars and epochs and at_terminal()),
-        position=trainer.place,
-        leave=trainer.place is None,
+        position=trainer.bar_line,
+        leave=trainer.bar_line is None,
         bar_format="{desc}: {bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}{postfix}]",
     )
 

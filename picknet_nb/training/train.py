@@ -184,7 +184,7 @@ def train(
     start=None,            # stage-one weights to begin with instead of training them here
     bars: bool = True,
     save_seconds: float = 20.0,  # how much work a kill may cost; Ctrl-C costs none
-    place: int | None = None,    # the bars' line of the terminal, where runs side by side share it
+    bar_line: int | None = None,  # of the terminal, where runs side by side share it
 ) -> Model:
     "Train a recipe on a corpus to its end, from the last checkpoint in its folder if there is one."
     check_joined()
@@ -205,7 +205,7 @@ def train(
         if first: open_run(folder, corpus, config, recipe, learned and learned.noted())
         torch.manual_seed(config.training.seed)
         model = Model.for_corpus(config, corpus)
-        trainer = Trainer(folder, model, corpus, config, bars, save_seconds, place)
+        trainer = Trainer(folder, model, corpus, config, bars, save_seconds, bar_line)
         trainer.check_stored()
         if learned and not trainer.stored: learned.hand_over(model, config, corpus)
         # the policy in that file has learned nothing yet

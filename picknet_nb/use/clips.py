@@ -226,8 +226,8 @@ def look_closely(  # (picks, dims)
     features, new = clips.features[0], picks.cpu().clone()
     new[looks(len(frames), model.every)] = False
     if new.any():
-        place = new.nonzero()[:, 0].to(features.device)
-        features = features.index_copy(0, place, model.features(frames[new]))
+        indices = new.nonzero()[:, 0].to(features.device)
+        features = features.index_copy(0, indices, model.features(frames[new]))
     return features[picks]
 
 # %% ../../nbs/use/00_clips.ipynb #903c570f

@@ -51,12 +51,12 @@ def place_captions(
 ) -> list[tuple[int, int, str]]:  # row, column where the text begins, text with line breaks
     """Each caption that differs from the one before, broken into lines that end before the next
     one begins."""
-    changes = [(*divmod(place, columns), text) for place, text in caption.changes()]
+    changes = [(*divmod(frame, columns), text) for frame, text in caption.changes()]
     starts, ends = [], []
     # near the right edge a text begins further left, if there is room
     for i, (row, column, _) in enumerate(changes):
-        taken = starts[-1] + 2 if i and changes[i - 1][0] == row else 0
-        starts.append(min(column, max(taken, columns - 3)))
+        free = starts[-1] + 2 if i and changes[i - 1][0] == row else 0
+        starts.append(min(column, max(free, columns - 3)))
         if i:
             ends.append(starts[-1] if changes[i - 1][0] == row else columns)
     return [
@@ -274,11 +274,11 @@ def spoken_pictures(
     "The pictures of a captioned file, each with the caption of its time beneath it."
     times = caption.clip.times.tolist()
     lasts = max(0.25, 1 / rate)  # seconds, of the green frame
-    said = [(times[place], text) for place, text in caption.changes()]
+    captions = [(times[frame], text) for frame, text in caption.changes()]
     with closing(original_frames(caption.source, rate, largest, seconds)) as pictures:
         for time, picture in pictures:
-            text = next((text for since, text in reversed(said) if since <= time + _SLACK), "")
-            since_picks = [time + _SLACK - times[place] for place in caption.picked]
+            text = next((text for since, text in reversed(captions) if since <= time + _SLACK), "")
+            since_picks = [time + _SLACK - times[frame] for frame in caption.picked]
             yield burn_in(picture, text, any(0 <= since < lasts for since in since_picks))
 
 # %% ../../nbs/use/04_drawing.ipynb #798b0e3c

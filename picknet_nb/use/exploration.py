@@ -55,13 +55,13 @@ class Library:
                 else "is a file: name the folder that it is in",
             )
         self.folder = Path(folder).resolve()
-        # links are followed now, and never to another place later
-        self.places = {
+        # where links lead now; they are never followed to anything else
+        self.targets = {
             str(path.relative_to(self.folder)): path.resolve()
             for path in find_videos([self.folder])
             if path.is_file()
         }
-        self.names = list(self.places)
+        self.names = list(self.targets)
         if not self.names:
             raise VideoError(folder, "has only links, to videos that are gone")
         self.broken: dict[str, str] = {}  # what could not be read so far, and why
@@ -77,8 +77,8 @@ class Library:
     def path(self, name: str) -> Path:
         """Where a clip lies; only what was found in the folder can be opened, and a link must
         still lead where it led then."""
-        place = self.places.get(name)
-        if place and (path := self.folder / name).resolve() == place and path.is_file():
+        target = self.targets.get(name)
+        if target and (path := self.folder / name).resolve() == target and path.is_file():
             return path
         raise VideoError(name, f"is not one of the clips in {self.folder}")
 
@@ -105,16 +105,16 @@ class Looks:
         self.model, self.frames = model, frames
         self.known: dict[int, Tensor] = {}
 
-    def at(self, places: list[int]) -> Tensor:  # (places, dims)
+    def at(self, indices: list[int]) -> Tensor:  # (indices, dims)
         "The features of these frames."
         with self.lock:
-            new = [place for place in places if place not in self.known]
+            new = [index for index in indices if index not in self.known]
             if new: self.known |= zip(new, self.model.features(self.frames[new]))
-        return torch.stack([self.known[place] for place in places])
+        return torch.stack([self.known[index] for index in indices])
 
     def left(self) -> list[int]:
         "The frames whose features have not been computed yet."
-        return [place for place in range(len(self.frames)) if place not in self.known]
+        return [index for index in range(len(self.frames)) if index not in self.known]
 
 # %% ../../nbs/use/05_exploration.ipynb #8c9bd979
 @dataclass(frozen=True)
@@ -311,10 +311,10 @@ def outcome_of(
     if picker.policy is not None and limits and not picker.exact:
         threshold = limited_threshold(picker.policy, viewing.glances, threshold, *limits)
     picks, probabilities = picks_of(viewing, picker, threshold)
-    places, values = picks.nonzero().flatten(), None
+    indices, values = picks.nonzero().flatten(), None
     if picker.name == "scorer": values, probabilities = probabilities.cpu(), picks.float()
     # (picks, time)
-    memory = captioner.remember(viewing.looks.at(places.tolist()), places)
+    memory = captioner.remember(viewing.looks.at(indices.tolist()), indices)
     words = captioner.words(memory)[0][:, 0]
     captions = captioner.vocabulary.decode(words.cpu())
     return Outcome(

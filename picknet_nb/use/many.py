@@ -39,17 +39,17 @@ COLUMNS = (
     "made_with")
 
 
-def row_of(source: str, identity: Identity, found: Caption | Failure, made_with: str) -> dict:
+def row_of(source: str, identity: Identity, outcome: Caption | Failure, made_with: str) -> dict:
     "The row of a video: its caption and what that rests on, or the reason why there is none."
     known = *identity, made_with
-    if isinstance(found, Failure):
+    if isinstance(outcome, Failure):
         # printable: a file name in it may be no text that can be stored
-        reason = printable(found.reason)
+        reason = printable(outcome.reason)
         return dict(zip(COLUMNS, (source, None, None, [], [], None, reason, *known)))
-    score, text = round(found.scores[0], 4), printable(found.text)
-    values = None if found.values is None else [round(value, 4) for value in found.values]
+    score, text = round(outcome.scores[0], 4), printable(outcome.text)
+    values = None if outcome.values is None else [round(value, 4) for value in outcome.values]
     return dict(zip(COLUMNS, (
-        source, text, score, found.picked, found.times, values, None, *known)))
+        source, text, score, outcome.picked, outcome.times, values, None, *known)))
 
 
 def table_of(rows: list[dict]):  # pyarrow.Table
@@ -86,11 +86,11 @@ class ListCaptioner:
         others, and a file that was replaced meanwhile, are tried once more, alone."""
         left, alone = dict.fromkeys(sources), len(sources) == 1
         try:
-            for source, identity, found in self._captions(sources):
-                if alone or not isinstance(found, (NoRoom, Replaced)):
-                    failed = isinstance(found, FileError)
-                    found = Failure(source, found.reason) if failed else found
-                    row = row_of(source, identity, found, self.made_with)
+            for source, identity, outcome in self._captions(sources):
+                if alone or not isinstance(outcome, (NoRoom, Replaced)):
+                    failed = isinstance(outcome, FileError)
+                    outcome = Failure(source, outcome.reason) if failed else outcome
+                    row = row_of(source, identity, outcome, self.made_with)
                     left.pop(source, None)
                     yield row
         except Exception as error:
@@ -125,13 +125,13 @@ class ListCaptioner:
                     asked.append((source, identity, file))
                     yield file
 
-        for found in self.captioner.caption_many(paths(), self.beam, running=False):
+        for outcome in self.captioner.caption_many(paths(), self.beam, running=False):
             source, identity, file = asked.popleft()
             if folder:
                 file.unlink()
             elif (identity_of(source) or Identity()) != identity:
-                found = Replaced(source, "was replaced while it was read: the next call reads it")
-            yield source, identity, found
+                outcome = Replaced(source, "was replaced while it was read: the next call reads it")
+            yield source, identity, outcome
             yield from without
             without.clear()
         yield from without

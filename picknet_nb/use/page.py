@@ -244,21 +244,22 @@ def captions_html(viewing: Viewing, outcome: Outcome, frame: int) -> str:
     """The caption after each pick, with the current one at this frame in bold. Picks that leave
     the sentence as it was share its line."""
     count, lines, done = outcome.so_far(frame), [], 0
-    places = outcome.picks.nonzero().flatten().tolist()
+    picked = outcome.picks.nonzero().flatten().tolist()
     for text, same in groupby(outcome.captions):
         first, done = done + 1, done + len(list(same))
         kind = "pn-current" if first <= count <= done else "pn-past" if done < count else ""
         more = "" if first == done else (
-            f' <small>after {done - first + 1} picks, to {viewing.clip.times[places[done - 1]]:.1f}'
+            f' <small>after {done - first + 1} picks, to {viewing.clip.times[picked[done - 1]]:.1f}'
             " s</small>")
         lines.append(
-            f'<li class="{kind}"><span class="pn-time">{viewing.clip.times[places[first - 1]]:.1f} '
+            f'<li class="{kind}"><span class="pn-time">{viewing.clip.times[picked[first - 1]]:.1f} '
             f's</span>{html.escape(text)}{more}</li>'
         )
-    said = "".join(f"<li>{html.escape(text)}</li>" for text in viewing.references)
+    references = "".join(f"<li>{html.escape(text)}</li>" for text in viewing.references)
     people = (
-        f'<details><summary>what people said</summary><ul class="pn-said">{said}</ul></details>'
-        if said
+        '<details><summary>what people said</summary>'
+        f'<ul class="pn-said">{references}</ul></details>'
+        if references
         else ""
     )
     return f'<div class="pn pn-captions"><ul class="pn-said">{"".join(lines)}</ul>{people}</div>'

@@ -178,22 +178,22 @@ class Replaced(VideoError):
     "A file that is another one after it was read than before."
 
 
-def copy_source(address: str, place: Path) -> Identity:
+def copy_source(address: str, path: Path) -> Identity:
     "Copy what is at an address to a new file, and say what it is known by; or leave no file."
     try:
-        with _opened(address) as (read, identity), open(place, "xb", buffering=0) as file:
+        with _opened(address) as (read, identity), open(path, "xb", buffering=0) as file:
             _check_size(address, identity.size or 0)
-            if (identity.size or 0) > shutil.disk_usage(place.parent).free:
+            if (identity.size or 0) > shutil.disk_usage(path.parent).free:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             size = _write_blocks(address, read, file)
         if size != (identity.size or size):
             raise VideoError(address, f"ended after {size:,} of {identity.size:,} bytes")
         return identity
     except BaseException as reason:
-        place.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
         if isinstance(reason, OSError) and reason.errno in _FULL:
             raise NoRoom(
-                address, f"its copy does not fit into {place.parent.parent} ({reason.strerror})"
+                address, f"its copy does not fit into {path.parent.parent} ({reason.strerror})"
             ) from reason
         if isinstance(reason, Exception):
             raise _why(address, reason) from reason
@@ -263,15 +263,15 @@ def fetched(
     seconds = limit("PICKNET_SOURCE_SECONDS")
     jobs = deque(islice(waiting, _AHEAD))
     with closing(_worked_on(_copy_one, jobs, _AHEAD, seconds)) as copies:
-        for (address, place), answer, reason in copies:
+        for (address, copy), answer, reason in copies:
             if reason:  # its process was ended, or died
-                place.unlink(missing_ok=True)
+                copy.unlink(missing_ok=True)
                 late = f"took longer than {seconds} seconds (PICKNET_SOURCE_SECONDS)"
                 answer = VideoError(address, late if "time limit" in reason else reason)
             if isinstance(answer, VideoError):
                 yield address, answer, Identity()
             else:
-                yield address, place, answer
+                yield address, copy, answer
             jobs.extend(islice(waiting, 1))
 
 # %% ../../nbs/use/09_sources.ipynb #c3f69893

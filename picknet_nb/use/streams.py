@@ -47,20 +47,20 @@ class Memory:
         self.recent = None if grows else deque(maxlen=window or 64)
 
     @torch.no_grad()
-    def add(self, feature: Tensor, place: int):
-        """The memory, one row, after one more picked frame: its feature (1, dims) and its place
+    def add(self, feature: Tensor, index: int):
+        """The memory, one row, after one more picked frame: its feature (1, dims) and its index
         in the stream."""
         with without_dropout(self.captioner):
             if self.recent is None:
-                self.grown = self.captioner.grow(self.grown, feature, place)
+                self.grown = self.captioner.grow(self.grown, feature, index)
                 return self.grown
-            self.recent.append((feature, place))
-            features, places = zip(*self.recent)
+            self.recent.append((feature, index))
+            features, indices = zip(*self.recent)
             picked = pick_frames(
                 torch.cat(features)[None],
-                torch.ones(1, len(places), dtype=torch.bool, device=feature.device),
+                torch.ones(1, len(indices), dtype=torch.bool, device=feature.device),
             )
-            times = torch.tensor(places, device=feature.device)[None] - places[0]
+            times = torch.tensor(indices, device=feature.device)[None] - indices[0]
             return self.captioner.encode(picked._replace(times=times))
 
 # %% ../../nbs/use/02_streams.ipynb #f28ef318

@@ -77,8 +77,8 @@ class Line:
 
 def _thirty(piece: Clip, count: int) -> Clip:
     "As many uniformly sampled frames of a piece as the captioner expects."
-    places = (torch.arange(count) * (len(piece.frames) - 1) / max(1, count - 1)).round().long()
-    return Clip(piece.frames[places], piece.times[places])
+    indices = (torch.arange(count) * (len(piece.frames) - 1) / max(1, count - 1)).round().long()
+    return Clip(piece.frames[indices], piece.times[indices])
 
 
 def _merged(lines: Iterable[Line]) -> Iterator[Line]:

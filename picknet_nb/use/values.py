@@ -31,12 +31,12 @@ def draw_values(
     room: float,              # height of the band; it grows downwards, as pixels do
 ) -> None:
     "Draw the values of a row of frames as a curve: a pick is a green dot, the mean a dotted line."
-    places = [left + 0.5 for left in lefts]
+    middles = [left + 0.5 for left in lefts]
     levels = [top + room * (1 - each) for each in height]
     axes.plot([lefts[0], lefts[-1] + 1], [top + room / 2] * 2, color="black", linewidth=0.6,
               linestyle=":")
-    axes.plot(places, levels, color="#888", linewidth=1.2)
-    axes.plot([places[i] for i in picked], [levels[i] for i in picked], "o", color=PICK_GREEN,
+    axes.plot(middles, levels, color="#888", linewidth=1.2)
+    axes.plot([middles[i] for i in picked], [levels[i] for i in picked], "o", color=PICK_GREEN,
               markersize=4, linestyle="")
 
 # %% ../../nbs/use/17_values.ipynb #8cf3acd1

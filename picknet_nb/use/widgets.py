@@ -183,8 +183,8 @@ def on_page(control: Control) -> str:
     buttons = "".join(
         f"<button type='button' class='pn-toggle pn-frames pn-k{frame}' title='frame {frame}' "
         f"aria-label='frame {frame}' aria-pressed='{str(frame in control.start).lower()}' "
-        + ("disabled" if place == 0 else f"data-moves='{name}' data-bit='{last - place}'")
-        + "></button>" for place, frame in enumerate(control.frames))
+        + ("disabled" if number == 0 else f"data-moves='{name}' data-bit='{last - number}'")
+        + "></button>" for number, frame in enumerate(control.frames))
     return f"{slider}</label>" + (f"<div class='pn-toggles'>{buttons}</div>" if buttons else "")
 
 # %% ../../nbs/use/08_widgets.ipynb #49d194ab
@@ -216,36 +216,37 @@ class Widget:
     def live(self):
         "The ipywidgets: a box with a control for each value and a piece of HTML for each part."
         widgets = import_widgets("a widget")
-        controls = {each.name: each.make(widgets) for each in self.controls}
-        places = [widgets.HTML() for _ in self.parts]
+        controls = {control.name: control.make(widgets) for control in self.controls}
+        drawings = [widgets.HTML() for _ in self.parts]
 
         def show(moved: str = "") -> None:
-            values = {name: each.value for name, each in controls.items()}
-            for part, place in zip(self.parts, places):
+            values = {name: control.value for name, control in controls.items()}
+            for part, drawing in zip(self.parts, drawings):
                 if not moved or moved in part.needs:
-                    place.value = f'<div class="pn">{self.drawn(part, **values)}</div>'
+                    drawing.value = f'<div class="pn">{self.drawn(part, **values)}</div>'
 
-        for name, each in controls.items():
-            each.observe(lambda change, name=name: show(name), "value")
+        for name, control in controls.items():
+            control.observe(lambda change, name=name: show(name), "value")
         show()
-        box = widgets.VBox([widgets.HTML(self.head), *controls.values(), *places])
-        for each in ("pn-widget", *self.name.split()): box.add_class(each)
+        box = widgets.VBox([widgets.HTML(self.head), *controls.values(), *drawings])
+        for name in ("pn-widget", *self.name.split()): box.add_class(name)
         return box
 
     def page(self) -> str:
         "HTML that needs no kernel: sliders, and every part drawn for every step."
-        steps = {each.name: each.steps for each in self.controls}
-        first = {each.name: each.start for each in self.controls}
-        sliders = "".join(on_page(each) for each in self.controls if len(each.steps) > 1)
-        bodies = "".join(f"<div data-part='{place}'>{self.drawn(part, **first)}</div>"
-                         for place, part in enumerate(self.parts))
+        steps = {control.name: control.steps for control in self.controls}
+        first = {control.name: control.start for control in self.controls}
+        sliders = "".join(on_page(control) for control in self.controls if len(control.steps) > 1)
+        bodies = "".join(f"<div data-part='{number}'>{self.drawn(part, **first)}</div>"
+                         for number, part in enumerate(self.parts))
         texts: dict[str, int] = {}  # each piece of HTML is stored once
-        place = lambda text: texts.setdefault(text, len(texts))
+        index_of = lambda text: texts.setdefault(text, len(texts))
         parts = [{"needs": part.needs,
-                  "drawn": [place(self.drawn(part, **dict(zip(part.needs, values))))
+                  "drawn": [index_of(self.drawn(part, **dict(zip(part.needs, values))))
                             for values in itertools.product(*map(steps.get, part.needs))]}
                  for part in self.parts]
-        labels = {each.name: [each.label(step) for step in each.steps] for each in self.controls}
+        labels = {control.name: [control.label(step) for step in control.steps]
+                  for control in self.controls}
         data = {"labels": labels, "parts": parts, "texts": list(texts)}
         # in HTML a script ends at the first "</script", even inside of a string
         packed = json.dumps(data, ensure_ascii=False).replace("</", "<\\/")
