@@ -2,6 +2,7 @@
 long, what is said at the end, the front page."""
 import json
 import re
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -124,6 +125,16 @@ def test_the_end_has_a_table_of_the_slowest_files_and_counts(tmp_path):
     (tmp_path/"one.xml").write_text(f"<testsuites><testsuite>{cases}</testsuite></testsuites>")
     assert pool.counts(tmp_path) == [
         "2 tests passed, 4 skipped", "3 skipped: no GPU", "1 skipped: long"]
+
+
+def test_notebooks_share_one_meteor(monkeypatch):
+    "Also where tests/ is not on the path, as when the pool starts: each would take 12 seconds."
+    pytest.importorskip("pycocoevalcap.meteor.meteor")
+    pool = load_script(ROOT/"tools"/"pool.py")
+    monkeypatch.setattr(sys, "path", [each for each in sys.path if Path(each) != ROOT/"tests"])
+    monkeypatch.delitem(sys.modules, "reliability")
+    with pool.one_meteor() as meteor:
+        assert isinstance(meteor(), pool.SharedMeteor)
 
 
 LESSON = """#| slow

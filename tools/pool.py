@@ -92,7 +92,8 @@ class SharedMeteor:
 
 
 def helpers():
-    "tests/conftest.py, by a name that leaves pytest its own."
+    "tests/conftest.py, by a name that leaves pytest its own; it imports others of its folder."
+    sys.path.append(str(ROOT/"tests"))
     about = spec_from_file_location("helpers", ROOT/"tests"/"conftest.py")
     about.loader.exec_module(module := module_from_spec(about))
     return module
@@ -104,11 +105,12 @@ def one_meteor():
     measure/01_metrics and tests start their own."""
     from picknet_nb.measure import metrics
 
+    few_paraphrases = helpers().few_paraphrases
     with tempfile.TemporaryDirectory() as folder:
         try:
             with patch(
                 "pycocoevalcap.meteor.meteor.__file__",
-                str(helpers().few_paraphrases(Path(folder))/"meteor.py"),
+                str(few_paraphrases(Path(folder))/"meteor.py"),
             ):
                 java = metrics.meteor_process()
         # not installed, or no Java: whoever needs it will say so
