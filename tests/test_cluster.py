@@ -106,7 +106,7 @@ def test_two_nodes_extract_the_features_of_one_process(nodes, tmp_path, videos):
         assert all(torch.equal(one[key], other[key]) for key in one)
 
 
-def note(corpus, bars, place, path: Path, after: Path | None = None) -> int:
+def note(corpus, bars, bar_line, path: Path, after: Path | None = None) -> int:
     "A job: write which process did it, when what it waits for is there."
     assert after is None or after.exists()
     path.write_text(str(os.getpid()))
