@@ -17,8 +17,86 @@ from .backbones import (
     random_network, read_weights, timm_with)
 
 # %% auto #0
-__all__ = ['TIMM', 'SIZES', 'MEAN', 'STD', 'ClipVision', 'read_clip_weights', 'known_as', 'HalfPrecision', 'FoldedMLP',
-           'faster_clip']
+__all__ = ['TIMM', 'SIZES', 'MEAN', 'STD', 'PatchEmbedding', 'Attention', 'quick_gelu', 'MLP', 'Block', 'Tower', 'ClipVision',
+           'read_clip_weights', 'known_as', 'HalfPrecision', 'FoldedMLP', 'faster_clip']
+
+# %% ../../nbs/data/06_clip.ipynb #de6a1932
+class PatchEmbedding(nn.Module):
+    "Map every square patch of an image to a token with one matrix."
+
+    def __init__(self, width: int, side: int):
+        super().__init__()
+        self.proj = nn.Conv2d(3, width, side, side, bias=False)
+
+    def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 196, width)
+        return self.proj(images).flatten(2).transpose(1, 2)
+
+# %% ../../nbs/data/06_clip.ipynb #37caf4f3
+class Attention(nn.Module):
+    "Self-attention in several heads: every token becomes a weighted mean of all tokens."
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3*width), nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, tokens, width) -> (n, tokens, width)
+        n, tokens, width = x.shape
+        parts = self.qkv(x).view(n, tokens, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)  # (n, heads, tokens, width / heads)
+        seen = F.scaled_dot_product_attention(query, key, value)
+        return self.proj(seen.transpose(1, 2).reshape(n, tokens, width))
+
+# %% ../../nbs/data/06_clip.ipynb #f6359081
+def quick_gelu(x: Tensor) -> Tensor:
+    "The activation of OpenAI's CLIP: x times the sigmoid of 1.702 x."
+    return x * torch.sigmoid(1.702 * x)
+
+# %% ../../nbs/data/06_clip.ipynb #00ee6ca4
+class MLP(nn.Module):
+    "Two layers with quick-GELU between them."
+
+    def __init__(self, width: int):
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(width, 4*width), nn.Linear(4*width, width)
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, tokens, width) -> (n, tokens, width)
+        return self.fc2(quick_gelu(self.fc1(x)))
+
+
+class Block(nn.Module):
+    "One block of a vision transformer: attention, then two layers, each added to its input."
+
+    def __init__(self, width: int, heads: int):
+        super().__init__()
+        self.norm1, self.attn = nn.LayerNorm(width), Attention(width, heads)
+        self.norm2, self.mlp = nn.LayerNorm(width), MLP(width)
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, tokens, width) -> (n, tokens, width)
+        x = x + self.attn(self.norm1(x))
+        return x + self.mlp(self.norm2(x))
+
+# %% ../../nbs/data/06_clip.ipynb #f81ce119
+class Tower(nn.Module):
+    "CLIP's image tower: the class token beside the mean of the patch tokens."
+
+    def __init__(self, width: int, heads: int, depth: int, patch: int, image_size: int = 224):
+        super().__init__()
+        self.dims, self.image_size, places = 2*width, image_size, (image_size // patch)**2
+        self.patch_embed = PatchEmbedding(width, patch)
+        self.cls_token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
+        self.pos_embed = nn.Parameter(torch.randn(1, places + 1, width) * 0.02)
+        self.norm_pre, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
+
+    def tokens(self, images: Tensor) -> Tensor:  # (n, 3, side, side) -> (n, places + 1, width)
+        "The tokens after the last block, the class token first."
+        patches = self.patch_embed(images)
+        first = self.cls_token.expand(len(patches), -1, -1).to(patches.dtype)
+        return self.blocks(self.norm_pre(torch.cat([first, patches], 1) + self.pos_embed))
+
+    def forward(self, images: Tensor) -> Tensor:  # (n, 3, side, side) -> (n, 2 width)
+        x = self.tokens(images)
+        return torch.cat([self.norm(x[:, 0]), x[:, 1:].mean(1)], 1)
 
 # %% ../../nbs/data/06_clip.ipynb #07359649
 TIMM = "vit_base_patch16_clip_quickgelu_224.openai"  # without quickgelu: another network
@@ -83,7 +161,7 @@ class FoldedMLP(nn.Module):
     "Two layers whose matrices have taken in the 1.702 of quick-GELU."
 
     @torch.no_grad()
-    def __init__(self, plain: nn.Module):  # an MLP of timm's
+    def __init__(self, plain: nn.Module):  # an MLP, ours or timm's
         super().__init__()
         self.fc1, self.fc2 = plain.fc1, plain.fc2
         for weight in (self.fc1.weight, self.fc1.bias): weight.mul_(1.702)
@@ -97,7 +175,8 @@ def faster_clip(body: Normalised, device: torch.device) -> nn.Module:
     "The tower in half precision on a GPU; on a CPU the same tower with folded activations."
     if device.type == "cuda":
         return HalfPrecision(body, device)
-    for block in body.net.net.blocks:  # no copy: CLIP's matrices take 340 MB
+    tower = body.net if isinstance(body.net, Tower) else body.net.net  # ours, or timm's
+    for block in tower.blocks:  # no copy: CLIP's matrices take 340 MB
         block.mlp = FoldedMLP(block.mlp)
     return body
 
