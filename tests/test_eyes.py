@@ -380,6 +380,33 @@ def test_the_page_follows_the_budget_and_shows_the_values(place, tmp_path):
     assert "frames" not in plain.controls and "pn-dot" not in plain.board.parts["moment"].value
 
 
+def test_the_policy_of_a_model_with_a_scorer_is_on_the_page_with_its_own_threshold(
+    place, tmp_path
+):
+    pytest.importorskip("ipywidgets")
+    run, videos = place
+    model = with_scorer(run, tmp_path/"model")
+    explorer = Explorer(model, videos, device="cpu")
+    controls, parts, state = explorer.controls, explorer.board.parts, explorer.exploration
+    pickers = dict(controls["picker"].options)
+    assert "PickNet" in pickers and controls["policy_threshold"].value == 0.5
+    controls["picker"].value = pickers["PickNet"]
+    alone = Exploration(load(run), Library(videos))  # the same policy, without a scorer
+    for threshold in (0.5, 0.05, 0.9):
+        controls["policy_threshold"].value = alone.threshold = threshold
+        own, found = alone.outcome(), state.outcome()
+        assert torch.equal(found.picks, own.picks) and found.captions == own.captions
+        torch.testing.assert_close(found.probabilities, own.probabilities)
+        frame = state.frame = alone.frame = 5
+        assert torch.equal(state.moment().difference, alone.moment().difference), frame
+    assert "p(pick)" in parts["strip"].value and not parts["message"].value
+    # the budget of the scorer is not the policy's, nor the other way round
+    controls["picker"].value = state.captioner.picker
+    assert state.outcome().picks.sum() == 3 and "value" in parts["strip"].value
+    assert [each.label for each in state.rivals()][:2] == ["scorer-3", "learned"]
+    assert "policy_threshold" not in Explorer(run, videos, device="cpu").controls
+
+
 def test_a_drawn_caption_has_the_curve_of_its_values(place, tmp_path):
     run, videos = place
     file = sorted(videos.glob("*.mp4"))[0]

@@ -32,9 +32,9 @@ from .captioning import VideoCaptioner
 from .clips import ClipCaptioner, check_threshold
 
 # %% auto #0
-__all__ = ['UPLOAD_MB', 'PAGES', 'Library', 'Looks', 'Viewing', 'open_viewing', 'threshold_sweep', 'limited_threshold',
-           'picks_of', 'other_pickers', 'first_picks', 'library_corpus', 'Judge', 'Outcome', 'outcome_of', 'Moment',
-           'moment_of', 'end_looks', 'Exploration']
+__all__ = ['UPLOAD_MB', 'PAGES', 'Library', 'Looks', 'Viewing', 'with_its_policy', 'open_viewing', 'threshold_sweep',
+           'limited_threshold', 'picks_of', 'other_pickers', 'first_picks', 'library_corpus', 'Judge', 'displayed_name',
+           'Outcome', 'outcome_of', 'Moment', 'moment_of', 'end_looks', 'Exploration']
 
 # %% ../../nbs/use/05_exploration.ipynb #ad07e04f
 class Library:
@@ -127,6 +127,7 @@ class Viewing:
     settings: PolicySettings  # of the run: its limits belong to the unit of diversity
     references: list[str]     # what people said
     video: int | None         # its number among the clips with references, where it has some
+    watching: ClipCaptioner | None = None  # the model with its policy, where a scorer picks
 
     @property
     def features(self) -> Tensor:
@@ -134,9 +135,26 @@ class Viewing:
         return self.looks.at(list(range(len(self.looks.frames))))
 
     @cached_property
+    def watched(self) -> Tensor:
+        "What the policy beside a scorer compares, (frames, dims)."
+        grey = self.watching.glance_size
+        return self.watching.glances(self.clip.frames) if grey else self.features
+
+    def glances_of(self, picker: Picker) -> Tensor:
+        "What this picker sees of every frame, (frames, dims)."
+        beside = self.watching is not None and picker.name == self.watching.picker.name
+        return self.watched if beside else self.glances
+
+    @cached_property
     def diversity_scale(self) -> float:
         "The mean diversity of random picks of this clip."
         return measure_diversity(self.features[None], self.settings)
+
+
+def with_its_policy(captioner: VideoCaptioner) -> VideoCaptioner | None:
+    "A model that picks with a scorer, with the policy that it watches streams with; else None."
+    watching = captioner.streaming()
+    return watching if watching is not captioner and watching.picker.causal else None
 
 
 def open_viewing(
@@ -148,7 +166,8 @@ def open_viewing(
     looks = Looks(captioner, clip.frames)
     sees = captioner.glance_size or captioner.eye is not None
     glances = captioner.glances(clip.frames) if sees else looks.at(looks.left())
-    return Viewing(name, clip, glances, looks, captioner.config.policy, list(references), video)
+    return Viewing(name, clip, glances, looks, captioner.config.policy, list(references), video,
+                   with_its_policy(captioner))
 
 # %% ../../nbs/use/05_exploration.ipynb #d9910f2b
 def threshold_sweep(
@@ -181,12 +200,13 @@ def picks_of(
 ) -> tuple[Tensor, Tensor]:
     """Picks and p(pick), or the value that a scorer predicts, of any picker, (frames,) each; the
     threshold is that of a trained one."""
+    glances = viewing.glances_of(picker)
     seen = (
         viewing.features
         if picker.looks_at == "features"
-        else torch.zeros(len(viewing.glances), 1, device=viewing.glances.device)
+        else torch.zeros(len(glances), 1, device=glances.device)
     )
-    clips = Clips(seen[None], viewing.glances[None])
+    clips = Clips(seen[None], glances[None])
     if picker.policy is not None: picker = picker.at(threshold)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -271,6 +291,11 @@ class Judge:
         )
 
 # %% ../../nbs/use/05_exploration.ipynb #42fd4124
+def displayed_name(picker: Picker) -> str:
+    "What the page calls a picker."
+    return "PickNet" if picker.name == "learned" else picker.label
+
+
 @dataclass(frozen=True)
 class Outcome:
     "The outcome of one picker on a clip."
@@ -292,7 +317,7 @@ class Outcome:
     @property
     def name(self) -> str:
         "What the page calls its picker."
-        return "PickNet" if self.picker.name == "learned" else self.picker.label
+        return displayed_name(self.picker)
 
     def so_far(self, frame: int) -> int:
         "How many frames up to this one are picked."
@@ -309,7 +334,8 @@ def outcome_of(
 ) -> Outcome:
     "Pick, and caption after each pick; rewards are computed when first needed."
     if picker.policy is not None and limits and not picker.exact:
-        threshold = limited_threshold(picker.policy, viewing.glances, threshold, *limits)
+        threshold = limited_threshold(
+            picker.policy, viewing.glances_of(picker), threshold, *limits)
     picks, probabilities = picks_of(viewing, picker, threshold)
     indices, values = picks.nonzero().flatten(), None
     if picker.name == "scorer": values, probabilities = probabilities.cpu(), picks.float()
@@ -350,7 +376,8 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = Tru
     """The decision about one frame; `judged` with what it has earned, which takes a look at
     every frame."""
     last, count = int(last_picks(outcome.picks)[frame]), outcome.so_far(frame)
-    glance, last_glance = viewing.glances[frame].cpu(), viewing.glances[last].cpu()
+    glances = viewing.glances_of(outcome.picker)
+    glance, last_glance = glances[frame].cpu(), glances[last].cpu()
     rewards = None
     if judged and not outcome.no_reward:
         rewards = {name: each[count - 1].item() for name, each in outcome.rewards._asdict().items()}
@@ -395,6 +422,9 @@ class Exploration:
     def __init__(self, captioner: VideoCaptioner, library: Library):
         self.captioner, self.library, self.judge = captioner, library, Judge(captioner, library)
         self.picker, self.threshold = captioner.picker, captioner.picker.threshold
+        watching = with_its_policy(captioner)
+        self.policy = watching.picker if watching else None  # beside a scorer
+        self.policy_threshold = watching.picker.threshold if watching else None
         self.limits: tuple[int, int] | None = None
         self.frames = captioner.picker.most  # that the model's own picker takes, if it takes some
         # the first one that can be read stays open
@@ -450,8 +480,9 @@ class Exploration:
     def outcome(self, picker: Picker | None = None) -> Outcome:
         "What a picker, by default the chosen one, makes of the clip; asked twice, computed once."
         picker = picker or self.chosen()
-        if picker.policy is not None and picker.name != "scorer": check_threshold(self.threshold)
-        asked = self.threshold, self.limits
+        threshold = self.policy_threshold if picker is self.policy else self.threshold
+        if picker.policy is not None and picker.name != "scorer": check_threshold(threshold)
+        asked = threshold, self.limits
         key = (picker.label, *asked)
         if key not in self.outcomes:
             self.outcomes[key] = outcome_of(
@@ -480,7 +511,11 @@ class Exploration:
         thread.start()
         return thread
 
+    def others(self, picks: int, own: Picker) -> list[Picker]:
+        "All pickers but this one: the policy beside a scorer, then those of `other_pickers`."
+        beside = [self.policy] if self.policy and own is not self.policy else []
+        return beside + other_pickers(picks, len(self.viewing.glances), own)
+
     def rivals(self) -> list[Picker]:
         "The chosen picker, and others that pick as many frames where they take a number."
-        picks = self.outcome().picks
-        return [self.chosen(), *other_pickers(int(picks.sum()), len(picks), self.chosen())]
+        return [self.chosen(), *self.others(int(self.outcome().picks.sum()), self.chosen())]

@@ -22,7 +22,7 @@ from ..data.glance import resize
 from ..world.world import write_examples
 from ..training.models import find_model, find_run
 from .loading import load_captioner
-from .exploration import Exploration, Library, Moment, Outcome, Viewing, other_pickers
+from .exploration import Exploration, Library, Moment, Outcome, Viewing, displayed_name
 from .values import heights, values_svg
 
 # %% auto #0
@@ -308,7 +308,7 @@ def make_controls(exploration: Exploration) -> dict:
     scores = own.name == "scorer"
     pickers = [
         (own.name if exploration.frames else exploration.outcome().name, own),
-        *((each.label, each) for each in other_pickers(min(6, frames), frames, own)),
+        *((displayed_name(each), each) for each in exploration.others(min(6, frames), own)),
     ]
     as_wide = lambda width: {
         "layout": widgets.Layout(width=width, max_width="97%"),
@@ -336,6 +336,10 @@ def make_controls(exploration: Exploration) -> dict:
             description="least value" if scores else "threshold",
             **as_wide("300px"),
         ),
+        **({"policy_threshold": widgets.FloatSlider(
+            value=exploration.policy_threshold, min=0.01, max=0.99, step=0.01,
+            description="threshold of PickNet", **as_wide("300px"),
+        )} if exploration.policy else {}),
         **({"frames": widgets.IntSlider(
             value=exploration.frames, min=1, max=frames, description="frames to pick",
             **as_wide("300px"),
@@ -449,7 +453,8 @@ class Explorer:
         self.board = Board(self.exploration)
         self.controls = make_controls(self.exploration)
         widgets = import_widgets()
-        rows = (("clip", "upload", "picker"), ("threshold", "limits", "frames"), ("play", "frame"))
+        rows = (("clip", "upload", "picker"),
+                ("threshold", "policy_threshold", "limits", "frames"), ("play", "frame"))
         wrapped = widgets.Layout(flex_flow="row wrap")  # on a narrow screen below each other
         lines = [widgets.HBox([self.controls[name] for name in row if name in self.controls],
                               layout=wrapped) for row in rows]
@@ -501,7 +506,8 @@ def connect(explorer: Explorer) -> None:
         none = state.captioner.picker.name == "scorer" and value <= -LOWEST
         set_value("threshold")(None if none else value)
 
-    actions = {name: set_value(name) for name in ("picker", "frames", "frame")} | {
+    plain = ("picker", "policy_threshold", "frames", "frame")
+    actions = {name: set_value(name) for name in plain} | {
         "threshold": set_threshold,
         "limits": lambda value: set_value("limits")(
             None if tuple(value) == (1, controls["limits"].max) else tuple(value)
