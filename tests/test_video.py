@@ -15,6 +15,7 @@ from multiprocessing.reduction import ForkingPickler
 from time import monotonic
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from conftest import Forked
@@ -106,6 +107,18 @@ def refusal(job):
 
 # bad files
 # --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not hasattr(av.filter.Graph, "threads"), reason="this PyAV lets us not choose")
+def test_a_scaler_starts_no_threads(tmp_path):
+    "PyAV 19 would keep them until garbage is collected: thirty clips then fill a decoder's memory."
+    draw(tmp_path/"clip.mp4", total=3)
+    with av.open(str(tmp_path/"clip.mp4")) as container:
+        container.streams.video[0].codec_context.thread_count = 1
+        frame, before = next(container.decode(video=0)), psutil.Process().num_threads()
+        scaler = video._scaler(frame, 32)
+        scaler.push(frame)
+        assert scaler.pull().width == 32 and psutil.Process().num_threads() == before
 
 
 @pytest.mark.parametrize(

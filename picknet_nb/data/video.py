@@ -110,6 +110,8 @@ _EXACT = "bilinear+accurate_rnd+full_chroma_int+bitexact"
 def _scaler(frame, size: int):
     "A filter graph that makes size x size RGB from frames like this one."
     graph = import_av().filter.Graph()
+    # PyAV 19 frees a graph late, and with it threads that would fill the decoder's memory
+    if hasattr(graph, "threads"): graph.threads = 1
     steps = [
         graph.add_buffer(
             width=frame.width,
