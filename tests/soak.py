@@ -45,6 +45,7 @@ REPLACED = 50  # videos that have other contents before each call, which so has 
 TROUBLE = ("kill", "interrupt", "full disk", "replaced", "renamed", "dead server", "none")
 HERE, NODES = "here", "two nodes"  # where a call works
 DEAD = ("silent", "error", "half", "gone")
+HANGS = 900.0  # seconds that a call may go on after its trouble
 
 
 class TwoNodes:
@@ -146,14 +147,17 @@ class Soak:
             if trouble == "kill": process.kill()
             if trouble == "interrupt": process.send_signal(signal.SIGINT)
             if trouble == "dead node": self.nodes.kill_one()
-            wait_for(lambda: process.poll() is not None, still=120.0)
+            over = lambda: process.poll() is not None or time.monotonic() > until + HANGS
+            wait_for(over, still=120.0)
+            hangs = process.poll() is None
         finally:
             process.kill()
             self.server = "well"
             if away.exists(): away.rename(folder)
+        process.wait()
         if trouble == "dead node": self.nodes.whole()
         self.count("calls", where, trouble)
-        self.count("ended", where, str(process.returncode))
+        self.count("ended", where, "hang" if hangs else str(process.returncode))
         if process.returncode not in (0, 1, -signal.SIGKILL) or "Traceback" in process.output():
             self.count("ended", where, "traceback")
             print(process.output()[-2000:], flush=True)
@@ -228,7 +232,8 @@ def main() -> None:
     counts = {name: soak.done[name] for name in ("videos", "seed", "replaced", "calls", "ended")}
     passed = found.get("right", 0) + found.get("says_why", 0) == len(soak.sources) \
         and not any(found.get(name) for name in ("missing", "foreign", "wrong")) \
-        and not any("traceback" in each for each in soak.done["ended"].values())
+        and not any(wrong in each for each in soak.done["ended"].values()
+                    for wrong in ("traceback", "hang"))
     result = {"command": f"python tests/soak.py --minutes {options.minutes:g} --videos "
                          f"{options.videos} --seed {options.seed}{' --local' * options.local}",
               "minutes": round(soak.done["seconds"] / 60, 1), **counts, **found, "passed": passed,

@@ -11,6 +11,7 @@ from collections import Counter, deque
 from pathlib import Path
 
 import pytest
+from conftest import Forked
 from reliability import tally, wait_for
 
 from picknet_nb.core import processes as workers
@@ -442,6 +443,28 @@ def test_ctrl_c_ends_it_at_once_and_leaves_nobody(tmp_path, start):
     assert errors.count("Traceback") == 1 and errors.rstrip().endswith("KeyboardInterrupt"), errors
     wait_for(lambda: not members(process.pid))
     tally("faults", "SIGINT", "injected")
+
+
+def interrupted_in_its_first_fork() -> None:
+    "Ctrl-C comes while a worker is forked, when Python calls what it calls before a fork."
+    signals = iter([signal.SIGINT])
+    os.register_at_fork(before=lambda: [signal.raise_signal(kind) for kind in signals])
+    usual, done = signal.getsignal(signal.SIGINT), []
+    try:
+        done += Pool(square, 2).run([1, 2])
+    except KeyboardInterrupt:
+        assert signal.getsignal(signal.SIGINT) is usual and next(signals, None) is None
+        print([each.answer for each in Pool(square, 1).run([3])])
+        sys.exit("interrupted")
+    raise AssertionError(f"Ctrl-C was lost: {done}")
+
+
+@linux
+def test_ctrl_c_in_the_middle_of_a_fork_is_not_lost():
+    call = Forked(interrupted_in_its_first_fork)
+    assert call.wait() == 1, call.output()
+    assert call.output().split("\n")[:2] == ["[9]", "interrupted"], call.output()
+    tally("faults", "SIGINT in a fork", "injected")
 
 
 @linux

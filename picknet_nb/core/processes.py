@@ -159,6 +159,23 @@ class _Begin:
         self.limited.__exit__(*reason)
 
 
+@contextmanager
+def _ctrl_c_afterwards():
+    """Ctrl-C acts when the block is over. In the middle of a fork it would be raised in one of the
+    functions that Python then calls to release locks: it would be lost, and the lock stay taken."""
+    came, usual = [], signal.getsignal(signal.SIGINT)
+    # other threads are never interrupted, and a handler that is not Python's raises nothing
+    if threading.current_thread() is not threading.main_thread() or usual is None:
+        yield
+        return
+    signal.signal(signal.SIGINT, lambda *_: came.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+        if came: signal.raise_signal(signal.SIGINT)
+
+
 # one at a time: two threads would take each other's OMP_NUM_THREADS for what was there before
 _STARTING = threading.Lock()
 
@@ -181,6 +198,7 @@ class _Process:
             daemon=method == "fork",
         )
 
+    @_ctrl_c_afterwards()
     def start(self) -> _Process:
         "Start the process; called once."
         with _STARTING:
