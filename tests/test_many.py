@@ -328,6 +328,15 @@ def ending(handler):
     handler.wfile.write(b"a")
 
 
+def moved(address: str):
+    def answer(handler):
+        handler.send_response(302)
+        handler.send_header("Location", address)
+        handler.send_header("Content-Length", "0")
+        handler.end_headers()
+    return answer
+
+
 released = threading.Event()
 
 
@@ -346,6 +355,11 @@ def let_go():
     (ending, {}, "ended after 1 of 1,000 bytes"),
     (lambda handler: handler.send_error(503), {},
      "cannot be read: HTTP Error 503: Service Unavailable"),
+    (moved("/a.mp4"), {}, "cannot be read: HTTP Error 302: The HTTP server returned a redirect "
+     "error that would lead to an infinite loop."),
+    # a server names no file of this machine
+    (moved(Path(__file__).as_uri()), {}, "cannot be read: HTTP Error 302: Found - Redirection to "
+     f"url '{Path(__file__).as_uri()}' is not allowed"),
 ))
 def test_a_bad_address_costs_its_own_row_and_leaves_no_copy(
     videos, rows, captioner, tmp_path, monkeypatch, let_go, answer, limits, said
