@@ -15,6 +15,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import wraps
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -36,6 +37,8 @@ from picknet_nb.core.registry import MODULES, USED
 from picknet_nb.core.settings import preset
 from picknet_nb.data.backbones import BACKBONES
 from picknet_nb.data.corpus import Corpus
+from picknet_nb.data.datasets import Prepared
+from picknet_nb.data.eyes import EYES
 from picknet_nb.data.video import Clip
 from picknet_nb.interface.main import app
 from picknet_nb.measure.metrics import Scores
@@ -47,6 +50,8 @@ from picknet_nb.training.runs import open_run, read_settings, save_weights
 from picknet_nb.use.captioning import VideoCaptioner
 from picknet_nb.use.loading import _loaded
 from picknet_nb.use.cluster import Share
+from picknet_nb.use.page import Explorer
+from picknet_nb.use.server import page
 from picknet_nb.world.world import write_examples
 
 pytest.importorskip("av")
@@ -110,6 +115,7 @@ class Bench:
         plain = getattr(home, name)
         signature = inspect.signature(plain)
 
+        @wraps(plain)  # so that it can be noted once more
         def noted(*arguments, **options):
             given = signature.bind(*arguments, **options)
             given.apply_defaults()
@@ -143,14 +149,20 @@ class Bench:
                 if isinstance(error, SystemExit): error = RuntimeError(done.output)
         except Exception as reason:
             error = reason
+        error = error or self.open_page()
         facts = {name: list(values) for name, values in self.seen.items()}
         facts["written"] = sorted(str(path.relative_to(here)) for path in here.rglob("*"))
         facts["json"], facts["scored"] = [is_json(printed)], [bool(facts.get("scored"))]
-        explored = json.loads(os.environ.get("PICKNET_EXPLORE", "{}"))  # what the page is told
-        facts |= {f"explored {name}": [name_of(path)] for name, path in explored.items()}
         if (here/"made"/"corpus.json").exists(): facts |= of_corpus(Corpus.load(here/"made"))
         if (here/"made"/"weights.safetensors").exists(): facts |= of_model(here/"made")
         return Outcome(facts, printed, None if isinstance(error, Stop) else error)
+
+    def open_page(self) -> Exception | None:
+        "What `explore` serves, opened in another folder as its kernel does; the error, if any."
+        if "PICKNET_EXPLORE" not in os.environ: return None
+        self.monkeypatch.chdir(self.folder)
+        made = page()
+        return None if isinstance(made, Explorer) else RuntimeError(made.value)
 
     def put(self, given):
         "What the words in arguments stand for."
@@ -218,7 +230,6 @@ class Acts:
     value: object
     places: str = ""   # of PLACES, several with spaces between; empty: all of them
     alone: bool = False  # not in addition, but instead of what the place has
-    fails: bool = False  # for a value that cannot be used here: it has arrived all the same
 
     def __call__(self, bench: Bench, command: str, place: str) -> None:
         usual = PLACES[command][place]
@@ -227,7 +238,7 @@ class Acts:
             assert WITHOUT[command, place].error is None, WITHOUT[command, place].error
         before = WITHOUT[command, place].facts.get(self.fact, [])
         done = bench.run(command, self.given if self.alone else joint(usual, self.given))
-        assert self.fails or done.error is None, done.error
+        assert done.error is None, done.error
         found = done.facts.get(self.fact, [])
         assert self.value in found and self.value not in before, (found, before)
         assert self.fact in MANY or all(each == self.value for each in found), found
@@ -329,7 +340,10 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     # files and streams
     bench.note("use.loading.load_run", device=lambda call: call.device,
                model=lambda call: Path(call.folder).name)
-    bench.note("use.loading.load_backbone", weights=lambda call: name_of(call.weights))
+    bench.note("use.loading.load_scorer", device=lambda call: call.device)
+    bench.note("use.loading.load_backbone", weights=lambda call: name_of(call.weights),
+               device=lambda call: call.device)
+    bench.note("use.captioning.VideoCaptioner.caption_many", device=lambda call: call.self.device)
     bench.note("use.clips.decide", threshold=threshold,
                picker=lambda call: call.model.picker.label)
     bench.note("use.clips.search_beam", beam=lambda call: call.size,
@@ -365,6 +379,9 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     bench.note("use.server.make_server", lambda *_: server)
     bench.note("use.server.make_kernels", lambda *_: None)
     bench.monkeypatch.setenv("PICKNET_EXPLORE", "{}")  # as it was, when the test has ended
+    bench.note("use.exploration.Library.__init__", videos=lambda call: name_of(call.folder),
+               said=lambda call: name_of(call.captions))
+    bench.note("use.server.use_module", used=lambda call: call.name)
     # data
     bench.note("data.backbones.load_backbone", backbone=lambda call: call.name,
                weights=lambda call: name_of(call.weights))
@@ -394,6 +411,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
                min_word_count=lambda call: call.settings.min_word_count)
     bench.note("world.world.make_shapes", stop, out=lambda call: Path(call.folder).parent.name,
                seed=lambda call: call.seed, clips=lambda call: call.train)
+    bench.note("data.corpus.Corpus.to", moved=lambda call: str(call.device))
     # training
     for home in ("training.train", "interface.python", "measure.experiments"):
         bench.note(f"{home}.open_data", opened, data=lambda call: name_of(call.data),
@@ -425,6 +443,8 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
             budgets=of_jobs(lambda job: job.get("budget")))
     for home in ("reproduction", "comparison"):
         bench.note(f"measure.{home}.print_forecast", lambda *_: None)
+    for home in ("core.files", "measure.reproduction", "measure.comparison", "measure.frontier"):
+        bench.note(f"{home}.data_folder", lambda: Path("data"))  # not that of a checkout
     for home in ("measure.reproduction", "measure.comparison", "measure.frontier",
                  "interface.python"):
         bench.note(f"{home}.check_scorers", lambda: None)
@@ -439,6 +459,7 @@ def take_notes(bench: Bench, corpus: Corpus) -> None:
     bench.note("training.models.load_run", model=lambda call: Path(call.folder).name)
     bench.note("interface.python.load_run", model=lambda call: Path(call.folder).name,
                device=lambda call: call.device)
+    bench.note("interface.python.load_scorer", device=lambda call: call.device)
     bench.note("interface.python.measure_row", split=lambda call: call.split)
     bench.note("measure.experiments.caption_videos", beam=lambda call: call.beam,
                no_repeats=lambda call: call.no_repeats)
@@ -642,8 +663,8 @@ def imports_a_module(bench: Bench) -> None:
         place = next(iter(PLACES[command].values()))
         found = bench.run("picknet", f"--use mine {command} {place}")
         assert found.error is None and found.facts["modules"] == [("mine",)]
-    for place in ("table", "ray"):
-        found = bench.run("picknet", f"--use mine caption {PLACES['caption'][place]}")
+    for command, place in ("caption", "table"), ("caption", "ray"), ("explore", ""):
+        found = bench.run("picknet", f"--use mine {command} {PLACES[command][place]}")
         assert found.error is None and "mine" in found.facts["used"]
 
 
@@ -651,6 +672,15 @@ def prints_the_version(bench: Bench) -> None:
     assert pn.__version__ in bench.run("picknet", "--version").printed
 
 
+def usual(given: str | dict, file: str, rest: str | dict, places: str = "") -> Acts:
+    "An option that names the folder of the results, where no folder is given."
+    if "preset" not in str(given): given = f"{given} --preset smoke"
+    return Acts(joint(given, rest), "written", f"data/runs/{file}", places, alone=True)
+
+
+ROW, ONE, FEW = (f"--no-scores {each}" for each in (
+    "--experiment Baseline", "--captioner paper", "--budget 2"))
+OURS = dict(experiment="Baseline", scores=False, bars=False)
 WEIGHTS = "--weights WEIGHTS_SAFETENSORS"
 MINE = "weights.safetensors"
 HAVING_WEIGHTS = dict(weights="WEIGHTS_SAFETENSORS")
@@ -659,6 +689,7 @@ ANOTHER_RUN = "holds another run"
 OTHER_WEIGHTS = "is not what the features of"
 NO_POLICY = "picks without a policy"
 DECIDES = "itself decides how many frames it picks"
+OTHER_DEVICE = dict(device="cpu:0")  # which is there everywhere, by another name
 NO_DEVICE = "take the device that they have: leave out `device`"
 TABLE = {
     "picknet --version": prints_the_version,
@@ -713,13 +744,12 @@ TABLE = {
     "stream --weights": Acts(WEIGHTS, "weights", MINE),
     "stream --json": Acts("--json", "json", True),
     # explore
-    "explore --model": Acts("--model OTHER", "explored run", "other"),
-    "explore --videos": Acts("--videos CLIPS", "explored videos", "clips"),
-    "explore --captions": Acts("--captions CAPTIONS_JSON", "explored captions", "captions.json"),
+    "explore --model": Acts("--model OTHER", "model", "other"),
+    "explore --videos": Acts("--videos CLIPS", "videos", "clips"),
+    "explore --captions": Acts("--captions CAPTIONS_JSON", "said", "captions.json"),
     "explore --port": Acts("--port 9000", "page", (9000, False)),
     "explore --browser": Acts("--browser", "page", (8866, True)),
-    "explore --weights": [
-        Acts(WEIGHTS, "explored weights", MINE), Acts(WEIGHTS, "weights", MINE)],
+    "explore --weights": Acts(WEIGHTS, "weights", MINE),
     # models, info, export
     "models name": Prints("shapes", "## "),
     "models --json": Acts("--json", "json", True),
@@ -788,14 +818,17 @@ TABLE = {
         Fails("--resume", "contains no run to resume", "new"),
         Fails("BEGUN", "contains a run already", "begun", alone=True)],
     # reproduce, compare, frontier
-    "reproduce --data": Acts("--data MORE", "data", "more"),
-    "reproduce --preset": Acts("--preset small", "preset", "small"),
+    "reproduce --data": [Acts("--data MORE", "data", "more"),
+                         usual("--data MORE", "more-smoke/results.json", ROW, "here")],
+    "reproduce --preset": [Acts("--preset small", "preset", "small"),
+                           usual("--preset small", "shapes-small/results.json", ROW, "here")],
     "reproduce --experiment": Acts(
         "--experiment Uniform", "experiments", ("Baseline", "Uniform")),
     "reproduce --seeds": Acts("--seeds 2", "seeds", (0, 1)),
     "reproduce --folder": Acts("--folder other", "written", "other/results.json"),
     "reproduce --captioner": [
         Acts("--captioner ta", "captioners", ("ta",)),
+        usual("--captioner ta", "shapes-smoke-ta/results.json", ROW, "here"),
         Fails("--captioner ta --set architecture=paper", TWO_CAPTIONERS)],
     "reproduce --set": Acts("--set hidden=24", "hidden", (24,)),
     "reproduce --beam": Acts("--beam 4", "beams", ((4,),)),
@@ -805,8 +838,11 @@ TABLE = {
         Fails("--workers 5", "--workers is for this machine", "ray")],
     "reproduce --ray": Acts("--ray local", "cluster", "local"),
     "reproduce --json": Acts("--json", "json", True),
-    "compare --data": Acts("--data MORE", "data", "more"),
-    "compare --preset": Acts("--preset small", "preset", "small"),
+    "compare --data": [Acts("--data MORE", "data", "more"),
+                       usual("--data MORE", "more-smoke-captioners/captioners.json", ONE)],
+    "compare --preset": [
+        Acts("--preset small", "preset", "small"),
+        usual("--preset small", "shapes-small-captioners/captioners.json", ONE)],
     "compare --captioner": Acts("--captioner ta", "captioners", ("paper", "ta")),
     "compare --seeds": Acts("--seeds 2", "seeds", (0, 1)),
     "compare --folder": Acts("--folder other", "written", "other/captioners.json"),
@@ -817,8 +853,10 @@ TABLE = {
     "compare --scores": Acts("--scores", "scored", True),
     "compare --workers": Acts("--workers 5", "workers", 5),
     "compare --json": Acts("--json", "json", True),
-    "frontier --data": Acts("--data MORE", "data", "more"),
-    "frontier --preset": Acts("--preset small", "preset", "small"),
+    "frontier --data": [Acts("--data MORE", "data", "more"),
+                        usual("--data MORE", "more-smoke-frontier/frontier.json", FEW)],
+    "frontier --preset": [Acts("--preset small", "preset", "small"),
+                          usual("--preset small", "shapes-small-frontier/frontier.json", FEW)],
     "frontier --budget": Acts("--budget 4", "budgets", (2, 4, 30)),
     "frontier --seeds": Acts("--seeds 2", "seeds", (0, 1)),
     "frontier --folder": Acts("--folder other", "written", "other/frontier.json"),
@@ -827,7 +865,8 @@ TABLE = {
     "frontier --workers": Acts("--workers 5", "workers", 5),
     "frontier --json": Acts("--json", "json", True),
     # prepare
-    "prepare shapes --preset": Acts("--preset small", "clips", 600),
+    "prepare shapes --preset": [Acts("--preset small", "clips", 600),
+                                Acts("--preset small", "out", "shapes-small", alone=True)],
     "prepare shapes --out": Acts("--out other", "out", "other"),
     "prepare shapes --seed": Acts("--seed 3", "seed", 3),
     "prepare shapes --set": Acts("--set min_word_count=2", "min_word_count", 2),
@@ -886,7 +925,7 @@ TABLE = {
     "prepare join --set": Acts("--set min_word_count=2", "min_word_count", 2),
     # Python
     "pn.load model": Acts(dict(model="OTHER"), "model", "other"),
-    "pn.load device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
+    "pn.load device": Acts(OTHER_DEVICE, "device", "cpu:0"),
     "pn.load picker": Acts(dict(picker="uniform-3"), "picker", "uniform-3"),
     "pn.load frames": Acts(dict(frames=4, picker="uniform-3"), "picker", "uniform-4"),
     "pn.load weights": Acts(HAVING_WEIGHTS, "weights", MINE),
@@ -902,7 +941,7 @@ TABLE = {
     "pn.caption frames": [
         Acts(dict(frames=4, picker="uniform-3"), "picker", "uniform-4"),
         Fails(dict(frames=4), DECIDES)],
-    "pn.caption device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
+    "pn.caption device": Acts(OTHER_DEVICE, "device", "cpu:0"),
     "pn.caption weights": Acts(HAVING_WEIGHTS, "weights", MINE),
     "pn.caption_many paths": Acts(dict(paths=["CLIP"]), "sources", "third.mp4"),
     "pn.caption_many model": Acts(dict(model="OTHER"), "model", "other"),
@@ -917,7 +956,7 @@ TABLE = {
         Acts(dict(frames=4, picker="uniform-3"), "picker", "uniform-4"),
         Fails(dict(frames=4), DECIDES)],
     "pn.caption_many device": [
-        Acts(dict(device="cuda:9"), "device", "cuda:9", "here", fails=True),
+        Acts(OTHER_DEVICE, "device", "cpu:0", "here"),
         Fails(dict(device="cpu"), NO_DEVICE, "ray")],
     "pn.caption_many weights": Acts(HAVING_WEIGHTS, "weights", MINE),
     "pn.caption_many ray": Acts(dict(ray="local"), "ray", "local"),
@@ -931,7 +970,7 @@ TABLE = {
     "pn.prepare splits": Acts(dict(splits="TURNED_JSON"), "train", ("two",)),
     "pn.prepare name": Acts(dict(name="mine"), "name", "mine"),
     "pn.prepare device": [
-        Acts(dict(device="cuda:9"), "device", "cuda:9", "here", fails=True),
+        Acts(OTHER_DEVICE, "device", "cpu:0", "here"),
         Fails(dict(cnn=colours(), device="cpu"), "leave out `weights` and `device`", "here"),
         Fails(dict(device="cpu"), NO_DEVICE, "ray")],
     "pn.prepare weights": [
@@ -968,7 +1007,9 @@ TABLE = {
     "pn.train reward": [
         Acts(dict(reward=few), "reward", f"{__name__}:few", "new"),
         Fails(dict(reward=few), "reward", "begun")],
-    "pn.train device": Acts(dict(device="cuda:9"), "device", "cuda:9"),
+    "pn.train device": [
+        Acts(OTHER_DEVICE, "device", "cpu:0"),
+        Acts(dict(data="FEWER", **OTHER_DEVICE), "moved", "cpu:0", "new")],
     "pn.train weights": [
         Acts(HAVING_WEIGHTS, "weights", MINE),
         Fails(dict(data="MARKED", **HAVING_WEIGHTS), OTHER_WEIGHTS)],
@@ -994,13 +1035,19 @@ TABLE = {
         Fails(dict(frames=4), DECIDES)],
     "pn.evaluate eye": Fails(dict(eye="MORE"), "picks without an eye"),
     "pn.evaluate scores": Acts(dict(scores=True), "scored", True),
-    "pn.evaluate device": Acts(dict(device="cuda:9"), "device", "cuda:9", fails=True),
+    "pn.evaluate device": [
+        Acts(OTHER_DEVICE, "device", "cpu:0"),
+        Acts(dict(data="FEWER", **OTHER_DEVICE), "moved", "cpu:0", "corpus")],
     "pn.evaluate weights": [
         Fails(dict(data="MARKED", **HAVING_WEIGHTS), OTHER_WEIGHTS),
         Fails(HAVING_WEIGHTS, "cannot be checked: leave out `weights`")],
     "pn.evaluate bars": Acts(dict(bars=True), "bars", True),
-    "pn.reproduce data": Acts(dict(data="MORE"), "data", "more"),
-    "pn.reproduce preset": Acts(dict(preset="small"), "preset", "small"),
+    "pn.reproduce data": [
+        Acts(dict(data="MORE"), "data", "more"),
+        usual(dict(data="MORE", preset="smoke"), "more-smoke/results.json", OURS, "here")],
+    "pn.reproduce preset": [
+        Acts(dict(preset="small"), "preset", "small"),
+        usual(dict(preset="small"), "shapes-small/results.json", OURS, "here")],
     "pn.reproduce experiment": [
         Acts(dict(experiment="Uniform"), "experiments", ("Uniform",)),
         Acts(dict(experiment=["Uniform", "Random"]), "experiments", ("Uniform", "Random"))],
@@ -1016,7 +1063,7 @@ TABLE = {
     "pn.reproduce beams": Acts(dict(beams=(4,)), "beams", ((4,),)),
     "pn.reproduce scores": Acts(dict(scores=True), "scored", True),
     "pn.reproduce device": [
-        Acts(dict(device="cuda:9"), "device", "cuda:9", "here", fails=True),
+        Acts(OTHER_DEVICE, "device", "cpu:0", "here"),
         Fails(dict(device="cpu"), NO_DEVICE, "ray")],
     "pn.reproduce workers": [
         Acts(dict(workers=5), "workers", 5, "here"),
@@ -1071,6 +1118,33 @@ def test_limits_hold_on_a_cluster(command, bench, monkeypatch):
     monkeypatch.setenv("PICKNET_FRAME_PIXELS", "12345")
     found = bench.run(command, PLACES[command]["ray"])
     assert found.error is None and set(found.facts["pixels"]) == {12345}
+
+
+@pytest.mark.parametrize("command", (
+    "prepare videos", "prepare msvd", "prepare msrvtt", "prepare pictures", "pn.prepare"))
+def test_what_an_eye_sees_is_prepared_with_the_same_options(command, bench, monkeypatch):
+    "Of all that is asked for, folder, backbone and its weights alone differ."
+    for home in ("training.cards", "interface.python"):
+        monkeypatch.setattr(f"picknet_nb.{home}.eye_beside", lambda backbone: "colours")
+    prepared = dict(
+        made=lambda call: (str(call.out), call.cnn.name),
+        alike=lambda call: (
+            call.name, call.videos, call.captions, call.source, call.settings, call.workers,
+            call.progress, getattr(call.extract, "func", call.extract),
+            getattr(call.extract, "keywords", None),
+            {part: clips.tolist() for part, clips in call.split(list(call.captions)).items()}))
+    for home in ("data.datasets", "interface.python"):
+        bench.note(f"{home}.prepare_videos", lambda *_, **__: Prepared(None, {}, []), **prepared)
+    for place, usual in PLACES[command].items():
+        options = "--workers 5 --set frames=12 --set min_word_count=2"
+        if command.startswith("pn."):
+            options = dict(workers=5, frames=12, min_word_count=2)
+            options |= OTHER_DEVICE if place == "here" else {}
+        done = bench.run(command, joint(usual, options))
+        assert done.error is None and done.facts["made"] == [
+            ("made", "tiny"), (f"made/{EYES}/colours", "colours")], (done.error, done.facts)
+        one, other = done.facts["alike"]
+        assert one == other and len(set(done.facts.get("device", "-"))) == 1
 
 
 def test_a_table_is_continued_by_the_model_itself_and_not_by_its_name(bench, there, tmp_path):
