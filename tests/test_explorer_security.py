@@ -30,7 +30,7 @@ from tornado.websocket import WebSocketClosedError, websocket_connect
 
 from picknet_nb.training.models import example_run
 from picknet_nb.use import server as explorer
-from picknet_nb.use.server import refusal
+from picknet_nb.use.server import why_rejected
 from picknet_nb.interface import main as cli
 
 PAGES = 2  # at once, in these tests
@@ -180,7 +180,7 @@ def test_a_web_page_of_somebody_else_fails_at_its_first_step(server, headers):
             )
             assert answer.code == 403 and b"<" not in answer.body
     assert server.kernels() == before
-    assert refusal(local(headers, server))
+    assert why_rejected(local(headers, server))
 
 
 @pytest.mark.parametrize("headers", STRANGERS, ids=lambda headers: " ".join(headers.values()))

@@ -55,8 +55,8 @@ def test_half_a_checkpoint(tmp_path, corpus):
 
 def test_an_address_in_place_of_a_file():
     with pytest.raises(VideoError, match="is an address, not a file: caption it alone"):
-        captioning.refuse_address("https://example.org/a.mp4")
-    captioning.refuse_address("C:/films/a.mp4")
+        captioning.reject_address("https://example.org/a.mp4")
+    captioning.reject_address("C:/films/a.mp4")
 
 
 @pytest.mark.parametrize(

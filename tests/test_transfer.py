@@ -169,7 +169,7 @@ def test_a_policy_of_another_size_starts_anew():
         if name.startswith("policy.")
     )
     assert (
-        "is initialised from scratch" in start.told(corpus_like())
+        "is initialised from scratch" in start.described(corpus_like())
         and not begun(corpus_like(), preset("laptop", policy_hidden=32))[2].policy
     )
 
@@ -320,7 +320,7 @@ def test_learned_rows_stay_when_the_words_of_a_corpus_are_added():
         assert torch.equal(now[:known], learned[name].float())
         assert torch.equal(now[known:], before[name][known:]) and len(now) == known + 2
     known = len(json.loads((find_model("everyday")/"vocabulary.json").read_text())) - 4
-    assert f"its {known:,} words are kept, and 2 new ones of these clips are added" in start.told(
+    assert f"its {known:,} words are kept, and 2 new ones of these clips are added" in start.described(
         corpus)
 
 

@@ -95,7 +95,7 @@ def test_the_score_is_that_of_the_lesson():
     references = widgets.toy_references(example_story(), clips=20)
     frequencies = document_frequencies(references)
     for text in ("a yellow star jumps", "a", "a a a a a", "zzz", ""):
-        found = widgets.scored(text.split(), references, frequencies)
+        found = widgets.score_by_ngram(text.split(), references, frequencies)
         assert found.score == plain_cider(text.split(), references[0], frequencies, 21)
         assert found.score == pytest.approx(10 * sum(found.cosines) / 4)
 

@@ -338,7 +338,7 @@ def _check_storage(saved: tuple, held: dict) -> None:
     word, kind, key, location, numbers, *view = saved
     if not (word == "storage" and type(kind) is _Name and type(key) is type(location) is str
             and type(numbers) is int and numbers >= 0
-            and [type(each) for part in view for each in part or ()] in ([], [str, int, int])):
+            and [type(number) for part in view for number in part or ()] in ([], [str, int, int])):
         raise pickle.UnpicklingError("a tensor in it is not stored as torch.save stores tensors")
     held[key] = numbers
 
@@ -444,19 +444,19 @@ def check_parts(stored, path, error: type[FileError] = FileError) -> None:
 
     waiting, seen, held, size = [stored], 0, 0, os.path.getsize(path)
     while waiting:
-        each, seen = waiting.pop(), seen + 1
+        part, seen = waiting.pop(), seen + 1
         if seen + len(waiting) > _MOST_PARTS:
             raise error(path, f"has more than {_MOST_PARTS:,} parts")
-        if isinstance(each, torch.Tensor):
-            if each.layout != torch.strided or each.device.type != "cpu" or each.dim() > 8:
+        if isinstance(part, torch.Tensor):
+            if part.layout != torch.strided or part.device.type != "cpu" or part.dim() > 8:
                 raise error(path, "has tensors of an odd kind")
-            held += each.numel() * each.element_size()
-        elif isinstance(each, (str, bytes)):
-            held += len(each)
-        elif isinstance(each, dict):
-            waiting += [*each.keys(), *each.values()]
-        elif isinstance(each, (list, tuple, set, frozenset)):
-            waiting += each
+            held += part.numel() * part.element_size()
+        elif isinstance(part, (str, bytes)):
+            held += len(part)
+        elif isinstance(part, dict):
+            waiting += [*part.keys(), *part.values()]
+        elif isinstance(part, (list, tuple, set, frozenset)):
+            waiting += part
         if held > 2 * size:  # two names may share a tensor
             raise error(path, f"says what would take more than twice its {size:,} bytes")
 

@@ -100,8 +100,8 @@ class Captured:
         warm_up: int = 3,  # runs before the recording
     ):
         self.step, self.graph = step, None
-        if inputs and all(each.is_cuda for each in inputs):
-            self.inputs = [each.clone() for each in inputs]
+        if inputs and all(tensor.is_cuda for tensor in inputs):
+            self.inputs = [tensor.clone() for tensor in inputs]
             self._record(tuple(keep), warm_up)
 
     def _record(self, keep: tuple, warm_up: int) -> None:

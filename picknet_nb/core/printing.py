@@ -91,9 +91,9 @@ def at_terminal() -> bool:
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
     "Hints for a mistyped command: files that look like options, and where --use belongs."
     files = [
-        f"{printable(each)} is a file: write ./{printable(each)}"
-        for each in arguments
-        if each.startswith("-") and Path(each).is_file()
+        f"{printable(argument)} is a file: write ./{printable(argument)}"
+        for argument in arguments
+        if argument.startswith("-") and Path(argument).is_file()
     ]
     misplaced = "--use" in arguments and not arguments[0].startswith("-")
     return files + ["--use comes before the command: `picknet --use MODULE COMMAND …`"] * misplaced

@@ -88,7 +88,7 @@ def _limited_memory(more: int | None):
     # -1: none
     resource.setrlimit(
         resource.RLIMIT_DATA,
-        (min(each for each in (has + more, before, ceiling) if each >= 0), ceiling),
+        (min(limit for limit in (has + more, before, ceiling) if limit >= 0), ceiling),
     )
     try:
         yield
@@ -317,13 +317,13 @@ class Pool:
         try:
             while jobs or any(worker.job for worker in crew):
                 while len(crew) < min(
-                    self.workers, sum(bool(each.job) for each in crew) + len(jobs)
+                    self.workers, sum(bool(busy.job) for busy in crew) + len(jobs)
                 ):
                     crew.append(_Worker(self, len(crew) + 1).start())
                 for worker in crew:
                     if jobs and not worker.job:
                         worker.take(jobs.popleft())
-                for worker in _answered([each for each in crew if each.job]):
+                for worker in _answered([busy for busy in crew if busy.job]):
                     if done := self._over(worker, crew, jobs, tried):
                         yield done
         finally:
@@ -352,7 +352,7 @@ class Pool:
             reason = _TOO_LONG if worker.ended else _DIED.format(worker.process.exitcode)
             worker.close()
             crew[crew.index(worker)] = _Worker(self, worker.number).start()
-            if not worker.ended and not any(job is each for each in tried):
+            if not worker.ended and not any(job is earlier for earlier in tried):
                 tried.append(job)
                 jobs.append(job)
                 return None

@@ -113,9 +113,9 @@ class Registry(UserDict[str, Any]):
 
     def facts(self, name: str) -> dict[str, object]:
         "What was noted when the thing of this name was registered."
-        found = self.find(name)  # first: its home may have to be imported
+        member = self.find(name)  # first: its home may have to be imported
         entry, _, facts = self._noted.get(name, (None, None, {}))
-        return facts if entry is found else {}
+        return facts if entry is member else {}
 
     def find(self, name: str) -> Any:
         "Return the entry with this name; raise an error that lists the known names otherwise."
@@ -123,9 +123,9 @@ class Registry(UserDict[str, Any]):
         if (
             name not in self
             and thing
-            and callable(found := getattr(MODULES.get(module), thing, None))
+            and callable(member := getattr(MODULES.get(module), thing, None))
         ):
-            self.adopt(name, found)
+            self.adopt(name, member)
         if name in self:
             return self[name]
         if thing and module in MODULES:
@@ -154,7 +154,7 @@ def required_arguments(thing: Callable) -> int:
     except (TypeError, ValueError):  # some that are written in C have no signature
         return 1
     kinds = inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD
-    return sum(each.kind in kinds and each.default is each.empty for each in given)
+    return sum(argument.kind in kinds and argument.default is argument.empty for argument in given)
 
 
 def _named(thing) -> tuple[str, str]:
@@ -192,8 +192,8 @@ def _used_by(function: FunctionType) -> list:
         *(function.__kwdefaults__ or {}).values(),
         *(cell.cell_contents for cell in function.__closure__ or ()),
     ]
-    return [(type(each), each if isinstance(each, (int, float, str)) else id(each))
-            for each in values]
+    return [(type(value), value if isinstance(value, (int, float, str)) else id(value))
+            for value in values]
 
 
 def _place(thing) -> str:

@@ -122,7 +122,7 @@ class CaptionerSettings:
         _check_fields(self)
 
     def __reduce__(self):  # a class made by `with_own` cannot be found again by its name
-        own = {each.name: each for each in fields(self) if each.name not in _GROUP_OF}
+        own = {setting.name: setting for setting in fields(self) if setting.name not in _GROUP_OF}
         return _captioner_settings, (_declared(own), vars(self))
 
 # %% ../../nbs/core/02_settings.ipynb #64cbc873
@@ -246,8 +246,8 @@ class Config:
             )
 
     def __repr__(self) -> str:
-        usual = {each.name: each.default for group in _GROUPS
-                 for each in fields(getattr(self, group))}
+        usual = {setting.name: setting.default for group in _GROUPS
+                 for setting in fields(getattr(self, group))}
         changes = ", ".join(
             f"{name}={value!r}" for name, value in self.flat().items() if value != usual[name]
         )
@@ -262,7 +262,7 @@ class Config:
         """Settings with some of them changed, whatever group they are in; those that a captioner
         declares itself belong to it, and go when it is changed for another."""
         captioner, groups = self._captioner_for(changes), {"captioner": {}}
-        own = {each.name for each in fields(captioner)}
+        own = {setting.name for setting in fields(captioner)}
         for name, value in changes.items():
             group = "captioner" if name in own else _GROUP_OF.get(name)
             if group is None:
@@ -293,7 +293,7 @@ _GROUPS = {
     "policy": PolicySettings,
     "training": TrainingSettings,
 }
-_GROUP_OF = {each.name: group for group, kind in _GROUPS.items() for each in fields(kind)}
+_GROUP_OF = {setting.name: group for group, kind in _GROUPS.items() for setting in fields(kind)}
 
 
 def _no_such_setting(name: str, known) -> str:
@@ -308,7 +308,7 @@ def find_setting(
     "A setting by its name, also one that only some registered captioner declares."
     if name in _GROUP_OF:
         return _GROUP_OF[name], Config().flat()[name]
-    own = {each: field for some in captioner_settings().values() for each, field in some.items()}
+    own = {key: field for some in captioner_settings().values() for key, field in some.items()}
     if name not in own:
         raise ConfigError(_no_such_setting(name, [*_GROUP_OF, *own]))
     return "captioner", own[name].default
@@ -337,10 +337,10 @@ def group_of(
 def _declared(own: dict[str, Field]) -> tuple[tuple, ...]:
     "What a captioner declares, as values that can be compared and sent to another process."
     return tuple(
-        (name, type(each.default), each.default,
+        (name, type(setting.default), setting.default,
          tuple((rule, tuple(value) if rule == "choices" else value)
-               for rule, value in each.metadata.items()))
-        for name, each in own.items())
+               for rule, value in setting.metadata.items()))
+        for name, setting in own.items())
 
 
 @lru_cache(maxsize=None)
@@ -367,7 +367,8 @@ def with_own(
     if type(settings) is kind:
         return settings
     given = vars(settings)
-    return kind(**{each.name: given[each.name] for each in fields(kind) if each.name in given})
+    return kind(**{setting.name: given[setting.name]
+                   for setting in fields(kind) if setting.name in given})
 
 
 _captioners: Registry | None = None  # until their registry is handed over

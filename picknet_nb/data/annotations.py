@@ -74,13 +74,14 @@ def read_annotations(
             f"the data set {name} is not read from {len(paths)} annotation file"
             f"{'s' * (len(paths) != 1)}{' and a file of splits' if more else ''} ({reason})"
         ) from None
-    found = Annotations(*read(*paths, **more))
-    check_captions(paths[0], list(found.captions), found.captions)
-    check_distinct(paths[0], found.splits, CorpusError, TWICE)
-    unknown = [split for split in dict.fromkeys(found.splits.values()) if split not in SPLIT_NAMES]
+    annotations = Annotations(*read(*paths, **more))
+    check_captions(paths[0], list(annotations.captions), annotations.captions)
+    check_distinct(paths[0], annotations.splits, CorpusError, TWICE)
+    unknown = [split for split in dict.fromkeys(annotations.splits.values())
+               if split not in SPLIT_NAMES]
     if unknown:
         raise CorpusError(paths[0], f"has splits that are not {', '.join(SPLITS)}: "
                                     f"{first_few(list(map(str, unknown)))}")
-    return found._replace(
-        splits={clip: SPLIT_NAMES[split] for clip, split in found.splits.items()}
+    return annotations._replace(
+        splits={clip: SPLIT_NAMES[split] for clip, split in annotations.splits.items()}
     )

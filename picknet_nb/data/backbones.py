@@ -303,25 +303,25 @@ class Folded(nn.Module):
         scale = norm.weight / (norm.running_var + norm.eps).sqrt()
         self.register_buffer("weight", conv.weight * scale[:, None, None, None])
         self.register_buffer("bias", norm.bias - norm.running_mean * scale)
-        self.place = conv.stride, conv.padding, conv.dilation, conv.groups
+        self.geometry = conv.stride, conv.padding, conv.dilation, conv.groups
 
     def forward(self, x: Tensor, plus: Tensor | None = None) -> Tensor:
         "ReLU(convolution + bias + plus)."
         if x.is_cuda:
             if plus is None:
-                return torch.cudnn_convolution_relu(x, self.weight, self.bias, *self.place)
+                return torch.cudnn_convolution_relu(x, self.weight, self.bias, *self.geometry)
             return torch.cudnn_convolution_add_relu(
-                x, self.weight, plus, 1.0, self.bias, *self.place
+                x, self.weight, plus, 1.0, self.bias, *self.geometry
             )
         if HAS_ONEDNN and x.device.type == "cpu" and x.dtype == torch.float32:
-            (stride, padding, *rest), fused = self.place, torch.ops.mkldnn._convolution_pointwise
+            (stride, padding, *rest), fused = self.geometry, torch.ops.mkldnn._convolution_pointwise
             how = self.weight, self.bias, padding, stride, *rest
             return (
                 fused(x, *how, "relu", [], "")
                 if plus is None
                 else fused.binary(x, plus, *how, "add", None, "relu", [], None)
             )
-        y = F.conv2d(x, self.weight, self.bias, *self.place)
+        y = F.conv2d(x, self.weight, self.bias, *self.geometry)
         return F.relu(y if plus is None else y + plus)
 
 # %% ../../nbs/data/04_backbones.ipynb #229a19d7
@@ -341,7 +341,7 @@ class FoldedBlock(nn.Module):
             self.steps[-1].bias += self.down.bias
 
     def forward(self, x: Tensor) -> Tensor:
-        plus = x if self.down is None else F.conv2d(x, self.down.weight, None, *self.down.place)
+        plus = x if self.down is None else F.conv2d(x, self.down.weight, None, *self.down.geometry)
         for step in self.steps[:-1]: x = step(x)
         return self.steps[-1](x, plus)
 
@@ -475,10 +475,10 @@ def fetch_timm(make: Callable[..., nn.Module], variant: str) -> tuple[nn.Module,
             net = make(pretrained=True)
     # no network, no weights, no huggingface_hub: each library has its own error
     except Exception as reason:
-        said = str(reason).partition("\n")[0].rstrip(".") or type(reason).__name__
+        message = str(reason).partition("\n")[0].rstrip(".") or type(reason).__name__
         raise WeightsError(
             f"timm:{variant}",
-            f"its weights cannot be fetched ({said}). Fetch them where there is a network, "
+            f"its weights cannot be fetched ({message}). Fetch them where there is a network, "
             "then give their path (`weights`, on the command line --weights)",
         ) from reason
     return net, f"timm {net.pretrained_cfg.get('tag') or variant}"

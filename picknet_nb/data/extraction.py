@@ -198,8 +198,8 @@ def has_part(out, name: str, path) -> bool:
     part = part_path(out, name)
     try:
         open_regular(part).close()
-        with safetensors.safe_open(part, "pt") as found:
-            known = (found.metadata() or {}).get("video")
+        with safetensors.safe_open(part, "pt") as stored:
+            known = (stored.metadata() or {}).get("video")
         if known and known_by(path) in ("", known):
             return True
     except (OSError, FileError, safetensors.SafetensorError):
@@ -313,7 +313,7 @@ def _exchange(failed: dict[str, str], group) -> dict[str, str]:
 
     everyone: list = [None] * dist.get_world_size(group)
     dist.all_gather_object(everyone, failed, group)
-    return {name: reason for each in everyone for name, reason in each.items()}
+    return {name: reason for reasons in everyone for name, reason in reasons.items()}
 
 # %% ../../nbs/data/08_extraction.ipynb #180083c5
 def _default_workers() -> int:
@@ -388,14 +388,14 @@ def extract_folder(
             desc=cnn.name,
             disable=not (progress and at_terminal()),
         ) as bar, closing(extract(todo, cnn, shape, workers)) as results:
-            for found in results:
+            for clip in results:
                 bar.update()
-                if not found.reason:
-                    write_part(out, found.name, found.features, found.glances, found.known)
+                if not clip.reason:
+                    write_part(out, clip.name, clip.features, clip.glances, clip.known)
                     made += 1
                     continue
-                failed[found.name] = f"{found.path}: {found.reason}"
+                failed[clip.name] = f"{clip.path}: {clip.reason}"
                 if progress:
-                    bar.write(printable(f"skipped {failed[found.name]}"), file=sys.stderr)
+                    bar.write(printable(f"skipped {failed[clip.name]}"), file=sys.stderr)
         failed = _exchange(failed, group)
     return Extraction([name for name in files if part_path(out, name).exists()], failed, made)

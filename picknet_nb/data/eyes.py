@@ -130,8 +130,8 @@ def sight(corpus: Corpus, eye: str) -> Sight:  # grey, feature, or the folder of
     if other.features.shape[1] != corpus.features.shape[1]:
         raise EyeError(f"eye={eye}: has {other.features.shape[1]} frames of a clip, and "
                        f"{corpus.name} has {corpus.features.shape[1]}")
-    place = {name: number for number, name in enumerate(other.ids)}
-    order = torch.tensor([place[name] for name in corpus.ids], device=corpus.device)
+    index = {name: number for number, name in enumerate(other.ids)}
+    order = torch.tensor([index[name] for name in corpus.ids], device=corpus.device)
     weights = str(other.details.get("weights", ""))
     return Sight(other.settings.cnn, weights, other.features[order])
 

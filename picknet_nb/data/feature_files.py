@@ -62,11 +62,11 @@ def _read_npy(path: Path) -> np.ndarray:
 def _npy_readers(folder: Path) -> Readers:
     "The `.npy` files of a folder."
     files = sorted(folder.glob("*.npy"))
-    check_distinct(folder, (each.stem for each in files))
+    check_distinct(folder, (file.stem for file in files))
     check_unpacked(
-        folder, sum(each.stat().st_size for each in files), there=sum(map(size_on_disk, files))
+        folder, sum(file.stat().st_size for file in files), there=sum(map(size_on_disk, files))
     )
-    return {each.stem: partial(_read_npy, each) for each in files}
+    return {file.stem: partial(_read_npy, file) for file in files}
 
 # %% ../../nbs/data/10_feature_files.ipynb #1e79bb45
 _MOST_IDS = 1_000_000  # each of them costs a few hundred bytes here
@@ -103,7 +103,7 @@ def _npz_readers(path: Path) -> Readers:
         take = partial(_decoded, path, file["q"], float(read("scale")))
     else:
         take = partial(_one_clip, path, file["features"])
-    return {str(name): partial(take, place) for place, name in enumerate(ids)}
+    return {str(name): partial(take, row) for row, name in enumerate(ids)}
 
 # %% ../../nbs/data/10_feature_files.ipynb #2436bf73
 _GZIP, _SHUFFLE, _CHECKSUM = 1, 2, 3  # HDF5's numbers for the filters that are read
@@ -114,7 +114,7 @@ def _check_pieces(path: Path, dataset) -> None:
     """Reject a data set whose packed pieces unpack to more than they should, or in ways that are
     not known here."""
     settings, size = dataset.id.get_create_plist(), prod(dataset.chunks) * dataset.dtype.itemsize
-    filters = [settings.get_filter(place)[0] for place in range(settings.get_nfilters())]
+    filters = [settings.get_filter(step)[0] for step in range(settings.get_nfilters())]
     if not set(filters) <= {_GZIP, _SHUFFLE, _CHECKSUM} or filters.count(_GZIP) > 1:
         raise FileError(path, "is packed in a way that is not read: save it with gzip, or unpacked")
     _check_clip(path, size)

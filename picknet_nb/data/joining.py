@@ -49,23 +49,23 @@ def prepare_joined(
         kept = torch.arange(len(corpus.ids))
         if number and more_training:
             kept = corpus.splits["train"]
-        place = {clip: len(ids) + count for count, clip in enumerate(kept.tolist())}
+        index = {clip: len(ids) + count for count, clip in enumerate(kept.tolist())}
         for split, clips in corpus.splits.items():
-            splits[split] += [place[clip] for clip in clips.tolist() if clip in place]
-        ids += [corpus.ids[clip] for clip in place]
-        captions += [corpus.captions[clip] for clip in place]
-        sentences += [corpus.sentences[clip] for clip in place]
+            splits[split] += [index[clip] for clip in clips.tolist() if clip in index]
+        ids += [corpus.ids[clip] for clip in index]
+        captions += [corpus.captions[clip] for clip in index]
+        sentences += [corpus.sentences[clip] for clip in index]
         features.append(corpus.features[kept])
         glances.append(corpus.glances[kept])
     joined = Corpus.build(
-        name or " and ".join(each.name for each in corpora),
+        name or " and ".join(part.name for part in corpora),
         ids,
         torch.cat(features),
         None if first.glances is first.features else torch.cat(glances),
         captions,
         {split: torch.tensor(clips, dtype=torch.int64) for split, clips in splits.items()},
         settings or first.settings,
-        {**first.details, "joined": [each.name for each in corpora]},
+        {**first.details, "joined": [part.name for part in corpora]},
         where=out,
         sentences=sentences,
     )

@@ -25,9 +25,9 @@ def _read_annotations(path) -> dict:
     try:
         with open_regular(path, CorpusError) as file, zipfile.ZipFile(file) as archive:
             entry = next(
-                each
-                for each in archive.infolist()
-                if each.filename.endswith(".json") and not each.filename.startswith("__MACOSX")
+                member
+                for member in archive.infolist()
+                if member.filename.endswith(".json") and not member.filename.startswith("__MACOSX")
             )
             if entry.file_size > limit("PICKNET_TEXT_BYTES"):
                 raise CorpusError(
@@ -53,8 +53,8 @@ def read_msrvtt(
     for path in paths:
         content = _read_annotations(path)
         try:
-            listed = [(str(each["video_id"]), SPLIT_NAMES[each["split"]])
-                      for each in content["videos"]]
+            listed = [(str(video["video_id"]), SPLIT_NAMES[video["split"]])
+                      for video in content["videos"]]
             check_distinct(path, (*splits, *(name for name, _ in listed)), CorpusError,
                            "listed twice, perhaps in two splits")
             splits |= dict(listed)

@@ -37,7 +37,7 @@ def read_mapping(
 ) -> dict[str, int]:
     "Clip id -> number N from lines `clipid vidN`."
     numbers, taken = {}, set()
-    for place, line in enumerate(read_text(path, CorpusError).splitlines(), 1):
+    for row, line in enumerate(read_text(path, CorpusError).splitlines(), 1):
         if line.strip():
             name, _, video = line.strip().rpartition(" ")
             if (
@@ -46,12 +46,12 @@ def read_mapping(
                 or not video[3:].isdecimal()
                 or len(video) > 12
             ):
-                raise CorpusError(path, f"line {place} is not `clipid vidN`: {line[:80]!r}")
+                raise CorpusError(path, f"line {row} is not `clipid vidN`: {line[:80]!r}")
             number = int(video[3:])
             if name in numbers or number in taken:
                 raise CorpusError(
                     path,
-                    f"line {place} names {name if name in numbers else video} for the second time",
+                    f"line {row} names {name if name in numbers else video} for the second time",
                 )
             numbers[name] = number
             taken.add(number)
@@ -97,7 +97,7 @@ def msvd_numbers(captions: dict[str, list[str]], source, mapping=None) -> dict[s
     numbers = (
         read_mapping(mapping)
         if mapping
-        else {name: place for place, name in enumerate(sorted(captions), 1)}
+        else {name: number for number, name in enumerate(sorted(captions), 1)}
     )
     if not mapping and len(captions) != 1970:
         raise CorpusError(

@@ -32,17 +32,17 @@ def open_features(
     readers: Readers = {}
     for path in map(Path, paths):
         try:
-            found = feature_readers(path)
+            opened = feature_readers(path)
         except (FileError, *DAMAGED) as reason:
             raise CorpusError(
                 path, f"cannot be read as features: {getattr(reason, 'reason', reason)}"
             ) from reason
-        if not found:
+        if not opened:
             raise CorpusError(path, "holds no features")
         check_distinct(
-            path, [*readers, *found], CorpusError, "videos that another file holds too"
+            path, [*readers, *opened], CorpusError, "videos that another file holds too"
         )
-        readers |= found
+        readers |= opened
     return readers
 
 # %% ../../nbs/data/18_own_features.ipynb #30bc3353
@@ -109,7 +109,7 @@ def prepare_features(
     "A corpus from features that are already there."
     sources, texts = listed(features), read_captions(captions)
     readers, looks = open_features(*sources), open_features(*listed(glances)) if glances else None
-    ids = [each for each in texts if each in readers and (looks is None or each in looks)]
+    ids = [clip for clip in texts if clip in readers and (looks is None or clip in looks)]
     if not ids:
         raise CorpusError(sources[0], f"has no video id in common with {captions}")
     which = read_splits(splits, ids)
@@ -119,16 +119,16 @@ def prepare_features(
     corpus = write_corpus(
         out,
         name,
-        {each: texts[each] for each in ids},
+        {clip: texts[clip] for clip in ids},
         tensors,
         which,
         replace(settings, cnn=cnn),
-        {"source": ", ".join(Path(each).name for each in sources)},
+        {"source": ", ".join(Path(source).name for source in sources)},
     )
     strangers = {
-        each: f"{sources[0]}: features of {each}, which has no captions"
-        for each in readers
-        if each not in texts
+        clip: f"{sources[0]}: features of {clip}, which has no captions"
+        for clip in readers
+        if clip not in texts
     }
     there = set(ids)
-    return Prepared(corpus, strangers, [each for each in texts if each not in there])
+    return Prepared(corpus, strangers, [clip for clip in texts if clip not in there])

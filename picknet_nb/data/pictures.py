@@ -53,8 +53,8 @@ def open_picture(
     except UnidentifiedImageError as reason:
         raise PictureError(path, "not a JPEG, PNG, WebP or BMP picture") from reason
     except Exception as reason:  # a damaged picture fails in many ways
-        said = str(reason).partition("\n")[0] or type(reason).__name__
-        raise PictureError(path, f"not a picture, or a damaged one ({said})") from reason
+        message = str(reason).partition("\n")[0] or type(reason).__name__
+        raise PictureError(path, f"not a picture, or a damaged one ({message})") from reason
 
 
 def read_picture(path, size: int = 224) -> Tensor:  # uint8 (3, size, size)
@@ -68,8 +68,8 @@ def _of_coco(content: dict) -> Annotations:
     "Captions by picture from COCO's layout, and the names that a file had in other years."
     stems = {image["id"]: Path(image["file_name"]).stem for image in content["images"]}
     captions: dict[str, list[str]] = {}
-    for each in content["annotations"]:
-        captions.setdefault(stems[each["image_id"]], []).append(each["caption"].strip())
+    for annotation in content["annotations"]:
+        captions.setdefault(stems[annotation["image_id"]], []).append(annotation["caption"].strip())
     names = {f"{before}{number:012}": stem for number, stem in stems.items()
              for before in ("", "COCO_train2014_", "COCO_val2014_") if isinstance(number, int)}
     return Annotations(captions, {}, names)
@@ -78,7 +78,7 @@ def _of_coco(content: dict) -> Annotations:
 def _of_karpathy(content: dict) -> Annotations:
     "Captions and splits by picture from Karpathy's layout."
     images = {Path(image["filename"]).stem: image for image in content["images"]}
-    captions = {stem: [each["raw"].strip() for each in image["sentences"]]
+    captions = {stem: [sentence["raw"].strip() for sentence in image["sentences"]]
                 for stem, image in images.items()}
     return Annotations(captions, {
         stem: "train" if image["split"] == "restval" else SPLIT_NAMES[image["split"]]
@@ -93,9 +93,9 @@ def _of_flickr(path, text: str) -> Annotations:
     else:
         rows = [(line.partition("\t")[0].rpartition("#")[0], line.partition("\t")[2])
                 for line in text.splitlines() if line.strip()]
-    for place, (name, caption) in enumerate(rows, 1):
+    for number, (name, caption) in enumerate(rows, 1):
         if not name or not (caption or "").strip():
-            raise CorpusError(path, f"line {place} is not `name.jpg#0<tab>caption`")
+            raise CorpusError(path, f"line {number} is not `name.jpg#0<tab>caption`")
         captions.setdefault(Path(name).stem, []).append(caption.strip())
     return Annotations(captions, {})
 
@@ -119,8 +119,8 @@ def draw_by_name(names: Iterable[str]) -> dict[str, str]:
     "The split of each picture, 96 : 2 : 2, drawn with the SHA-256 of its name."
     order = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
     least = max(2 if len(order) >= 8 else 1, round(0.02 * len(order)))
-    return {name: "validation" if place < least else "test" if place < 2 * least else "train"
-            for place, name in enumerate(order)}
+    return {name: "validation" if rank < least else "test" if rank < 2 * least else "train"
+            for rank, name in enumerate(order)}
 
 
 def list_pictures(folder) -> dict[str, Path]:
@@ -147,16 +147,16 @@ def read_pictures(
     "Pictures with captions, as clips of one frame."
     captions, which, names = {}, {}, {}
     for path in paths:
-        found = _annotations(path)
-        for stem, lines in found.captions.items():
+        annotations = _annotations(path)
+        for stem, lines in annotations.captions.items():
             captions.setdefault(stem, []).extend(lines)
-        which |= found.splits
-        names |= found.names
+        which |= annotations.splits
+        names |= annotations.names
     check_captions(paths[0], list(captions), captions)
     if splits is not None:
         ids = list(captions)
-        which = {ids[place]: split for split, places in read_splits(splits, ids).items()
-                 for place in places.tolist()}
+        which = {ids[index]: split for split, indices in read_splits(splits, ids).items()
+                 for index in indices.tolist()}
     else:
         which |= draw_by_name(stem for stem in captions if stem not in which)
     return Annotations(captions, which,

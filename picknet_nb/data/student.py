@@ -36,12 +36,12 @@ class Student(EfficientNetLite0):
 
 # %% ../../nbs/data/15_student.ipynb #e5d724df
 def distillation_loss(
-    found: Tensor,   # (n, dims): the student's standardised features
-    wanted: Tensor,  # (n, dims): the teacher's
-) -> Tensor:         # a scalar
+    features: Tensor,  # (n, dims): the student's standardised features
+    wanted: Tensor,    # (n, dims): the teacher's
+) -> Tensor:           # a scalar
     "Smooth L1 distance plus one minus the cosine, averaged over pictures."
-    near = F.smooth_l1_loss(found, wanted)
-    return near + (1 - F.cosine_similarity(found, wanted, dim=-1)).mean()
+    near = F.smooth_l1_loss(features, wanted)
+    return near + (1 - F.cosine_similarity(features, wanted, dim=-1)).mean()
 
 # %% ../../nbs/data/15_student.ipynb #f0af861a
 def in_eight_bits(state: dict[str, Tensor]) -> dict[str, Tensor]:

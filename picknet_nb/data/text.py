@@ -125,7 +125,7 @@ def _sentence(
 # %% ../../nbs/data/01_text.ipynb #82588c32
 @dataclass(frozen=True, repr=False)
 class Vocabulary:
-    "The words a captioner knows; the id of a word is its place."
+    "The words a captioner knows; the id of a word is its index."
     words: tuple[str, ...]  # the four specials first
 
     def __post_init__(self):
@@ -140,8 +140,8 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        "The place of each word."
-        return {word: place for place, word in enumerate(self.words)}
+        "The index of each word."
+        return {word: index for index, word in enumerate(self.words)}
 
     def __len__(self) -> int: return len(self.words)
 
@@ -185,8 +185,8 @@ _SILENT = ("hour", "honest", "heir")  # begins with an h that nobody says
 
 def with_articles(sentence: str) -> str:
     "A sentence with `an` before a vowel that is heard, and with `a` before other sounds."
-    def article(found: re.Match) -> str:
-        word = found[1]
+    def article(match: re.Match) -> str:
+        word = match[1]
         vowel = word[0] in "aeiou" and not _NO_VOWEL.match(word) or word.startswith(_SILENT)
         return f"{'an' if vowel else 'a'} {word}"
     return re.sub(r"\ban? (?!an?\b)([a-z]\w*)", article, sentence)

@@ -36,7 +36,7 @@ class Clip(NamedTuple):
     times: Tensor   # float32 (frames,), seconds since the file begins, as players count
 
     def __reduce__(self):  # between processes as arrays: of tensors, PyTorch would share the memory
-        return _clip_of, tuple(each.cpu().numpy() for each in self)
+        return _clip_of, tuple(tensor.cpu().numpy() for tensor in self)
 
 
 def _clip_of(*arrays) -> Clip: return Clip(*map(torch.from_numpy, arrays))
@@ -238,20 +238,20 @@ def timed(frames: Iterable, container, stream) -> Iterator[tuple[float, object]]
 def _read_straight(path, total: int, frames: int, painter: _Painter, deadline: float) -> Clip:
     "Decode every frame and count: slow, but right for any file."
     order = spaced(total, frames)
-    wanted, found, seen = set(order), {}, 0
+    wanted, painted, seen = set(order), {}, 0
     with open_file(path, deadline) as (container, stream):
         for time, frame in timed(container.decode(stream), container, stream):
             check_time(path, deadline)
             if seen in wanted:
-                found[seen] = painter(frame), time
+                painted[seen] = painter(frame), time
             seen += 1
     if seen == 0:
         raise VideoError(path, "has no frame that can be decoded")
     if seen != total:  # now we know how many there are
         return _read_straight(path, seen, frames, painter, deadline)
     return Clip(
-        torch.stack([found[i][0] for i in order]),
-        torch.tensor([found[i][1] for i in order]),
+        torch.stack([painted[i][0] for i in order]),
+        torch.tensor([painted[i][1] for i in order]),
     )
 
 # %% ../../nbs/data/02_video.ipynb #ac0d4199
@@ -299,8 +299,8 @@ def read_clip(
     check_file(path)
     with closing(
         in_decoder(path, time_limit, _read_apart, path, frames, size, time_limit, jump)
-    ) as found:
-        return next(found)
+    ) as clips:
+        return next(clips)
 
 # %% ../../nbs/data/02_video.ipynb #43cc935b
 def _at_rate(items: Iterable[tuple[float, object]], rate: float) -> Iterator[tuple[float, object]]:

@@ -62,34 +62,34 @@ def is_drawing(path) -> bool:
             file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
             return DRAWING in first or DRAWING in file.read(4096)
     except (FileError, OSError):
-        return False  # said where it is read
+        return False  # reported where it is read
 
 
 def find_videos(paths: Iterable) -> list[Path]:
     """The files among these paths, and the videos of the folders among them, in order; in a
     folder, a video is a file that is called like one, unless this package has drawn it."""
-    found: list[Path] = []
+    videos: list[Path] = []
     for path in map(Path, paths):
         if not path.is_dir():
-            found.append(path)
+            videos.append(path)
             continue
         inside = [
-            each
-            for each in sorted(path.rglob("*"))
-            if is_video(each)
-            and not each.is_dir()
-            and not any(part.startswith(".") for part in each.relative_to(path).parts)
+            inner
+            for inner in sorted(path.rglob("*"))
+            if is_video(inner)
+            and not inner.is_dir()
+            and not any(part.startswith(".") for part in inner.relative_to(path).parts)
         ]
-        drawn = [each for each in inside if is_drawing(each)]
+        drawn = [inner for inner in inside if is_drawing(inner)]
         if drawn:
-            names = first_few([each.relative_to(path) for each in drawn])
+            names = first_few([inner.relative_to(path) for inner in drawn])
             warnings.warn(f"left out, because `caption --out` has drawn it: {names}", stacklevel=2)
-        inside = [each for each in inside if each not in set(drawn)]
+        inside = [inner for inner in inside if inner not in set(drawn)]
         if not inside:
             raise VideoError(
                 path, f"no video in this folder: none of its files ends in {_ENDINGS}")
-        found += inside
-    return found
+        videos += inside
+    return videos
 
 
 # %% ../../nbs/data/00_video_files.ipynb #cd51837a
@@ -114,17 +114,17 @@ _TOO_LONG, _GRACE = "took longer than its time limit", 5.0
 def check_file(path) -> None:
     "Raise an error for what is not a file, or is empty, before any decoder sees it."
     try:
-        found = Path(path).stat()
+        status = Path(path).stat()
     except FileNotFoundError:
         raise VideoError(path, "no such file") from None
     except (OSError, ValueError) as reason:
         raise VideoError(path, f"cannot be read: {reason}") from reason
-    if not stat.S_ISREG(found.st_mode):  # opening a pipe would wait for ever
+    if not stat.S_ISREG(status.st_mode):  # opening a pipe would wait for ever
         raise VideoError(
             path,
-            "is a folder, not a video" if stat.S_ISDIR(found.st_mode) else "is not a regular file",
+            "is a folder, not a video" if stat.S_ISDIR(status.st_mode) else "is not a regular file",
         )
-    if found.st_size == 0:
+    if status.st_size == 0:
         raise VideoError(path, "the file is empty")
 
 # %% ../../nbs/data/00_video_files.ipynb #7b87c119
@@ -206,9 +206,9 @@ def open_source(path, source: str, seconds: float, **how):
             if len(container.streams) > _MOST_STREAMS:
                 raise VideoError(path, too_many)
             streams = [
-                each
-                for each in container.streams.video
-                if not each.disposition & type(each.disposition).attached_pic
+                stream
+                for stream in container.streams.video
+                if not stream.disposition & type(stream.disposition).attached_pic
             ]
             if not streams:
                 raise VideoError(
@@ -303,7 +303,7 @@ def check_whole(path, deadline: float) -> None:
 def in_decoder(path, time_limit: float, make: Callable, *arguments) -> Iterator:
     """What a generator that decodes a file yields (numbers and arrays), made apart; a process
     that dies or hangs is a `VideoError`."""
-    import_av()  # if it is missing, that is said here
+    import_av()  # if it is missing, the error comes here
     memory = limit("PICKNET_DECODER_BYTES")
     return apart(
         make,

@@ -16,7 +16,7 @@ import typer
 from ..core.files import PickNetError, write_whole
 from ..core.printing import JSON, json_text, printable, say
 from ..core.registry import use_thing
-from .prepare import FEW_TO_SCORE, joined
+from .prepare import FEW_TO_SCORE, joined_here
 from .watch import (
     FRAMES, MODEL, PICKER, check_output, chosen_model)
 
@@ -254,7 +254,7 @@ def evaluate(
     asked = model or "everyday"
     # of a model that is given other frames or another threshold, its start says nothing
     usual = picker is None and threshold is None and no_repeats is None
-    with joined() as device:
+    with joined_here() as device:
         evaluation = caption_split(
             folder,
             data,

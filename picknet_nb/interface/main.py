@@ -137,19 +137,19 @@ def unfinished_runs(folders) -> dict[str, str]:
     "Runs that have not finished, and the stage that each has reached."
     from picknet_nb.training.runs import read_log
 
-    found = {}
+    unfinished = {}
     for run in sorted(path.parent for folder in folders for path in folder.glob("**/run.json")):
         if not (run/"weights.safetensors").exists():
             try:
                 done = read_log(run/"log.jsonl")
             except FileError:  # it is not there yet, or it is damaged
                 done = []
-            found[str(run)] = (
+            unfinished[str(run)] = (
                 f"{done[-1]['stage']}, {done[-1]['epoch'] + 1} epochs done"
                 if done
                 else "no epoch done yet"
             )
-    return found
+    return unfinished
 
 # %% ../../nbs/interface/07_main.ipynb #8516fa91
 @app.command(epilog="Example: picknet info --settings" + DONE)
@@ -173,7 +173,7 @@ def info(
     optional = {name: find_spec(name) is not None for names in PARTS.values() for name in names}
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     runs, begun = [str(run) for run in finished_runs(run_folders())], unfinished_runs(run_folders())
-    found = {
+    facts = {
         "picknet_nb": __version__,
         "torch": torch.__version__,
         "gpu": gpu,
@@ -197,20 +197,20 @@ def info(
             for run, stage in begun.items()
         ],
     ]
-    say(found, as_json, settings_table() if settings else "\n".join(lines))
+    say(facts, as_json, settings_table() if settings else "\n".join(lines))
 
 # %% ../../nbs/interface/07_main.ipynb #123d7751
 def after_interrupt(arguments: list[str]) -> str:  # what was typed after `picknet`
     "A sentence that says what an interrupted command has kept, and how to continue."
     # the value of --use is not a command
-    given = [each for before, each in zip(["", *arguments], arguments) if before != "--use"]
-    command = next((each for each in given if not each.startswith("-")), "")
+    given = [argument for before, argument in zip(["", *arguments], arguments) if before != "--use"]
+    command = next((argument for argument in given if not argument.startswith("-")), "")
     if command == "train" and "--resume" not in arguments:
         there = {
             name
             for name in ("run.json", "checkpoint.pt")
-            for each in arguments
-            if (Path(each) / name).exists()
+            for argument in arguments
+            if (Path(argument) / name).exists()
         }
         kept = (
             "the last checkpoint is kept: add --resume to continue from there"
@@ -218,7 +218,7 @@ def after_interrupt(arguments: list[str]) -> str:  # what was typed after `pickn
             else "there was no checkpoint yet: add --resume to start again"
         )
         return f"interrupted; {kept}" if there else "interrupted"
-    rows = any(each.endswith((".parquet", ".jsonl")) for each in arguments)  # of `caption`
+    rows = any(argument.endswith((".parquet", ".jsonl")) for argument in arguments)  # of `caption`
     if rows or command in ("train", "reproduce", "compare", "frontier", "prepare"):
         return "interrupted; what was finished is kept, and the same command continues from there"
     return "interrupted"
@@ -271,8 +271,9 @@ def main() -> None:
         raise
     except (MemoryError, RuntimeError) as reason:
         if not out_of_memory(reason): raise
-        said = str(reason).partition("\n")[0]
-        sys.exit(f"picknet: there is not enough memory for this{f' ({said})' if said else ''}")
+        message = str(reason).partition("\n")[0]
+        more = f" ({message})" if message else ""
+        sys.exit(f"picknet: there is not enough memory for this{more}")
     except OSError as reason:
         if reason.filename:  # an error that no other code has explained
             sys.exit(f"picknet: {printable(reason.filename)}: {reason.strerror}")

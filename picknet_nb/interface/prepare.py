@@ -26,8 +26,8 @@ from picknet_nb.core.settings import (
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'RAY', 'SETTINGS', 'FEW_TO_SCORE',
-           'BRING', 'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'setting', 'settings_of', 'settings_table',
-           'StrictCommand', 'DataSetCommands', 'kinds_of_data', 'joined', 'extractor', 'of_all', 'small_splits',
+           'BRING', 'OF_THE_WORLD', 'OF_FEATURES', 'OF_WORDS', 'read_setting', 'settings_of', 'settings_table',
+           'StrictCommand', 'DataSetCommands', 'kinds_of_data', 'joined_here', 'extractor', 'of_all', 'small_splits',
            'report', 'check_room', 'before_extraction', 'with_its_eye', 'warn_of_few', 'prepare_videos',
            'prepare_shapes', 'add_dataset', 'prepare_features', 'prepare_join']
 
@@ -45,7 +45,7 @@ SWITCH = {
 KINDS = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def setting(pair: str) -> tuple[str, object]:
+def read_setting(pair: str) -> tuple[str, object]:
     "The name and the value of one `name=value`."
     name, mark, value = (part.strip() for part in pair.partition("="))
     if name not in Config().flat():
@@ -66,11 +66,11 @@ def setting(pair: str) -> tuple[str, object]:
 
 def settings_of(pairs: Optional[list[str]]) -> dict:
     "`name=value` pairs as settings."
-    return dict(map(setting, pairs or []))
+    return dict(map(read_setting, pairs or []))
 
 # %% ../../nbs/interface/02_prepare.ipynb #a2f11157
 # what `--set` may change here
-OF_A_CORPUS = tuple(each.name for each in fields(ClipSettings) if each.name != "cnn")
+OF_A_CORPUS = tuple(setting.name for setting in fields(ClipSettings) if setting.name != "cnn")
 
 # %% ../../nbs/interface/02_prepare.ipynb #e890c504
 GROUPS = {
@@ -94,12 +94,12 @@ def settings_table(width: int = 100) -> str:
         lines += [f"{group}, {about}", ""]
         for name, value in asdict(getattr(usual, group)).items():
             others = {
-                each: config.flat()[name]
-                for each, config in scales.items()
+                scale: config.flat()[name]
+                for scale, config in scales.items()
                 if config.flat()[name] != value
             }
             besides = (
-                f" [{', '.join(f'{each}: {other}' for each, other in others.items())}]"
+                f" [{', '.join(f'{scale}: {other}' for scale, other in others.items())}]"
                 if others
                 else ""
             )
@@ -151,10 +151,10 @@ class DataSetCommands(typer.core.TyperGroup):
     "The commands of `prepare`, including one for each data set that a user's module registers."
 
     def list_commands(self, context) -> list[str]:
-        found = super().list_commands(context)
+        commands = super().list_commands(context)
         # a module that registers a data set has imported its registry
         registered = getattr(sys.modules.get("picknet_nb.data.annotations"), "DATASETS", ())
-        return [*found, *(name for name in registered if name not in found)]
+        return [*commands, *(name for name in registered if name not in commands)]
 
     def get_command(self, context, name: str):
         if name not in self.list_commands(context) or super().get_command(context, name):
@@ -214,10 +214,10 @@ SETTINGS = Annotated[
 ]
 
 
-def joined():
+def joined_here():
     "The processes that torchrun started, or this one alone, with its device."
-    from picknet_nb.core.processes import joined as join
-    return join()
+    from picknet_nb.core.processes import joined
+    return joined()
 
 
 def extractor(ray: Optional[str]):
@@ -248,10 +248,10 @@ def small_splits(corpus) -> str:
     does = {"validation": "weights are chosen on", "test": "scores come from"}
     small = {split: count for split in does
              if 0 < (count := len(corpus.splits.get(split, ()))) < FEW_TO_SCORE}
-    said = ", ".join(f"{does[split]} {count} {split} clip{'s' * (count > 1)}"
-                     for split, count in small.items())
-    return said and (f"picknet: {said}: with fewer than {FEW_TO_SCORE}, chance decides much of "
-                     f"{'both' if len(small) > 1 else 'it'}")
+    counts = ", ".join(f"{does[split]} {count} {split} clip{'s' * (count > 1)}"
+                       for split, count in small.items())
+    return counts and (f"picknet: {counts}: with fewer than {FEW_TO_SCORE}, chance decides much of "
+                       f"{'both' if len(small) > 1 else 'it'}")
 
 
 def report(prepared, out: Path, named: bool = True) -> None:
@@ -286,7 +286,7 @@ def check_room(
     needed: int,  # bytes, about
 ) -> None:
     "Raise an error for a folder that cannot be written, or whose disk has too little space."
-    there = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    there = next(parent for parent in (folder, *folder.absolute().parents) if parent.exists())
     if not there.is_dir():
         raise WriteError(folder, f"{there} is a file" if there != folder else "is a file")
     if not os.access(there, os.W_OK):
@@ -400,7 +400,7 @@ def prepare_videos(
     files = list_videos(videos)
     check_room(out, 0)
     extract = extractor(ray)
-    with joined() as device:
+    with joined_here() as device:
         eye = load_backbone(cnn, weights, device)  # a name that is not known leaves no file behind
         draws, again = splits is None, (out/"splits.json").exists()
         splits = checked_splits(splits, captions, videos, texts, files, out)
@@ -505,7 +505,7 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
 
         clip = clip_settings(settings_of(settings), **dataset_facts(name).get("settings", {}))
         extract = extractor(ray)
-        with joined() as device:
+        with joined_here() as device:
             eye = load_backbone(cnn, weights, device)
             check = before_extraction(out, videos, eye, clip, workers, BRING, ray)
             report(with_its_eye(
@@ -641,7 +641,7 @@ def prepare_join(
 
     if len(corpora) < 2:
         raise PickNetError("join needs at least two corpora")
-    parts, changes = [Corpus.load(each) for each in corpora], settings_of(settings)
+    parts, changes = [Corpus.load(corpus) for corpus in corpora], settings_of(settings)
     if unread := changes.keys() - set(OF_WORDS):
         raise ConfigError(
             f"join does not read {', '.join(sorted(unread))}, only {' and '.join(OF_WORDS)}"

@@ -54,7 +54,7 @@ from ..measure.tables import results_table
 
 # %% auto #0
 __all__ = ['Place', 'Device', 'recipe_with', 'with_number', 'importable', 'check_device', 'usual_device', 'load', 'caption',
-           'caption_many', 'prepare', 'Run', 'check_weights', 'train', 'check_features', 'clips_for', 'Evaluation',
+           'caption_many', 'prepare', 'Run', 'check_same_weights', 'train', 'check_features', 'clips_for', 'Evaluation',
            'evaluate', 'Table', 'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
@@ -123,7 +123,7 @@ def caption(
     beam: int | None = None,  # 1: greedy; None: as the model speaks best
     best: int = 1,  # how many sentences
     threshold: float | None = None,  # pick where p(pick) is larger; None: the model's own
-    running: bool = True,  # also say what would be said after each pick
+    running: bool = True,  # also give the caption after each pick
     device: Device | None = None,
     weights: Place | None = None,  # as for `load`
     frames: int | None = None,  # as for `load`
@@ -260,7 +260,7 @@ class Run:
         return self.captioner.caption(path, beam, best, threshold, running)
 
 
-def check_weights(weights: Place, made_with: str, what: str) -> None:
+def check_same_weights(weights: Place, made_with: str, what: str) -> None:
     "Raise an error for a file of weights that some features were not made with."
     if made_with and fingerprint(weights_origin(weights)) != fingerprint(made_with):
         raise FileError(weights, f"is not what the features of {what} were made with: {made_with}")
@@ -300,7 +300,7 @@ def train(
         else open_data(str(data), preset, device=device, bars=bars)
     )
     if weights is not None:
-        check_weights(weights, str(corpus.details.get("weights", "")), corpus.name)
+        check_same_weights(weights, str(corpus.details.get("weights", "")), corpus.name)
     _change_epochs(folder, recipe.settings(config))
     train_run(folder, corpus, config, recipe, bars=bars)
     return Run(folder, device, weights)
@@ -430,8 +430,8 @@ def evaluate(
                 f"neither {folder} nor {name} says which weights its features were made with, so "
                 "they cannot be checked: leave out `weights`")
         for what, known in made_with:
-            check_weights(weights, known, what)
-    # it speaks its own words, and no more of them than it has learned to, whatever people said here
+            check_same_weights(weights, known, what)
+    # it generates its own words, at most as many as it was trained on, however long these captions
     settings = replace(corpus.settings, max_words=config.clip.max_words)
     corpus = replace(corpus, vocabulary=vocabulary, settings=settings)
     recipe, scorer = read_recipe(folder/"run.json", about.get("recipe", {})), load_scorer(
@@ -452,7 +452,7 @@ def evaluate(
         config = at_threshold(config, recipe, threshold)
     row = measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)
     (captions,), (signs,) = row["captions"].values(), row["signs"].values()
-    found = Evaluation(
+    evaluation = Evaluation(
         captions,
         corpus.references(split),
         split,
@@ -460,7 +460,7 @@ def evaluate(
         row["frames_used"],
         Diagnostics(**signs),
     )
-    return found.with_scores() if scores else found
+    return evaluation.with_scores() if scores else evaluation
 
 # %% ../../nbs/interface/01_python.ipynb #2b0bc6c0
 class Table(dict[str, Any]):

@@ -15,7 +15,7 @@ from ..core.files import PickNetError
 from ..core.printing import printable
 from ..core.registry import USED, use_thing
 from ..core.settings import preset, with_part
-from .prepare import check_room, joined, settings_of, small_splits
+from .prepare import check_room, joined_here, settings_of, small_splits
 from .watch import PICKER
 
 # %% auto #0
@@ -99,7 +99,7 @@ def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
         if few := small_splits(corpus): print(few, file=sys.stderr)
     start = read_start(recipe.settings(config), corpus, load_run)
     if start and rank_and_world()[0] == 0:
-        print(start.told(corpus), file=sys.stderr)
+        print(start.described(corpus), file=sys.stderr)
         if recipe.learns and load_scorer(find_start(config.training.start_from)):
             print("its scorer is kept and picks the frames of files; the policy that is trained "
                   "here picks those of streams", file=sys.stderr)
@@ -127,11 +127,11 @@ def show_gain(folder: Path, corpus, device: str) -> None:
     if not (read_about(folder).get("began_from") and len(corpus.splits.get("test", ()))):
         return
     try:
-        found = evaluate(folder, corpus, scores=False, device=device)
+        evaluation = evaluate(folder, corpus, scores=False, device=device)
         scored = True
         try: check_scorers()
         except PickNetError: scored = False  # the sentences say something without numbers
-        pair = beside_start(folder, found, corpus, scored, device)
+        pair = beside_start(folder, evaluation, corpus, scored, device)
     except PickNetError as reason:  # the run is trained and stored, whatever happens here
         print(f"picknet: not compared with what it began from: {printable(reason)}",
               file=sys.stderr)
@@ -212,7 +212,7 @@ def train(
         check_run_parts(folder, recipe, config)
         change_epochs(folder, config)
     check_room(folder, 0)  # before a world is drawn for nothing
-    with joined() as device:
+    with joined_here() as device:
         corpus = open_data(data, scale, device=device)
         if not started:
             announce(folder, corpus, config, recipe, scale)

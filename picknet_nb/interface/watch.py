@@ -24,8 +24,8 @@ from ..core.registry import USED, use_thing
 # %% auto #0
 __all__ = ['MODEL', 'PICKER', 'FRAMES', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model',
            'hint_at_weights', 'open_model', 'output_names', 'output_files', 'check_output', 'print_caption', 'clock',
-           'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'why_no_video', 'is_address', 'name_of',
-           'check_weights', 'run_folder', 'check_there', 'warn_of_toy_model', 'caption_files', 'check_readable',
+           'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'why_no_video', 'name_of',
+           'check_weights_file', 'run_folder', 'check_there', 'warn_of_toy_model', 'caption_files', 'check_readable',
            'name_failures', 'files_or_errors', 'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream',
            'explore', 'models', 'export']
 
@@ -299,7 +299,7 @@ def why_no_video(path: Path) -> str:
         with open(path, "rb") as file:
             first = file.read(512)
     except OSError:
-        return ""  # said where it is read
+        return ""  # reported where it is read
     if not first:
         return "is empty"
     if path.suffix.lower() == ".json":
@@ -312,17 +312,12 @@ def why_no_video(path: Path) -> str:
     return "is text, not a video" if text else ""
 
 
-def is_address(source: str) -> bool:
-    "Whether a source is an address, and not the path or the URI of a file."
-    return "://" in source and not source.startswith("file://")
-
-
 def name_of(address: str) -> str:
     "A file name for what is at an address."
     return os.path.basename(urlsplit(address).path) or "video"
 
 
-def check_weights(weights: Optional[Path]) -> None:
+def check_weights_file(weights: Optional[Path]) -> None:
     "Raise an error for a file of weights that is not there."
     if weights is not None and not weights.is_file():
         raise FileError(weights, "is not a file" if weights.exists() else "no such file")
@@ -556,6 +551,8 @@ def caption(
         raise PickNetError(f"--best {best} needs a --beam of {best} or more, not {beam}")
     if not (videos or listed):
         raise PickNetError("name a video, a folder of videos, or a --list of them")
+    from picknet_nb.use.sources import is_address
+
     addresses = [video for video in videos or () if is_address(video)]
     paths = [Path(video.removeprefix("file://"))
              for video in videos or () if not is_address(video)]
@@ -567,7 +564,7 @@ def caption(
                 f"--json > {not_there[0]}")
         if not addresses:
             check_there(paths)
-    check_weights(weights)
+    check_weights_file(weights)
     chosen = chosen_model(model)
     outputs = list(out or ())
     kind = kind_of(outputs, best)
@@ -589,7 +586,7 @@ def caption(
     if kind == "drawings":
         from picknet_nb.core.figures import import_pyplot
 
-        import_pyplot()  # if it is missing, that is said now
+        import_pyplot()  # if it is missing, the error comes before the work
     from picknet_nb.use.sources import local_files
 
     how, run = dict(beam=beam, threshold=threshold), run_folder(chosen)
@@ -654,7 +651,7 @@ def stream(
     whenever a frame is picked."""
     if not (source == "-" or source.isdecimal() or ":" in source or Path(source).is_dir()):
         check_there([Path(source)])
-    check_weights(weights)
+    check_weights_file(weights)
     chosen = chosen_model(model)
     from picknet_nb.use.sources import check_page
 

@@ -63,7 +63,7 @@ def joined_result(results: dict[str, dict], **about) -> dict:
     ]
     shared = next(iter(results.values()))
     of_picks = lambda comparisons: {
-        row: each for row, each in comparisons.items() if row in COMPARED_ROWS}
+        row: comparison for row, comparison in comparisons.items() if row in COMPARED_ROWS}
     return {
         "kind": "captioners",
         **{name: shared[name] for name in ("data", "split", "scale", "metrics", "features")},
@@ -78,17 +78,17 @@ def joined_result(results: dict[str, dict], **about) -> dict:
 
 def joined_clips(folder: Path, captioners: Iterable[str]) -> dict:
     "CIDEr of every clip for every captioner, from the files in the folders of their tables."
-    found = {name: read_json(folder / slug(name)/"clips.json") for name in captioners}
+    clips = {name: read_json(folder / slug(name)/"clips.json") for name in captioners}
     rows = [
         {"captioner": name, **row}
-        for name, content in found.items()
+        for name, content in clips.items()
         for row in content["rows"]
         if row["row"] in COMPARED_ROWS
     ]
     return {
         "kind": "clip scores",
         "of": "captioners.json",
-        "ids": next(iter(found.values()))["ids"],
+        "ids": next(iter(clips.values()))["ids"],
         "rows": rows,
     }
 
@@ -158,12 +158,12 @@ def compare_captioners(
 # %% ../../nbs/measure/05_comparison.ipynb #961594ff
 def unseeing(result: dict, decoding: str = "greedy") -> list[str]:
     "Captioners that generate the same caption for every clip, with all frames, in any seed."
-    said = [
+    distinct_captions = [
         (row["captioner"], row["signs"][decoding]["distinct"])
         for row in result["rows"]
         if COMPARED_ROWS[row["row"]] == "all"
     ]
-    return sorted({name for name, distinct in said if distinct < 2})
+    return sorted({name for name, distinct in distinct_captions if distinct < 2})
 
 
 class Verdict(NamedTuple):
@@ -175,22 +175,22 @@ class Verdict(NamedTuple):
     @classmethod
     def of(cls, result: dict, other: str, least: float) -> Verdict:
         "Test, for every captioner, whether PickNet minus another experiment exceeds a limit."
-        found = {
+        gaps = {
             name: compared[other]
             for name, compared in result["comparisons"].items()
             if other in compared
         }
-        if not found:
+        if not gaps:
             raise PickNetError(
                 f"this result compares nothing with {other!r}: were its captions scored?"
             )
         for name in unseeing(result):
-            found.pop(name, None)
-        more = lambda end: [name for name, each in found.items() if each[end] > least]
+            gaps.pop(name, None)
+        more = lambda end: [name for name, gap in gaps.items() if gap[end] > least]
         return cls(
             more("difference"),
             more("low"),
-            [name for name, each in found.items() if each["high"] < least],
+            [name for name, gap in gaps.items() if gap["high"] < least],
         )
 
     def __str__(self) -> str:

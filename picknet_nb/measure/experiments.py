@@ -63,7 +63,7 @@ def measure_row(
     "Captions of a split by greedy and beam search, with what was picked and how long a clip took."
     check_split(corpus, split)
     choose = frame_choice(recipe.make_picker(model.policy, config.policy.threshold), corpus)
-    videos, found = corpus.splits[split], {"captions": {}}
+    videos, measured = corpus.splits[split], {"captions": {}}
     gpus = [corpus.device] if corpus.device.type == "cuda" else []
     for beam in beams:
         started = time.perf_counter()
@@ -74,13 +74,13 @@ def measure_row(
             )
         if words.is_cuda:
             torch.cuda.synchronize()
-        found.setdefault("seconds_per_clip", (time.perf_counter() - started) / len(videos))
+        measured.setdefault("seconds_per_clip", (time.perf_counter() - started) / len(videos))
         captions = corpus.vocabulary.decode(words.cpu())
-        found["captions"][decoding_name(beam)] = dict(
+        measured["captions"][decoding_name(beam)] = dict(
             zip([corpus.ids[video] for video in videos.tolist()], captions)
         )
-        found.setdefault("signs", {})[decoding_name(beam)] = diagnose(words).to_dict()
-    return found | {
+        measured.setdefault("signs", {})[decoding_name(beam)] = diagnose(words).to_dict()
+    return measured | {
         "frames_used": picks.sum(1).float().mean().item(),
         "pick_positions": pick_positions(picks).tolist(),
         "pick_counts": pick_counts(picks).tolist(),

@@ -25,13 +25,13 @@ __all__ = ['CURVES', 'CURVE_UNITS', 'learning_curves', 'pick_counts', 'pick_posi
 def _series(entry: dict, prefix: str = "") -> dict[str, float]:
     """The numbers of one log entry, nested ones by joined name: {'validation': {'CIDEr': 1}} has
     'validation CIDEr'."""
-    found = {}
+    series = {}
     for name, value in entry.items():
         if isinstance(value, dict):
-            found |= _series(value, f"{prefix}{name} ")
+            series |= _series(value, f"{prefix}{name} ")
         elif is_finite_number(value):
-            found[prefix + name] = float(value)
-    return found
+            series[prefix + name] = float(value)
+    return series
 
 # %% ../../nbs/measure/09_figures.ipynb #089cb883
 CURVES = ("loss", "reward", "picks", "inside", "validation CIDEr")

@@ -87,14 +87,14 @@ def measure_point(
         model = train(run, corpus, config, recipe, start=weights, bars=bars, bar_line=bar_line)
     else:
         model = load_run(captioner, corpus.device)[0]
-    found = measure_row(model, corpus, config, recipe)
+    measured = measure_row(model, corpus, config, recipe)
     point = {
         "picker": recipe.picker,
         "budget": budget,
         "seed": config.training.seed,
-        "frames": found["frames_used"],
+        "frames": measured["frames_used"],
         "minutes": minutes_of(run) if recipe.learns else 0.0,
-        "captions": found["captions"]["greedy"],
+        "captions": measured["captions"]["greedy"],
     }
     path.parent.mkdir(exist_ok=True)
     write_whole(path, json.dumps(point))
@@ -130,10 +130,10 @@ def with_scores(points: list[dict], references: dict) -> list[dict]:
     for number, scores in score_many(
         captions, references, ("CIDEr",), per_video=True, split="test", decoding="greedy"
     ):
-        each = scores.per_video["CIDEr"]
+        by_video = scores.per_video["CIDEr"]
         scored[number] |= {
             "CIDEr": scores["CIDEr"],
-            "videos": [round(each[video], 4) for video in references],
+            "videos": [round(by_video[video], 4) for video in references],
         }
     return scored
 
@@ -195,12 +195,12 @@ def seconds_of(
 ) -> float:
     "Seconds from the file of a clip to its caption."
     every, picked = cost["all"], cost["picked"]
-    each = every["CNN"] / cost["frames"]["all"]
+    per_frame = every["CNN"] / cost["frames"]["all"]
     seen = cost["frames"]["all"] if picker == "kmeans" else frames
     return (
         every["decode"]
         + (picked["picker"] if picker == "learned" else 0.0)
-        + seen * each
+        + seen * per_frame
         + picked["encoder"]
         + picked["decoder"]
     )
@@ -316,7 +316,7 @@ def learned_gains(result: dict, other: str = "uniform") -> dict[int, dict]:
         theirs = by_seed.get((other, budget), {})
         if name == "learned" and (seeds := sorted(ours.keys() & theirs.keys())):
             gains[budget] = paired_bootstrap(
-                *([each[seed] for seed in seeds] for each in (ours, theirs))
+                *([runs[seed] for seed in seeds] for runs in (ours, theirs))
             )._asdict()
     return gains
 
@@ -325,15 +325,15 @@ def frontier_table(result: dict) -> str:  # Markdown
     """CIDEr × 100 of every picker on every budget, means over seeds, and what learning to pick
     gains over uniform picks."""
     budgets = sorted({point["budget"] for point in result["points"]})
-    found, gains = {}, learned_gains(result)
+    scores, gains = {}, learned_gains(result)
     for point in result["points"]:
-        found.setdefault((point["picker"], point["budget"]), []).append(100 * point["CIDEr"])
+        scores.setdefault((point["picker"], point["budget"]), []).append(100 * point["CIDEr"])
     names = list(dict.fromkeys(point["picker"] for point in result["points"]))
     lines = [
         [
             name,
             *(
-                f"{statistics.fmean(found[name, budget]):.1f}" if (name, budget) in found else ""
+                f"{statistics.fmean(scores[name, budget]):.1f}" if (name, budget) in scores else ""
                 for budget in budgets
             ),
         ]

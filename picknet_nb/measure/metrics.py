@@ -433,7 +433,7 @@ class Comparison(NamedTuple):
 # %% ../../nbs/measure/01_metrics.ipynb #965747c2
 def _differences(a, b, metric: str) -> list[float]:
     "One system minus another on each video."
-    a, b = (each.per_video.get(metric, {}) if isinstance(each, Scores) else each for each in (a, b))
+    a, b = (side.per_video.get(metric, {}) if isinstance(side, Scores) else side for side in (a, b))
     if not a or not b:
         raise ScoreError(f"no scores of single videos for {metric}: score with per_video=True")
     if different := a.keys() ^ b.keys():
@@ -450,7 +450,7 @@ def _drawn(shape: tuple[int, int], samples: int, seed: int) -> tuple[np.ndarray,
     since many comparisons share their draws."""
     draw, shares = np.random.default_rng(seed), [np.full(count, 1 / count) for count in shape]
     drawn = [[draw.multinomial(len(share), share) for share in shares] for _ in range(samples)]
-    return tuple(np.array(each, np.float32) for each in zip(*drawn))
+    return tuple(np.array(counts, np.float32) for counts in zip(*drawn))
 
 
 def paired_bootstrap(
@@ -463,7 +463,7 @@ def paired_bootstrap(
 ) -> Comparison:
     """Draw videos, and seeds where there are several, again and again: could the difference
     between two systems be chance?"""
-    a, b = ([each] if isinstance(each, (Scores, Mapping)) else list(each) for each in (a, b))
+    a, b = ([side] if isinstance(side, (Scores, Mapping)) else list(side) for side in (a, b))
     if len(a) != len(b):
         raise ScoreError(
             f"a paired comparison needs as many seeds on both sides, not {len(a)} and {len(b)}"
@@ -500,10 +500,10 @@ def _read_pairs(path) -> list[tuple[str, object]]:
         content = list(content.items()) if records is None else records
     try:
         return [
-            (str(each[0]), each[1])
-            if isinstance(each, tuple)
-            else (str(next(each[name] for name in _IDS if name in each)), each["caption"])
-            for each in content
+            (str(pair[0]), pair[1])
+            if isinstance(pair, tuple)
+            else (str(next(pair[name] for name in _IDS if name in pair)), pair["caption"])
+            for pair in content
         ]
     except (TypeError, KeyError, IndexError, StopIteration):
         raise ScoreError(
@@ -539,7 +539,7 @@ def read_references(path) -> dict[str, list[str]]:
     wrong = [
         video
         for video, captions in references.items()
-        if not captions or not all(isinstance(each, str) for each in captions)
+        if not captions or not all(isinstance(caption, str) for caption in captions)
     ]
     if wrong:
         raise ScoreError(f"{path}: not a list of captions for {first_few(wrong)}")

@@ -80,7 +80,7 @@ def minutes_of(run: Path) -> float:
         if (log := run/"log.jsonl").exists()
         else []
     )
-    return sum(each for each in spent if type(each) in (int, float)) / 60
+    return sum(minutes for minutes in spent if type(minutes) in (int, float)) / 60
 
 
 def seconds_per_step(run: Path, corpus: Corpus, config: Config) -> float | None:
@@ -301,7 +301,7 @@ def earlier_rows(
     folder: Path, corpus: Corpus, config: Config, done: list[dict], bars: bool = True
 ) -> list[dict]:
     "Experiments of earlier calls in the folder, made from the same settings and data."
-    found, have = [], {(row["seed"], row["row"]) for row in done}
+    earlier, have = [], {(row["seed"], row["row"]) for row in done}
     for path in sorted((folder/"rows").glob("seed-*.json")):
         seed, name = None, path.stem
         try:
@@ -318,12 +318,12 @@ def earlier_rows(
                 )
             settings = config.changed(seed=seed)
             recipe = recipe_of_row(folder, corpus, settings, name)
-            found.append(find_row(folder, corpus, settings, name, recipe))
+            earlier.append(find_row(folder, corpus, settings, name, recipe))
         except FileError as reason:
             if bars:
                 left_out = printable(f"left out of the table: {name} of seed {seed}: {reason}")
                 tqdm.write(left_out, file=sys.stderr)
-    return found
+    return earlier
 
 # %% ../../nbs/measure/04_reproduction.ipynb #6e6637f1
 def result_of(corpus: Corpus, config: Config, rows: list[dict], **about) -> dict:

@@ -92,7 +92,7 @@ def scored_meanwhile(
     given, pool = [], ThreadPoolExecutor(1)
 
     def score_one(folder: Path, row: dict) -> None:
-        if not any(each.done() and each.exception() for each in given):
+        if not any(job.done() and job.exception() for job in given):
             score_rows(folder, [row], references, bars=False, meteor=meteor)
 
     try:
@@ -117,7 +117,7 @@ def compare_rows(rows: list[dict], name: str = LEADER, decoding: str = "greedy")
         seeds = sorted(scores[name].keys() & scores[other].keys()) if other != name else ()
         if seeds:
             compared[other] = paired_bootstrap(
-                *([scores[each][seed] for seed in seeds] for each in (name, other))
+                *([scores[label][seed] for seed in seeds] for label in (name, other))
             )._asdict()
     return compared
 
@@ -188,7 +188,7 @@ def gaps_of(
 ) -> dict[str, Gap]:
     "CIDEr of an experiment minus that of each other one, from stored scores of clips."
     compared = compare_rows(rows_of_clips(clips), name, decoding)
-    return {other: Gap.of(each) for other, each in compared.items()}
+    return {other: Gap.of(comparison) for other, comparison in compared.items()}
 
 
 def few_seeds(seeds: int) -> str:
@@ -200,31 +200,31 @@ def few_seeds(seeds: int) -> str:
 
 # %% ../../nbs/measure/02_scoring.ipynb #171e0335
 def claims_table(
-    found: dict[str, dict[str, Gap]],  # `gaps_of` results, each under the name of its column
+    columns: dict[str, dict[str, Gap]],  # `gaps_of` results, each under the name of its column
     printed: dict[str, dict],  # `paper_scores` of the data set
 ) -> str:  # Markdown
     "Each claim with the paper's difference, ours, and what its interval says."
     lines = [
-        f"| claim | {LEADER} minus | the paper | {' | '.join(found)} |",
-        f"|---|---|---:|{'---|' * len(found)}",
+        f"| claim | {LEADER} minus | the paper | {' | '.join(columns)} |",
+        f"|---|---|---:|{'---|' * len(columns)}",
     ]
-    said = lambda gap: "not measured" if gap is None else f"{gap}: {gap.verdict}"
+    verdict = lambda gap: "not measured" if gap is None else f"{gap}: {gap.verdict}"
     for claim, row in CLAIMS.items():
         paper = (signed(printed[LEADER]["CIDEr"] - printed[row]["CIDEr"])
                  if row in printed else "")
         lines.append(
             f"| {claim} | {row} | {paper} | "
-            f"{' | '.join(said(gaps.get(row)) for gaps in found.values())} |"
+            f"{' | '.join(verdict(gaps.get(row)) for gaps in columns.values())} |"
         )
     return "\n".join(lines)
 
 
-def draw_gaps(found: dict[str, dict[str, Gap]], printed: dict[str, dict]):
+def draw_gaps(named: dict[str, dict[str, Gap]], printed: dict[str, dict]):
     "Draw the differences between PickNet (V+L) and the other experiments, ours and the paper's."
-    plt, rows = import_pyplot(), list(dict.fromkeys(row for gaps in found.values() for row in gaps))
+    plt, rows = import_pyplot(), list(dict.fromkeys(row for gaps in named.values() for row in gaps))
     figure, axis = plt.subplots(figsize=(6.5, 1 + 0.45 * len(rows)), dpi=150, layout="constrained")
-    for number, (name, gaps) in enumerate(found.items()):
-        heights = [rows.index(row) + 0.22 * (number - (len(found) - 1) / 2) for row in gaps]
+    for number, (name, gaps) in enumerate(named.items()):
+        heights = [rows.index(row) + 0.22 * (number - (len(named) - 1) / 2) for row in gaps]
         middle, low, high = zip(*gaps.values())
         axis.errorbar(
             middle,

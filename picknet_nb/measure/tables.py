@@ -160,13 +160,13 @@ def show_table(
 def _signs(seeds: Sequence[dict], decoding: str) -> list[str]:
     """How many captions of an experiment are distinct, how long they are, and how many lack
     `<eos>`: means over seeds."""
-    found = [row["signs"][decoding] for row in seeds if decoding in row.get("signs", {})]
-    if not found:
+    signs = [row["signs"][decoding] for row in seeds if decoding in row.get("signs", {})]
+    if not signs:
         return ["", "", ""]
     distinct, length, endless = (
-        statistics.fmean(each[name] for each in found) for name in ("distinct", "length", "endless")
+        statistics.fmean(line[name] for line in signs) for name in ("distinct", "length", "endless")
     )
-    return [f"{distinct:.0f} of {found[0]['clips']}", f"{length:.1f}", f"{endless:.0%}"]
+    return [f"{distinct:.0f} of {signs[0]['clips']}", f"{length:.1f}", f"{endless:.0%}"]
 
 
 def _table_line(
@@ -180,9 +180,9 @@ def _table_line(
     else:
         line = [name, "", ""]
     for metric in TABLE_METRICS:
-        found = [row["scores"].get(decoding, {}).get(metric) for row in seeds]
+        scores = [row["scores"].get(decoding, {}).get(metric) for row in seeds]
         line.append(
-            mean_and_spread([100 * value for value in found if value is not None]) if seeds else ""
+            mean_and_spread([100 * value for value in scores if value is not None]) if seeds else ""
         )
         if beside:
             value = (printed or {}).get(metric)

@@ -86,29 +86,29 @@ def mapped(function: Callable[[Tensor], Tensor], tree):
     if torch.is_tensor(tree):
         return function(tree)
     if isinstance(tree, dict):
-        return {name: mapped(function, each) for name, each in tree.items()}
+        return {name: mapped(function, branch) for name, branch in tree.items()}
     if isinstance(tree, (tuple, list)):
-        parts = [mapped(function, each) for each in tree]
+        parts = [mapped(function, branch) for branch in tree]
         return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
     return tree
 
 
 def repeated(memory, times: int):
     "A memory in which every clip is repeated `times` times in a row."
-    return mapped(lambda each: each.repeat_interleave(times, 0), memory)
+    return mapped(lambda tensor: tensor.repeat_interleave(times, 0), memory)
 
 
 def first_tensor(tree) -> Tensor:
     "Some tensor of a tree: its length is the batch, and its device the device."
-    found = []
-    mapped(lambda each: found.append(each) or each, tree)
-    return found[0]
+    tensors = []
+    mapped(lambda tensor: tensors.append(tensor) or tensor, tree)
+    return tensors[0]
 
 # %% ../../nbs/method/27_captioner_contract.ipynb #5fe6efe3
 def forbidden_words(logits: Tensor) -> Tensor:  # (..., vocabulary) -> (vocabulary,)
     "Added to logits, it forbids padding, <bos> and <unk>: -inf there, 0 elsewhere."
     word = torch.arange(logits.shape[-1], device=logits.device)
-    return torch.where(sum(word == each for each in NEVER).bool(), -torch.inf, 0.0)
+    return torch.where(sum(word == special for special in NEVER).bool(), -torch.inf, 0.0)
 
 # %% ../../nbs/method/27_captioner_contract.ipynb #135b406d
 def teach_by_step(
@@ -120,12 +120,12 @@ def teach_by_step(
 ) -> Tensor:                          # (batch, time, vocabulary)
     "The logits of every word of the captions, step by step: the reference of every faster form."
     memory = as_captioner(captioner).ready(memory, draws)
-    state, word, found = captioner.start(memory), torch.full_like(words[:, 0], BOS), []
+    state, word, predicted = captioner.start(memory), torch.full_like(words[:, 0], BOS), []
     fixed = not torch.is_tensor(feedback) and not feedback  # only true words are fed
     fixed = fixed and getattr(draws, "own", None) is None
     for t, truth in enumerate(words.T):
         state, logits = captioner.step(word, state, memory)
-        found.append(logits)
+        predicted.append(logits)
         if fixed:
             word = truth
             continue
@@ -133,7 +133,7 @@ def teach_by_step(
         noise = draws.noise[t] if draws else torch.empty_like(logits).exponential_()
         drawn = (logits.detach() + forbidden_words(logits) + gumbel(noise)).argmax(-1)
         word = torch.where(own, drawn, truth)
-    return torch.stack(found, 1)
+    return torch.stack(predicted, 1)
 
 # %% ../../nbs/method/27_captioner_contract.ipynb #a1d5dfef
 class Seen(NamedTuple):

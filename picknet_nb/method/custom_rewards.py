@@ -101,9 +101,9 @@ class FunctionReward:
     def __call__(self, words: Tensor | None, videos: Tensor, features: Tensor, picks: Tensor,
                  max_picks: int | Tensor):  # an `Earned`
         "The function's value for these picks, or the penalty."
-        found = self.paper(words, videos, features, picks, max_picks)
-        own = self.earned(words, videos, features, picks).to(found.total)
-        return found._replace(total=own.where(found.inside, self.settings.penalty))
+        rewards = self.paper(words, videos, features, picks, max_picks)
+        own = self.earned(words, videos, features, picks).to(rewards.total)
+        return rewards._replace(total=own.where(rewards.inside, self.settings.penalty))
 
 
 def reward_from(earned: Callable) -> Callable:  # as for `FunctionReward`

@@ -82,7 +82,7 @@ def self_critical_loss(
 ) -> tuple[Tensor, Tensor]:
     """The policy gradient of sampled words, a sample for every row of the memory, and the mean
     CIDEr that they earned."""
-    still = mapped(lambda each: each.detach(), memory)
+    still = mapped(lambda tensor: tensor.detach(), memory)
     rows = len(first_tensor(memory))
     together = rows // len(videos)
     draws = as_captioner(captioner).draws(rows, max_words)

@@ -207,7 +207,7 @@ def clipped_dot(
     flat = rows.flatten(), running.flatten(), squares.flatten()
     some = flat[0].nonzero().squeeze(1)
     sums = squares.new_zeros(rows.shape[0] * ORDERS, counts.shape[1])
-    sums.index_add_(0, some // rows.shape[2], _paid(counts, *(each[some] for each in flat)))
+    sums.index_add_(0, some // rows.shape[2], _paid(counts, *(part[some] for part in flat)))
     return sums.view(*rows.shape[:2], -1)
 
 # %% ../../nbs/method/21_fast_cider.ipynb #df18ff85

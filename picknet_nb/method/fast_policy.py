@@ -138,9 +138,9 @@ def path_scores(
 ) -> tuple[Tensor, Tensor]:  # (...,) and (...,)
     "Log-probability of the picks and mean entropy of the decisions, without the first frame."
     log_p = logits[..., 1:, :].log_softmax(-1)
-    taken = torch.where(picks[..., 1:], log_p[..., 1], log_p[..., 0])
+    chosen = torch.where(picks[..., 1:], log_p[..., 1], log_p[..., 0])
     entropy = -(log_p.exp() * log_p).sum(-1)
-    return taken.sum(-1), entropy.sum(-1) / max(1, entropy.shape[-1])
+    return chosen.sum(-1), entropy.sum(-1) / max(1, entropy.shape[-1])
 
 # %% ../../nbs/method/22_fast_policy.ipynb #fb3ca09a
 class Rollouts(NamedTuple):

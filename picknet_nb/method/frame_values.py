@@ -38,11 +38,11 @@ def default_gap(frames: int, k: int) -> int:
 def best_with_gap(values: Tensor, k: int) -> Tensor:  # (clips, frames) -> int64 (clips, k)
     "The k best frames in their order, more than `default_gap` frames from one another."
     frames, chosen = values.shape[1], []
-    place, gap = torch.arange(frames, device=values.device), default_gap(frames, k)
+    index, gap = torch.arange(frames, device=values.device), default_gap(frames, k)
     for _ in range(k):
         best = values.argmax(1)
         chosen.append(best)
-        values = values.masked_fill((place - best[:, None]).abs() <= gap, -torch.inf)
+        values = values.masked_fill((index - best[:, None]).abs() <= gap, -torch.inf)
     return torch.stack(chosen, 1).sort(1).values
 
 

@@ -154,7 +154,7 @@ def beam_search(
             again = repeats(beams.words[..., :t].flatten(0, 1), logits.shape[-1])
             logits = logits.masked_fill(again, -torch.inf)
         beams, parent = extend(beams, (logits + never).log_softmax(-1).view(batch, size, -1), t)
-        state = mapped(lambda each: each[(first + parent).flatten()], state)
+        state = mapped(lambda tensor: tensor[(first + parent).flatten()], state)
         word = beams.words[..., t].flatten()
         if not word.is_cuda and beams.done.all(): break
     return beams
@@ -175,7 +175,7 @@ def beam(
         raise PickNetError(f"best must lie between 1 and the size of the beam, {size}, not {best}")
     if size == 1:
         made = generate(captioner, memory, max_words, no_repeats=no_repeats)
-        words, scores = (each[:, None] for each in made)
+        words, scores = (tensor[:, None] for tensor in made)
     else:
         words, scores, _ = beam_search(captioner, memory, size, max_words, no_repeats)
     scores = scores / (words != PAD).sum(-1)**length_penalty

@@ -50,14 +50,14 @@ def pick_frames(
     # a GPU cannot read the number of picks without synchronising
     slots = int(picks.sum(1).max()) if picks.device.type == "cpu" else picks.shape[1]
     slots = slots if most is None else min(most, slots)
-    source, taken = (each.T for each in compact(picks, slots))  # (most, batch)
+    source, mask = (column.T for column in compact(picks, slots))  # (most, batch)
     first = torch.arange(len(features), device=features.device)*picks.shape[1]
     picked = features.flatten(0, 1).index_select(0, (first + source).flatten())
     picked = picked.view(*source.shape, -1)  # (most, batch, dims)
-    picked = torch.where(taken[..., None], picked, 0)
+    picked = torch.where(mask[..., None], picked, 0)
     check_finite_frames(picked)
     # lies in memory slot by slot, as a recurrent network reads it
-    return Picked(picked.transpose(0, 1), taken.T, source.T)
+    return Picked(picked.transpose(0, 1), mask.T, source.T)
 
 # %% ../../nbs/method/30_packing.ipynb #b40b01b4
 class EncoderState(NamedTuple):
@@ -115,11 +115,11 @@ class Encoder(nn.Module):
         "The state after every step, (time, batch, hidden)."
         return lstm_states(embedded, self.lstm, self.output_gate)
 
-    def summary(self, states: Tensor, taken: Tensor) -> Tensor:
+    def summary(self, states: Tensor, mask: Tensor) -> Tensor:
         "The state in the last slot that is taken, or the mean over all of them: (batch, hidden)."
-        count = taken.sum(0)[:, None]
+        count = mask.sum(0)[:, None]
         if self.video_vector == "mean":
-            return torch.where(taken[..., None], states, 0).sum(0) / count.clamp(min=1)
+            return torch.where(mask[..., None], states, 0).sum(0) / count.clamp(min=1)
         last = (count - 1).clamp(min=0).expand(states.shape[1:])
         return states.gather(0, last[None])[0] * (count > 0)
 

@@ -18,13 +18,13 @@ __all__ = ['value_loss', 'Scorer']
 
 # %% ../../nbs/method/16_scorer.ipynb #f0c5f64a
 def value_loss(
-    found: Tensor,   # (..., clips, frames): predicted values
-    wanted: Tensor,  # (..., clips, frames): centred, in units of their standard deviation
+    predicted: Tensor,    # (..., clips, frames)
+    wanted: Tensor,       # (..., clips, frames): centred, in units of their standard deviation
     choice: float = 0.3,  # weight of the expected value
-) -> Tensor:  # (...)
+) -> Tensor:              # (...)
     "Squared error of centred values, minus the expected value of one frame drawn by softmax."
-    square = (centred(found) - wanted).square().mean((-2, -1))
-    return square - choice * ((2 * found).softmax(-1) * wanted).sum(-1).mean(-1)
+    square = (centred(predicted) - wanted).square().mean((-2, -1))
+    return square - choice * ((2 * predicted).softmax(-1) * wanted).sum(-1).mean(-1)
 
 # %% ../../nbs/method/16_scorer.ipynb #e10de237
 class Scorer(nn.Module):

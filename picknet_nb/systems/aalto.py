@@ -20,7 +20,7 @@ from ..method.encoder import Picked
 from .common import PAPER_SIZES, product, without_word_prediction
 
 # %% auto #0
-__all__ = ['Mean', 'MeanEncoder', 'combined', 'Evaluator', 'Member', 'Committee']
+__all__ = ['Mean', 'MeanEncoder', 'combined', 'Evaluator', 'Member', 'Ensemble']
 
 # %% ../../nbs/systems/09_aalto.ipynb #4b9b2b90
 class Mean(NamedTuple):
@@ -69,7 +69,7 @@ def combined(
     logits: Sequence[Tensor],  # of each member, (..., vocabulary)
 ) -> Tensor:                   # (..., vocabulary)
     "The mean of the members' log-probabilities; what they disagree about goes to padding."
-    mean = sum(each.to(full_precision(each.dtype)).log_softmax(-1) for each in logits)/len(logits)
+    mean = sum(one.to(full_precision(one.dtype)).log_softmax(-1) for one in logits)/len(logits)
     left = (1 - mean.exp().sum(-1, keepdim=True)).clamp(min=1e-6)
     # padding is word 0
     return torch.cat([torch.logaddexp(mean[..., :1], left.log()), mean[..., 1:]], -1)
@@ -86,7 +86,7 @@ class Evaluator(nn.Module):
         self.video = nn.Linear(members * settings.hidden, settings.hidden)
 
     def embed_video(self, memory: Sequence[Seen]) -> Tensor:  # (batch, hidden)
-        videos = torch.cat([each.video for each in memory], -1).detach()
+        videos = torch.cat([part.video for part in memory], -1).detach()
         return F.normalize(product(videos, self.video).to(full_precision(videos.dtype)), dim=-1)
 
     def embed_sentence(self, words: Tensor) -> Tensor:  # int64 (batch, time) to (batch, hidden)
@@ -94,8 +94,8 @@ class Evaluator(nn.Module):
         # each word between its neighbours
         threes = torch.cat([rows[:, :-2], rows[:, 1:-1], rows[:, 2:]], -1)
         phrases = torch.where((words != PAD)[..., None], product(threes, self.phrases).tanh(), -1)
-        heard = product(phrases.amax(1), self.sentence)
-        return F.normalize(heard.to(full_precision(heard.dtype)), dim=-1)
+        embedded = product(phrases.amax(1), self.sentence)
+        return F.normalize(embedded.to(full_precision(embedded.dtype)), dim=-1)
 
     def loss(self, memory: Sequence[Seen], words: Tensor) -> Tensor:
         videos = memory[0].video.detach()
@@ -123,7 +123,7 @@ class Member(PaperCaptioner):
 
 
 @CAPTIONERS.add("aalto")
-class Committee(Captioner):
+class Ensemble(Captioner):
     """Aalto: captioners that read frames in different ways, and an evaluator that picks among
     their sentences; memories, states and draws are tuples with one part for each."""
     fitting = staticmethod(without_word_prediction)
@@ -175,10 +175,10 @@ class Committee(Captioner):
     # int64 (batch, size, time), (batch, size) -> (batch, size)
     def rescore(self, memory, candidates: Tensor, scores: Tensor) -> Tensor:
         "The evaluator's scores of candidates; an impossible one stays impossible."
-        heard = self.evaluator.embed_sentence(candidates.flatten(0, 1)).unflatten(
+        embedded = self.evaluator.embed_sentence(candidates.flatten(0, 1)).unflatten(
             0, candidates.shape[:2]
         )
-        fits = (heard @ self.evaluator.embed_video(memory)[..., None])[..., 0]
+        fits = (embedded @ self.evaluator.embed_video(memory)[..., None])[..., 0]
         return torch.where(scores.isfinite(), fits, scores)
 
 # %% ../../nbs/systems/09_aalto.ipynb #cdb81aa1

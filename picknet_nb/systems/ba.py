@@ -32,12 +32,12 @@ def straight_through(
 
 # %% ../../nbs/systems/07_ba.ipynb #59e17518
 def segment_ends(
-    cuts: Tensor,    # (slots, batch, 1): 1 where a segment ends before this frame
-    taken: Tensor,   # bool (slots, batch, 1)
-) -> Tensor:         # (slots, batch, 1)
+    cuts: Tensor,  # (slots, batch, 1): 1 where a segment ends before this frame
+    mask: Tensor,  # bool (slots, batch, 1)
+) -> Tensor:       # (slots, batch, 1)
     "1 where a segment ends with this frame: the next one is cut off, or there is no next one."
-    after = lambda each: torch.cat([each[1:], torch.zeros_like(each[:1])])
-    return torch.where(after(taken), after(cuts), taken.to(cuts.dtype))
+    after = lambda steps: torch.cat([steps[1:], torch.zeros_like(steps[:1])])
+    return torch.where(after(mask), after(cuts), mask.to(cuts.dtype))
 
 # %% ../../nbs/systems/07_ba.ipynb #fc1e76a9
 class Segments(NamedTuple):

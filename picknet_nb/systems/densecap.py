@@ -25,11 +25,11 @@ __all__ = ['none_shows', 'detection_loss', 'Detected', 'LexicalCaptioner']
 # %% ../../nbs/systems/10_densecap.ipynb #958ea7a7
 def none_shows(
     scores: Tensor,  # (frames, batch, words)
-    taken: Tensor,  # bool (frames, batch)
-) -> Tensor:  # (batch, words)
+    mask: Tensor,    # bool (frames, batch)
+) -> Tensor:         # (batch, words)
     "log prod (1 - p): the logarithm of the chance that no frame shows a word."
     return -torch.where(
-        taken[..., None], F.softplus(scores.to(full_precision(scores.dtype))), 0
+        mask[..., None], F.softplus(scores.to(full_precision(scores.dtype))), 0
     ).sum(0)
 
 
@@ -38,10 +38,10 @@ def detection_loss(
     words: Tensor,   # int64 (batch, time)
 ) -> Tensor:
     "The cross-entropy of every word of the vocabulary: in the caption or not."
-    said = torch.zeros_like(absent).scatter_(1, words, 1.0)
-    said[:, :len(SPECIALS)] = 0
+    mentioned = torch.zeros_like(absent).scatter_(1, words, 1.0)
+    mentioned[:, :len(SPECIALS)] = 0
     present = (-torch.expm1(absent)).clamp(min=1e-6).log()
-    return -(said*present + (1 - said)*absent).sum(1).mean()
+    return -(mentioned*present + (1 - mentioned)*absent).sum(1).mean()
 
 # %% ../../nbs/systems/10_densecap.ipynb #3a1fce5d
 class Detected(NamedTuple):
@@ -76,10 +76,10 @@ class LexicalCaptioner(PaperCaptioner):
         return embedded + product(scores.sigmoid(), self.spell), scores
 
     def encode(self, picked: Picked) -> Detected:
-        (inputs, scores), taken = self.look(picked.features.transpose(0, 1)), picked.mask.T
-        video = self.encoder.summary(self.encoder.states(inputs), taken)
+        (inputs, scores), mask = self.look(picked.features.transpose(0, 1)), picked.mask.T
+        video = self.encoder.summary(self.encoder.states(inputs), mask)
         return Detected(
-            F.dropout(video, self.encoder.dropout, self.training), none_shows(scores, taken)
+            F.dropout(video, self.encoder.dropout, self.training), none_shows(scores, mask)
         )
 
     def grow(self, memory: Detected | None, feature: Tensor, time: int) -> Detected:

@@ -42,15 +42,15 @@ class WindowEncoder(nn.Module):
         embedded = self.lower.embed(picked.features.transpose(0, 1))  # (most, batch, embedding)
         # (window, windows * batch, hidden)
         states = self.lower.states(in_windows(embedded, self.window))
-        taken = in_windows(picked.mask.T, self.window)
+        mask = in_windows(picked.mask.T, self.window)
         apart = -1, len(picked.mask)
-        return self.lower.summary(states, taken).unflatten(0, apart), taken[0].unflatten(0, apart)
+        return self.lower.summary(states, mask).unflatten(0, apart), mask[0].unflatten(0, apart)
 
     def forward(self, picked: Picked) -> Picked:
         "A vector for each window, instead of the frames: (batch, windows, hidden)."
-        windows, taken = self.filtered(picked)
+        windows, mask = self.filtered(picked)
         states = self.upper.states(self.upper.embed(windows))  # (windows, batch, hidden)
-        return Picked(states.transpose(0, 1), taken.T, picked.times[:, ::self.window])
+        return Picked(states.transpose(0, 1), mask.T, picked.times[:, ::self.window])
 
 # %% ../../nbs/systems/06_hrne.ipynb #b4280ff3
 @CAPTIONERS.add("hrne")

@@ -159,7 +159,7 @@ class StochasticCaptioner(Captioner):
     ) -> Latents:
         """Each z_t given the one before, from the posterior where it is known what comes later,
         else from the prior; no noise: their means."""
-        before, found = product(states, self.prior).to(z.dtype), []
+        before, steps = product(states, self.prior).to(z.dtype), []
         after = before if later is None else before + product(later, self.posterior).to(z.dtype)
         # means, before z_{t-1} is added, and deviations
         (ahead, wide), (known, scale) = Gaussian.read(before), Gaussian.read(after)
@@ -169,8 +169,8 @@ class StochasticCaptioner(Captioner):
             expected = ahead[t] + to_prior
             mean = expected if later is None else known[t] + to_prior + to_posterior
             z = mean if noise is None else mean + scale[t] * noise[t]
-            found.append((z, expected, mean))
-        values, expected, means = (torch.stack(each) for each in zip(*found))
+            steps.append((z, expected, mean))
+        values, expected, means = (torch.stack(column) for column in zip(*steps))
         return Latents(values, Gaussian(expected, wide), Gaussian(means, scale))
 
     def ready(self, memory: Seen, draws: StochasticDraws | None = None) -> StochasticReady:
@@ -190,7 +190,7 @@ class StochasticCaptioner(Captioner):
         if draws is None and self.training:
             draws, t = self.draws(len(word), 1), 0
         noise, word_scale, state_scale = (
-            (None, 1.0, 1.0) if draws is None else (each[t] for each in draws[:3])
+            (None, 1.0, 1.0) if draws is None else (draw[t] for draw in draws[:3])
         )
         lstm = lstm.moved(self.inputs(word, memory.context, word_scale), memory.weight)
         noise = noise if noise is None else noise[None]

@@ -85,8 +85,8 @@ class SentenceGenerator(FrameAttention):
                 *(layer.weight.to(inputs.dtype) for layer in (self.state_gates, self.candidate)),
             )
         state, states = self.start(memory), []
-        for each in inputs:
-            states.append((state := self.move(each, state))[1])
+        for word in inputs:
+            states.append((state := self.move(word, state))[1])
         return torch.stack(states)
 
 # %% ../../nbs/systems/02_p_rnn.ipynb #c7d64da0

@@ -65,8 +65,8 @@ class EarlyAndLate(ShowAndTell):
         return F.cosine_similarity(imagined.float(), memory.mean.detach().float(), dim=-1)
 
     def extra_loss(self, memory: Pooled, words: Tensor) -> Tensor:
-        said = bag_of(words, self.words.num_embeddings)
-        missed = F.binary_cross_entropy_with_logits(self.tags(memory), said, reduction="none")
+        mentioned = bag_of(words, self.words.num_embeddings)
+        missed = F.binary_cross_entropy_with_logits(self.tags(memory), mentioned, reduction="none")
         return (missed.sum(1) + 1 - self.relevance(memory, words)).mean()
 
     def rescore(

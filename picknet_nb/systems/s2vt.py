@@ -85,10 +85,10 @@ class OneStack(ComparedCaptioner):
         return states, (states[-1], cell)
 
     def encode(self, picked: Picked) -> Stack:
-        frames, taken = moved_to_the_end(
+        frames, mask = moved_to_the_end(
             self.drop(product(self.features(picked.features), self.see)), picked.mask
         )
-        empty, stack = ~taken.T[..., None], self.nothing(len(frames))  # (most, batch, 1)
+        empty, stack = ~mask.T[..., None], self.nothing(len(frames))  # (most, batch, 1)
         inputs = product(frames.transpose(0, 1), self.frame_gates).masked_fill(empty, SHUT)
         states, first = self.run(inputs, self.first_gates, stack.first)
         silence = states.new_zeros(*states.shape[:2], self.words.embedding_dim)

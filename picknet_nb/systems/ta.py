@@ -84,7 +84,7 @@ class TemporalAttention(FrameAttention):
         for inputs in product(rows, self.word_gates):  # (time, batch, 4 hidden)
             state, seen, _ = moving.step(inputs, state, memory)
             steps.append((state[0], seen))
-        hidden, seen = (torch.stack(each) for each in zip(*steps))  # (time, batch, ...)
+        hidden, seen = (torch.stack(column) for column in zip(*steps))  # (time, batch, ...)
         return self.logits(hidden, seen, rows).transpose(0, 1)
 
 # %% ../../nbs/systems/01_ta.ipynb #3df541bc

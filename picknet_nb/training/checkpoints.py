@@ -43,7 +43,7 @@ class Progress:
     seconds: float = 0.0  # spent on this epoch
 
     def __post_init__(self):
-        if any(type(getattr(self, each.name)) is not type(each.default) for each in fields(self)):
+        if any(type(getattr(self, part.name)) is not type(part.default) for part in fields(self)):
             raise ValueError(f"{asdict(self)} is not the progress of a run")
         ends = math.isnan(self.best) or self.best == math.inf or not 0 <= self.seconds < math.inf
         if min(self.epoch, self.step) < 0 or not -1 <= self.best_epoch < max(1, self.epoch) or ends:
@@ -65,7 +65,7 @@ def _check_log(log: list[dict]) -> None:
     for line in log:
         measures = {**line, **line.get("validation", {})}
         numbers = [measures[name] for name in measures.keys() - _DESCRIBED]
-        finite = all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
+        finite = all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
         if line["epoch"] != done[line["stage"]] or not finite:
             raise ValueError(f"a line of its log is garbled: {first_few(line.items())}")
         done[line["stage"]] += 1
@@ -131,14 +131,14 @@ class Trainer:
         """Raise an error for a checkpoint of other settings or other data, or if the weights of a
         finished stage are missing."""
         for name, now in self.noted.items() if self.stored else ():
-            now = {each: now[each] for each in now if each not in EPOCHS_SETTING.values()}
+            now = {key: now[key] for key in now if key not in EPOCHS_SETTING.values()}
             with _fitting(self.folder):
                 if lost := now.keys() - self.stored[name].keys():
                     raise ValueError(f"it does not say its {first_few(sorted(lost))}")
-                found = changes(self.stored[name], now)
-            if found:
+                changed = changes(self.stored[name], now)
+            if changed:
                 raise RunError(
-                    self.folder/"checkpoint.pt", f"was written with {first_few(found)}; {_AGAIN}"
+                    self.folder/"checkpoint.pt", f"was written with {first_few(changed)}; {_AGAIN}"
                 )
         for path in (self.folder/f"{name}.safetensors" for name in self.finished):
             if not path.is_file():
@@ -161,11 +161,11 @@ class Trainer:
 
     def check_unchanged(self) -> None:
         "Stop where the data changed while a stage was trained on it."
-        if found := changes(self.noted["learned_from"], learned_from(self.corpus, again=True)):
+        if changed := changes(self.noted["learned_from"], learned_from(self.corpus, again=True)):
             raise RunError(
                 self.folder,
                 f"the training data changed while {self.progress.stage} was trained: "
-                f"{'; '.join(found)}; "
+                f"{'; '.join(changed)}; "
                 "restore it, and move checkpoint.pt away to start this run again",
             )
 
@@ -260,10 +260,10 @@ def _take_up(trainer: Trainer, step, stored: dict) -> None:
     trainer.model.load_state_dict(stored["model"])
     moments = stored["optimiser"]["state"]
     weights = [weight for group in step.optimiser.param_groups for weight in group["params"]]
-    for place, kept in moments.items():
+    for index, kept in moments.items():
         _check_tensor("number of steps", kept["step"], torch.ones(()), 1)
-        _check_tensor("mean of gradients", kept["exp_avg"], weights[place])
-        _check_tensor("mean of squared gradients", kept["exp_avg_sq"], weights[place], 0)
+        _check_tensor("mean of gradients", kept["exp_avg"], weights[index])
+        _check_tensor("mean of squared gradients", kept["exp_avg_sq"], weights[index], 0)
     if trainer.average:
         for kept, weight in zip(stored["average"], trainer.model.parameters(), strict=True):
             _check_tensor("average of weights", kept, weight)

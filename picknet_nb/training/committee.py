@@ -155,8 +155,8 @@ class Committee(nn.Module):
         "A committee of some of the members."
         few = copy.copy(self)
         few.members, few._parameters = len(members), {
-            name: nn.Parameter(each.detach()[members], requires_grad=False)
-            for name, each in self.named_parameters()}
+            name: nn.Parameter(weights.detach()[members], requires_grad=False)
+            for name, weights in self.named_parameters()}
         return few.eval()
 
 # %% ../../nbs/training/12_committee.ipynb #6e358f10
@@ -166,7 +166,7 @@ class Draw:
     def __init__(self, corpus: Corpus, learns_from: Tensor, group: Tensor, clips: int):
         self.corpus, self.clips = corpus, clips
         device, groups = corpus.device, group.unique().tolist()
-        pools = [[(mask & (group == each)).nonzero()[:, 0] for each in groups]
+        pools = [[(mask & (group == one)).nonzero()[:, 0] for one in groups]
                  for mask in learns_from]
         longest = max(len(pool) for member in pools for pool in member)
         padded = [[F.pad(pool, (0, longest - len(pool))) for pool in member] for member in pools]
@@ -180,9 +180,9 @@ class Draw:
         "Features (members, clips, k, dims) and words (members, clips, time)."
         members, groups, _ = self.pools.shape
         device = self.pools.device
-        place = (torch.rand(members, groups, self.clips // groups, device=device)
+        index = (torch.rand(members, groups, self.clips // groups, device=device)
                  * self.sizes[..., None]).long()
-        videos = self.pools.gather(2, place).flatten(1)
+        videos = self.pools.gather(2, index).flatten(1)
         caption = self.first[videos] + (torch.rand(videos.shape, device=device)
                                         * self.captions[videos]).long()
         chosen = self.frames_of(videos, k)
@@ -409,8 +409,8 @@ def frame_values(
     with locked(folder, RunError):
         if (folder/_TABLE).exists():
             table = read_values(folder)
-            if found := changes(table.about, noted):
-                raise RunError(folder/_TABLE, f"holds values of something else: {found[0]}")
+            if changed := changes(table.about, noted):
+                raise RunError(folder/_TABLE, f"holds values of something else: {changed[0]}")
             return table
         learns = random_halves(corpus, pairs, whole, seed)
         net = train_committee(corpus, learns, steps, clips, seed=seed, group=group, report=report,

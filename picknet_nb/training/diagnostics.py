@@ -103,7 +103,7 @@ def typical(
 ) -> str:
     """The reference that has most in common with the others: words count by how many references
     they are in, long sentences no more than short ones."""
-    bags = [set(each.lower().split()) for each in references]
+    bags = [set(reference.lower().split()) for reference in references]
     known = Counter(word for bag in bags for word in bag)
     shared = [sum(known[word] - 1 for word in bag) / max(1, len(bag)) ** 0.5 for bag in bags]
     return references[shared.index(max(shared))]
@@ -152,7 +152,7 @@ def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     warned = problems(Diagnostics(**line["signs"]))
     shares = (line.get("inside"), line["validation"].get("inside"))
     if line["signs"]["clips"] >= _FEW:
-        if at_rest([each["validation"]["CIDEr"] for each in lines]):
+        if at_rest([entry["validation"]["CIDEr"] for entry in lines]):
             warned.append(
                 "CIDEr of the validation clips has not moved for 10 epochs: the rates may be too "
                 "small, or the clips too few"

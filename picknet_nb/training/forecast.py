@@ -82,12 +82,12 @@ def stage_seconds(
     for number in range(1, steps + 1):
         chosen = number * len(batches) // (steps + 1)
         loop.one_batch(batches[chosen], longest[chosen])
-    each = (perf_counter() - started) / steps
+    per_step = (perf_counter() - started) / steps
     model.eval()
     started = perf_counter()
     validate(model)
     model.train()
-    return plan.epochs * (len(batches) * each + perf_counter() - started)
+    return plan.epochs * (len(batches) * per_step + perf_counter() - started)
 
 
 def foresee_training(
@@ -161,12 +161,12 @@ def forecast(
     "The time estimate in a sentence."
     stages = seconds if isinstance(seconds, dict) else {}
     total = sum(stages.values()) if isinstance(seconds, dict) else seconds
-    each = (
+    per_clip = (
         f" ({', '.join(f'{name} {duration(part)}' for name, part in stages.items())})"
         if len(stages) > 1
         else ""
     )
-    return f"on this machine: about {duration(total)}{each}" + (
+    return f"on this machine: about {duration(total)}{per_clip}" + (
         f"; {smaller}" if smaller and total >= _LONG else ""
     )
 

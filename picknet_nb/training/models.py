@@ -197,8 +197,8 @@ def run_folders() -> list[Path]:
 
 def finished_runs(folders: Iterable[Path]) -> list[Path]:
     "Every run in these folders, however deep, that was trained to its end."
-    found = {path.parent for folder in folders for path in folder.glob("**/weights.safetensors")}
-    return sorted(run for run in found if (run/"run.json").exists())
+    runs = {path.parent for folder in folders for path in folder.glob("**/weights.safetensors")}
+    return sorted(run for run in runs if (run/"run.json").exists())
 
 
 def has_both_rewards(run: Path) -> bool:
@@ -225,14 +225,14 @@ def find_run(
             "no such folder: name the folder of a run or of a model, or leave it out for the "
             "default model",
         )
-    found = finished_runs([folder])
-    if not found:
+    runs = finished_runs([folder])
+    if not runs:
         raise RunError(
             folder,
             "holds no trained run: it has no run.json and weights.safetensors, nor has any folder "
             "inside it",
         )
     return max(
-        found,
+        runs,
         key=lambda run: (has_both_rewards(run), (run/"weights.safetensors").stat().st_mtime),
     )

@@ -285,7 +285,7 @@ def check_changes(config: Config, changes: dict) -> Config:
     ).changed(**changes)
     for name in changes:
         off = TUNES.get(name, ())
-        if off and not any(getattr(config.training, each) for each in off):
+        if off and not any(getattr(config.training, stage) for stage in off):
             raise ConfigError(
                 f"{name} would have no effect: {' and '.join(off)} "
                 f"{'is' if len(off) == 1 else 'are'} 0"
@@ -370,7 +370,7 @@ def recipe_of(
     else:
         count = was.picks if isinstance(was.picks, int) else 6
         known = recipes(count).items()
-        begun = next((each for each, recipe in known if recipe.applied() == was), None)
+        begun = next((label for label, recipe in known if recipe.applied() == was), None)
         name = row or begun
         recipe = recipes(picks or count)[name] if name else was
         if name and recipe.applied() != was or picks and not name:
@@ -384,7 +384,7 @@ def recipe_of(
                 folder, f"was started with {options}; omit --experiment and --picks to continue it"
             )
     if picks and not takes_a_number(name):
-        *most, last = [f"'{each}'" for each in ROWS if takes_a_number(each)]
+        *most, last = [f"'{label}'" for label in ROWS if takes_a_number(label)]
         raise PickNetError(
             f"--picks is for {', '.join(most)} and {last}: '{name}' takes no such number"
         )

@@ -156,7 +156,7 @@ class Start:
             "policy": self.policy,
         }
 
-    def told(self, corpus: Corpus) -> str:
+    def described(self, corpus: Corpus) -> str:
         "What the run starts from, in a sentence."
         own = corpus.vocabulary.words[4:]  # without the special ones
         new = sum(word not in self.words.ids for word in own)
@@ -198,9 +198,9 @@ def read_start(
     folder = find_start(name)
     model, was, words, about = load(folder)
     check_alike(folder, was, about, config, corpus)
-    alike = all(
-        getattr(was.policy, each) == getattr(config.policy, each)
-        for each in ("policy_hidden", "clock")
+    same = all(
+        getattr(was.policy, setting) == getattr(config.policy, setting)
+        for setting in ("policy_hidden", "clock")
     )
     seen = (
         was.clip.glance == corpus.settings.glance
@@ -208,5 +208,5 @@ def read_start(
     )
     learned = Recipe(**about.get("recipe", {})).learns
     return Start(
-        name, model.state_dict(), words, about.get("corpus", ""), alike and seen and learned
+        name, model.state_dict(), words, about.get("corpus", ""), same and seen and learned
     )

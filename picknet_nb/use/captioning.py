@@ -23,10 +23,10 @@ from .streams import Remark, watch
 from .threads import Threads, threads_to_use
 
 # %% auto #0
-__all__ = ['refuse_address', 'read_file', 'VideoCaptioner']
+__all__ = ['reject_address', 'read_file', 'VideoCaptioner']
 
 # %% ../../nbs/use/01_captioning.ipynb #d8820464
-def refuse_address(source) -> None:
+def reject_address(source) -> None:
     "Raise an error for an address: of several videos, only files are read here."
     if re.match(r"[a-zA-Z][a-zA-Z0-9+.-]+:/", str(source)):
         raise VideoError(
@@ -44,7 +44,7 @@ def read_file(
 ) -> tuple[Clip | str, float]:
     "Uniformly sampled frames of a file, or why there are none, and how long that took."
     try:
-        refuse_address(numbered[1])
+        reject_address(numbered[1])
         started = perf_counter()
         check_file(numbered[1])
         clip = read(numbered[1], frames, size)

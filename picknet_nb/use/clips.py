@@ -69,7 +69,7 @@ def check_threshold(threshold: float | None) -> float | None:
 def _numbers(memory) -> int:
     "How many numbers a memory holds."
     sizes = []
-    mapped(lambda each: sizes.append(each.numel()) or each, memory)
+    mapped(lambda tensor: sizes.append(tensor.numel()) or tensor, memory)
     return sum(sizes)
 
 
@@ -172,9 +172,9 @@ class ClipCaptioner:
         if min(beam, best) < 1:
             raise PickNetError(f"beam and best must be 1 or more, not {beam} and {best}")
         rows, size = len(first_tensor(memory)), max(beam, best)
-        each = 2 * self.width + 4 * len(self.vocabulary) + 4 * self.max_words
+        per_row = 2 * self.width + 4 * len(self.vocabulary) + 4 * self.max_words
         check_work(
-            size * (_numbers(memory) + rows * each), f"{rows} captions with a beam of {size}"
+            size * (_numbers(memory) + rows * per_row), f"{rows} captions with a beam of {size}"
         )
         check_steps(rows, size, self.max_words)
         with without_dropout(self.captioner):
@@ -193,7 +193,7 @@ class ClipCaptioner:
         """The best sentences of each row of a memory, with articles for people, and their scores
         as in `words`."""
         words, scores = self.words(memory, beam, best)
-        texts = [self.vocabulary.decode(each) for each in words.cpu()]
+        texts = [self.vocabulary.decode(sentence) for sentence in words.cpu()]
         return [list(map(with_articles, row)) for row in texts], scores.tolist()
 
 # %% ../../nbs/use/00_clips.ipynb #e4a5379b
@@ -274,9 +274,9 @@ class Caption:
             "picked": self.picked,
             "times": self.times,
             "captions": self.captions,
-            **{name: [round(each, 4) for each in values] for name, values in lists.items()},
+            **{name: [round(number, 4) for number in values] for name, values in lists.items()},
             **({} if self.values is None else {
-                "values": [round(each, 4) for each in self.values]}),
+                "values": [round(number, 4) for number in self.values]}),
             "timings": {part: round(seconds, 4) for part, seconds in self.timings.items()},
         }
 

@@ -25,7 +25,7 @@ from .sources import check_sources
 
 # %% auto #0
 __all__ = ['RayCaptioner', 'Share', 'share_of', 'block_sizes', 'on_ray', 'rows_on_ray', 'as_they_come', 'BackboneSpecification',
-           'RayExtractor', 'packed', 'extract_on_ray', 'specification_of']
+           'RayExtractor', 'as_bytes', 'extract_on_ray', 'specification_of']
 
 # %% ../../nbs/use/11_cluster.ipynb #92216393
 class RayCaptioner:
@@ -49,11 +49,11 @@ class Share(NamedTuple):
 def share_of(nodes: list[dict], workers: int | None = None) -> Share:
     "One actor for each GPU of these nodes of Ray, with its share of cores; else for each core."
     alive = [node["Resources"] for node in nodes if node["Alive"]]
-    with_gpu = [each for each in alive if each.get("GPU", 0) >= 1]
+    with_gpu = [host for host in alive if host.get("GPU", 0) >= 1]
     if with_gpu:
-        cores = min(max(1, int(each.get("CPU", 1) // each["GPU"])) for each in with_gpu)
-        return Share(workers or int(sum(each["GPU"] for each in with_gpu)), cores, 1)
-    return Share(workers or max(1, int(sum(each.get("CPU", 0) for each in alive))), 1, 0)
+        cores = min(max(1, int(host.get("CPU", 1) // host["GPU"])) for host in with_gpu)
+        return Share(workers or int(sum(host["GPU"] for host in with_gpu)), cores, 1)
+    return Share(workers or max(1, int(sum(host.get("CPU", 0) for host in alive))), 1, 0)
 
 
 _LARGEST = 256  # videos of a block: a node that dies takes those along that it works on
@@ -174,17 +174,17 @@ class RayExtractor:
         import pyarrow as pa
 
         todo = [(row["name"], Path(os.fsdecode(row["path"]))) for row in block.to_pylist()]
-        found = [
-            (each.name, os.fsencode(each.path), *map(packed, each[2:4]), each.reason, each.known)
-            for each in extract_here(todo, self.cnn, self.shape, self.readers)
+        rows = [
+            (clip.name, os.fsencode(clip.path), *map(as_bytes, clip[2:4]), clip.reason, clip.known)
+            for clip in extract_here(todo, self.cnn, self.shape, self.readers)
         ]
-        columns = list(zip(*found)) if found else [()] * len(_EXTRACTED)
+        columns = list(zip(*rows)) if rows else [()] * len(_EXTRACTED)
         kinds = pa.string(), pa.binary(), pa.binary(), pa.binary(), pa.string(), pa.string()
         arrays = [pa.array(column, kind) for column, kind in zip(columns, kinds)]
         return pa.table(dict(zip(_EXTRACTED, arrays)))
 
 
-def packed(values: torch.Tensor | None) -> bytes | None:
+def as_bytes(values: torch.Tensor | None) -> bytes | None:
     "A tensor as bytes, features in half precision as they are stored."
     if values is None:
         return None
@@ -208,10 +208,10 @@ def extract_on_ray(
         "path": [os.fsencode(os.path.abspath(path)) for _, path in todo],
     }
     paths = {os.path.abspath(path): path for _, path in todo}
-    found = on_ray(cluster, RayExtractor, given, columns, workers)
+    batches = on_ray(cluster, RayExtractor, given, columns, workers)
     unpack = lambda content, dtype: None if content is None else torch.frombuffer(
         bytearray(content), dtype=dtype).view(shape.frames, -1)
-    for rows in as_they_come(cluster, found):
+    for rows in as_they_come(cluster, batches):
         for row in rows:
             yield Extracted(
                 row["name"],

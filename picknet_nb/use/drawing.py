@@ -38,7 +38,7 @@ def drawable(text: str) -> str:
     "A text as it can be drawn: one line, no control characters, no half ones, not too long."
     words = " ".join(text[: 2 * _LETTERS].split())
     return textwrap.shorten(
-        "".join("\ufffd" if category(each) in ("Cc", "Cs") else each for each in words),
+        "".join("\ufffd" if category(letter) in ("Cc", "Cs") else letter for letter in words),
         _LETTERS,
         placeholder=" …",
     )
@@ -312,8 +312,7 @@ def render(
     out,  # a name that ends in .gif or .mp4
     rate: float | None = None,  # frames a second; None: 8 for a GIF, 24 for an MP4
     largest: int | None = None,  # of width and height; None: 240 for a GIF, 720 for an MP4
-    seconds: float
-    | None = None,  # of the video, at most; None: PICKNET_RENDER_SECONDS, which is 300
+    seconds: float | None = None,  # of the video; None: PICKNET_RENDER_SECONDS, which is 300
 ) -> Path:
     "The clip with its running caption burnt in."
     out, kind = Path(out), Path(out).suffix.lower()

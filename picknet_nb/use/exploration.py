@@ -33,8 +33,8 @@ from .clips import ClipCaptioner, check_threshold
 
 # %% auto #0
 __all__ = ['UPLOAD_MB', 'PAGES', 'Library', 'Looks', 'Viewing', 'with_its_policy', 'open_viewing', 'threshold_sweep',
-           'limited_threshold', 'picks_of', 'other_pickers', 'first_picks', 'library_corpus', 'Judge', 'displayed_name',
-           'Outcome', 'outcome_of', 'Moment', 'moment_of', 'end_looks', 'Exploration']
+           'limited_threshold', 'picks_of', 'other_pickers', 'first_picks', 'library_corpus', 'RewardJudge',
+           'displayed_name', 'PickerOutcome', 'outcome_of', 'Moment', 'moment_of', 'end_looks', 'Exploration']
 
 # %% ../../nbs/use/05_exploration.ipynb #ad07e04f
 class Library:
@@ -221,7 +221,7 @@ def other_pickers(picks: int, frames: int, own: Picker | None = None) -> list[Pi
              if not PICKERS.facts(name).get("policy")}
     numbers = {None: None, int: picks, float: round(picks / frames, 2)}
     others = [make_picker(name, numbers[kind]) for name, kind in needs.items()]
-    return [each for each in others if own is None or each.label != own.label]
+    return [picker for picker in others if own is None or picker.label != own.label]
 
 # %% ../../nbs/use/05_exploration.ipynb #029b6264
 def first_picks(
@@ -253,7 +253,7 @@ def library_corpus(captioner: VideoCaptioner, captions: dict[str, list[str]]) ->
     )
 
 
-class Judge:
+class RewardJudge:
     """Computes rewards of picks as in the run's training, with the captions of a library as
     references."""
 
@@ -297,7 +297,7 @@ def displayed_name(picker: Picker) -> str:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PickerOutcome:
     "The outcome of one picker on a clip."
     picker: Picker
     threshold: float | None  # of a trained picker; of a policy, moved to keep the limits
@@ -326,12 +326,12 @@ class Outcome:
 # %% ../../nbs/use/05_exploration.ipynb #ab569d87
 def outcome_of(
     captioner: VideoCaptioner,
-    judge: Judge,
+    judge: RewardJudge,
     viewing: Viewing,
     picker: Picker,
     threshold: float | None = 0.5,  # of a trained picker
     limits: tuple[int, int] | None = None,  # on the number of a policy's picks
-) -> Outcome:
+) -> PickerOutcome:
     "Pick, and caption after each pick; rewards are computed when first needed."
     if picker.policy is not None and limits and not picker.exact:
         threshold = limited_threshold(
@@ -343,7 +343,7 @@ def outcome_of(
     memory = captioner.remember(viewing.looks.at(indices.tolist()), indices)
     words = captioner.words(memory)[0][:, 0]
     captions = captioner.vocabulary.decode(words.cpu())
-    return Outcome(
+    return PickerOutcome(
         picker,
         threshold,
         picks.cpu(),
@@ -372,7 +372,7 @@ class Moment:
     value: float | None = None  # of this frame, by a scorer
 
 # %% ../../nbs/use/05_exploration.ipynb #a2271b04
-def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = True) -> Moment:
+def moment_of(viewing: Viewing, outcome: PickerOutcome, frame: int, judged: bool = True) -> Moment:
     """The decision about one frame; `judged` with what it has earned, which takes a look at
     every frame."""
     last, count = int(last_picks(outcome.picks)[frame]), outcome.so_far(frame)
@@ -380,7 +380,7 @@ def moment_of(viewing: Viewing, outcome: Outcome, frame: int, judged: bool = Tru
     glance, last_glance = glances[frame].cpu(), glances[last].cpu()
     rewards = None
     if judged and not outcome.no_reward:
-        rewards = {name: each[count - 1].item() for name, each in outcome.rewards._asdict().items()}
+        rewards = {name: part[count - 1].item() for name, part in outcome.rewards._asdict().items()}
         if viewing.video is None:
             rewards["language"] = None
     return Moment(
@@ -420,7 +420,8 @@ class Exploration:
     and limits, and a frame."""
 
     def __init__(self, captioner: VideoCaptioner, library: Library):
-        self.captioner, self.library, self.judge = captioner, library, Judge(captioner, library)
+        self.captioner, self.library = captioner, library
+        self.judge = RewardJudge(captioner, library)
         self.picker, self.threshold = captioner.picker, captioner.picker.threshold
         watching = with_its_policy(captioner)
         self.policy = watching.picker if watching else None  # beside a scorer
@@ -477,7 +478,7 @@ class Exploration:
         own = self.picker
         return make_picker(own.name, self.frames, own.policy, own.threshold)
 
-    def outcome(self, picker: Picker | None = None) -> Outcome:
+    def outcome(self, picker: Picker | None = None) -> PickerOutcome:
         "What a picker, by default the chosen one, makes of the clip; asked twice, computed once."
         picker = picker or self.chosen()
         threshold = self.policy_threshold if picker is self.policy else self.threshold

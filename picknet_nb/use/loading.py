@@ -167,6 +167,6 @@ def load(
     """Load a captioner for files, folders and streams; the caller may change it, and files that
     have not changed since the last call are not read again."""
     folder = find_run(None if model is None else named_model(model)).resolve()
-    given = (None if each is None else str(each) for each in (device, weights))
+    given = (None if choice is None else str(choice) for choice in (device, weights))
     kept = _loaded(folder, *given, _state_of_files(folder, weights))
     return copy.deepcopy(kept)

@@ -108,7 +108,7 @@ class ListCaptioner:
         "Each source, what it is known by, and its caption or what went wrong, as they come."
         addresses = [source for source in sources if path_of(source) is None]
         # files first: a process that reads ahead would wait for a silent server
-        yield from self._captions_in(None, [each for each in sources if path_of(each)])
+        yield from self._captions_in(None, [file for file in sources if path_of(file)])
         if addresses:
             with scratch_folder("picknet-copies") as folder:
                 yield from self._captions_in(folder, addresses)
@@ -166,7 +166,7 @@ class Specification:
         captioner = replace(captioner.picking(self.threshold), readers=readers)
         picker, beam = captioner.picker, self.beam or captioner.decoding.beam
         networks = [captioner.backbone, *([captioner.eye] if captioner.eye else [])]
-        digest = model_digest(folder, *(each.weights for each in networks))
+        digest = model_digest(folder, *(network.weights for network in networks))
         threshold = "none" if picker.threshold is None else f"{picker.threshold:g}"
         made_with = f"{digest} picker={picker.label} threshold={threshold} beam={beam}"
         return ListCaptioner(captioner, beam, printable(made_with))

@@ -22,7 +22,7 @@ from ..data.glance import resize
 from ..world.world import write_examples
 from ..training.models import find_model, find_run
 from .loading import load_captioner
-from .exploration import Exploration, Library, Moment, Outcome, Viewing, displayed_name
+from .exploration import Exploration, Library, Moment, PickerOutcome, Viewing, displayed_name
 from .values import heights, values_svg
 
 # %% auto #0
@@ -59,7 +59,7 @@ def vector_picture(
     white: float,    # value that is drawn white
 ) -> str:
     "A glance or a difference as a grey picture, as square as its size allows."
-    side = next(each for each in range(int(len(vector)**0.5), 0, -1) if len(vector) % each == 0)
+    side = next(n for n in range(int(len(vector)**0.5), 0, -1) if len(vector) % n == 0)
     grey = ((vector.float() - black) / (white - black) * 255).clamp(0, 255).to(torch.uint8)
     return picture_uri(grey.view(side, -1), "PNG")
 
@@ -136,7 +136,7 @@ WRITTEN = f"""
 STYLE = f"<style>{DRAWN}{WRITTEN}</style>"
 
 # %% ../../nbs/use/06_page.ipynb #534c6cab
-def strip_html(outcome: Outcome, frame: int) -> str:
+def strip_html(outcome: PickerOutcome, frame: int) -> str:
     "All frames, p(pick) or the value of each, and the current one."
     mark = (
         f'<b style="left:{100 * outcome.threshold:.0f}%"></b>'
@@ -158,7 +158,7 @@ def strip_html(outcome: Outcome, frame: int) -> str:
     return f'<div class="pn"><div class="pn-strip">{"".join(cells)}</div></div>'
 
 # %% ../../nbs/use/06_page.ipynb #73069402
-def decision_html(moment: Moment, outcome: Outcome) -> str:
+def decision_html(moment: Moment, outcome: PickerOutcome) -> str:
     "Why this frame is picked or not, in a sentence."
     if moment.value is not None:
         verdict = "<b>picked</b>" if moment.picked else "dropped"
@@ -201,7 +201,7 @@ def rewards_html(moment: Moment) -> str:
     )
 
 # %% ../../nbs/use/06_page.ipynb #21414c65
-def moment_html(moment: Moment, outcome: Outcome) -> str:
+def moment_html(moment: Moment, outcome: PickerOutcome) -> str:
     """The frame, the decision and the reward; with a policy, its glance, what that is compared with
     and the difference, with a scorer, the values of all frames."""
     if outcome.values is not None:
@@ -229,7 +229,7 @@ def moment_html(moment: Moment, outcome: Outcome) -> str:
     return _moment_html(moment, outcome, figures)
 
 
-def _moment_html(moment: Moment, outcome: Outcome, figures: str) -> str:
+def _moment_html(moment: Moment, outcome: PickerOutcome, figures: str) -> str:
     "The frame beside other figures, the decision, the reward."
     return (
         f'<div class="pn pn-moment"><div>frame {moment.frame + 1}, {moment.time:.1f} s · '
@@ -240,7 +240,7 @@ def _moment_html(moment: Moment, outcome: Outcome, figures: str) -> str:
     )
 
 # %% ../../nbs/use/06_page.ipynb #2da5787c
-def captions_html(viewing: Viewing, outcome: Outcome, frame: int) -> str:
+def captions_html(viewing: Viewing, outcome: PickerOutcome, frame: int) -> str:
     """The caption after each pick, with the current one at this frame in bold. Picks that leave
     the sentence as it was share its line."""
     count, lines, done = outcome.so_far(frame), [], 0
@@ -265,7 +265,7 @@ def captions_html(viewing: Viewing, outcome: Outcome, frame: int) -> str:
     return f'<div class="pn pn-captions"><ul class="pn-said">{"".join(lines)}</ul>{people}</div>'
 
 # %% ../../nbs/use/06_page.ipynb #303298c9
-def comparison_html(viewing: Viewing, outcomes: list[Outcome]) -> str:
+def comparison_html(viewing: Viewing, outcomes: list[PickerOutcome]) -> str:
     "Pickers one above the other: the picks, caption and reward of each."
     rows = ["<tr><th>picker</th><th>frames</th><th></th><th>CIDEr</th><th>diversity</th></tr>"]
     for outcome in outcomes:
@@ -308,7 +308,7 @@ def make_controls(exploration: Exploration) -> dict:
     scores = own.name == "scorer"
     pickers = [
         (own.name if exploration.frames else exploration.outcome().name, own),
-        *((displayed_name(each), each) for each in exploration.others(min(6, frames), own)),
+        *((displayed_name(picker), picker) for picker in exploration.others(min(6, frames), own)),
     ]
     as_wide = lambda width: {
         "layout": widgets.Layout(width=width, max_width="97%"),
@@ -382,7 +382,7 @@ class Board:
         "Draw the open tab; called by the controls, and by the thread that looks at frames."
         with self.pen: self.draw_tab(self.exploration, self.exploration.outcome())
 
-    def draw_tab(self, state: Exploration, outcome: Outcome) -> None:
+    def draw_tab(self, state: Exploration, outcome: PickerOutcome) -> None:
         "The strip, and the tab that is open."
         self.parts['strip'].value = strip_html(outcome, state.frame)
         waiting = bool(state.viewing.looks.left())
@@ -392,7 +392,7 @@ class Board:
                     "comparison"
                 ].value = '<p class="pn pn-wait">Looking at every frame …</p>'
             self.parts["comparison"].value = comparison_html(
-                state.viewing, [state.outcome(each) for each in state.rivals()]
+                state.viewing, [state.outcome(rival) for rival in state.rivals()]
             )
             return
         self.parts["moment"].value = moment_html(state.moment(judged=not waiting), outcome)

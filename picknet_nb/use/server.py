@@ -30,8 +30,8 @@ from .page import (
     STYLE, WRITTEN, Explorer, choose_sources, error_html, first_look, import_widgets)
 
 # %% auto #0
-__all__ = ['NAMES', 'write_page', 'page', 'refusal', 'connections_at_once', 'Brief', 'keep_brief', 'make_door', 'make_kernels',
-           'make_handler', 'make_server', 'server_settings', 'serve']
+__all__ = ['NAMES', 'write_page', 'page', 'why_rejected', 'connections_at_once', 'Brief', 'keep_brief', 'make_door',
+           'make_kernels', 'make_handler', 'make_server', 'server_settings', 'serve']
 
 # %% ../../nbs/use/07_server.ipynb #68b907bb
 _SOURCES = "PICKNET_EXPLORE"  # environment variable that tells the page's kernel what to explore
@@ -73,7 +73,7 @@ def page() -> Explorer:
 NAMES = ("127.0.0.1", "localhost", "[::1]")
 
 
-def refusal(headers, path: str = "/") -> str:
+def why_rejected(headers, path: str = "/") -> str:
     "Why a request is rejected; empty if it is not."
     if re.search(r"\.\.|\A/voila/templates/(?![\w-]+/static/.)", unquote(path)):
         return "there is no such file"  # Voilà would end in a traceback
@@ -112,18 +112,18 @@ class Brief(logging.Filter):
         self.token, self.last, self.dropped = token, {}, Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        place, text = (record.pathname, record.lineno), record.getMessage()
+        source, text = (record.pathname, record.lineno), record.getMessage()
         if text.endswith("explore.ipynb is not trusted"):  # it is ours, and has no outputs
             return False
         if record.levelno >= logging.WARNING:
-            if monotonic() - self.last.get(place, float("-inf")) < 60:
-                self.dropped[place] += 1
+            if monotonic() - self.last.get(source, float("-inf")) < 60:
+                self.dropped[source] += 1
                 return False
-            self.last[place] = monotonic()
+            self.last[source] = monotonic()
             if record.exc_info and record.exc_info[1]:
                 text = f"{text}: {record.exc_info[1]!r}"
                 record.exc_info = record.exc_text = None
-            if more := self.dropped.pop(place, 0):
+            if more := self.dropped.pop(source, 0):
                 text += f" (and {more} more like it)"
             text = printable(text)
         record.msg, record.args = text.replace(self.token, "[token]"), ()
@@ -133,13 +133,13 @@ class Brief(logging.Filter):
 def keep_brief(token: str) -> None:
     "Let everything that this process writes to a log pass through one `Brief`."
     brief, named = Brief(token), logging.root.manager.loggerDict.values()
-    for logger in (logging.root, *(each for each in named if isinstance(each, logging.Logger))):
+    for logger in (logging.root, *(item for item in named if isinstance(item, logging.Logger))):
         for handler in logger.handlers: handler.addFilter(brief)
     if logging.lastResort: logging.lastResort.addFilter(brief)
 
 
 def make_door(app):
-    "A router in front of a tornado application that passes on the requests `refusal` allows."
+    "A router in front of a tornado application that passes on the requests `why_rejected` allows."
     from tornado import httpserver, httputil, routing
 
     class Door(routing.Router):
@@ -158,7 +158,7 @@ def make_door(app):
 
         def find_handler(self, request, **options):
             self.waiting.pop(request.connection, None)
-            if not (reason := refusal(request.headers, request.path)):
+            if not (reason := why_rejected(request.headers, request.path)):
                 return app.find_handler(request, **options)
             body = b"" if request.method == "HEAD" else reason.encode()
             headers = httputil.HTTPHeaders(
@@ -272,7 +272,7 @@ def make_server(
 
         def init_handlers(self):
             *others, (pattern, _, options) = super().init_handlers()
-            return [each for each in others if each[0] not in ("/login", "/logout")] + [
+            return [handler for handler in others if handler[0] not in ("/login", "/logout")] + [
                 (pattern, make_handler(first), options)
             ]
 

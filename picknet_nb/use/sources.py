@@ -240,8 +240,8 @@ def _worked_on(do: Callable, jobs: deque, workers: int, seconds: float) -> Itera
 def _ending(address: str) -> str:
     "The ending of an address, if it is one that a file may have."
     with suppress(ValueError):
-        found = re.search(r"\.\w{1,7}$", urlsplit(address).path, re.ASCII)
-        return found[0] if found else ""
+        match = re.search(r"\.\w{1,7}$", urlsplit(address).path, re.ASCII)
+        return match[0] if match else ""
     return ""
 
 

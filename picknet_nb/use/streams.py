@@ -70,7 +70,7 @@ class Remark:
     time: float         # seconds since the stream began
     frame: int          # of the sampled frames, from 0
     text: str
-    changed: bool       # whether it differs from what was said before
+    changed: bool       # whether it differs from the caption before
     probability: float  # p(pick)
     seconds: float      # from seeing the frame to having the caption
 
@@ -180,10 +180,10 @@ def timely(
     # after Ctrl-C this generator may never be closed
     end = atexit.register(partial(_end, reader, ready, stop))
     try:
-        while (found := ready.get(timeout=time_limit)) is not None:
-            if isinstance(found, BaseException):
-                raise found
-            yield found[0]
+        while (item := ready.get(timeout=time_limit)) is not None:
+            if isinstance(item, BaseException):
+                raise item
+            yield item[0]
     except Empty:
         raise VideoError(name, f"no frame for {time_limit:g} seconds") from None
     finally:

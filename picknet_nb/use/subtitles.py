@@ -18,7 +18,7 @@ from ..core.files import FileError, PickNetError, sweep, write_whole
 from ..core.printing import json_text, printable
 from ..data.video import Clip, stream_frames
 from ..data.video_files import VideoError, check_whole
-from .captioning import VideoCaptioner, refuse_address
+from .captioning import VideoCaptioner, reject_address
 from .clips import caption_clip
 from .scenes import scene_starts
 
@@ -113,27 +113,27 @@ def subtitle_video(
     """A sentence for each piece of a video, each as soon as its piece has ended; memory does not
     grow with the video."""
     if isinstance(source, (str, Path)):
-        refuse_address(source)
+        reject_address(source)
     captioner = captioner.picking(threshold)
-    frames, found = stream_frames(source, rate, captioner.backbone.image_size), False
+    frames, captioned = stream_frames(source, rate, captioner.backbone.image_size), False
     cut_short = _truncation(source)
 
-    def spoken() -> Iterator[Line]:
-        nonlocal found
+    def lines() -> Iterator[Line]:
+        nonlocal captioned
         for piece, end in cut_pieces(frames, limits):
             thirty = _thirty(piece, captioner.config.clip.frames)
             caption = caption_clip(captioner, thirty, beam, running=False)
             # the last frame lasts for a while
             last = end if end > piece.times[-1] else end + 1 / rate
-            found = True
+            captioned = True
             yield Line(
                 round(piece.times[0].item(), 3), round(float(last), 3), caption.text,
                 tuple(caption.times)
             )
 
     with closing(frames):  # a decoder ends with an error, too
-        yield from _merged(spoken())
-    if not found:
+        yield from _merged(lines())
+    if not captioned:
         raise VideoError(source, "has no frame that can be decoded")
     if cut_short:
         raise cut_short  # after the lines of what there is

@@ -247,7 +247,7 @@ def caption_list(
     check_sources(sources)
     use_thing(specification.picker)  # before workers start: they import what we import
     cluster = connected(ray) if ray else None
-    captioner = specification.load()  # what is wrong with the model is said once, and here
+    captioner = specification.load()  # an error of the model is reported once, here
     with table.open(captioner.made_with, again):
         missing = table.missing(sources)
         with tqdm(
@@ -267,7 +267,7 @@ def _batches(
 ) -> Iterator[list[dict]]:
     "Rows of sources as they come, some at a time: from a cluster, or from this machine's cores."
     if sources and cluster:
-        found = rows_on_ray(cluster, sources, specification, workers)
-        yield from as_they_come(cluster, found)
+        batches = rows_on_ray(cluster, sources, specification, workers)
+        yield from as_they_come(cluster, batches)
     elif sources:
         yield from ([row] for row in rows_here(sources, captioner))

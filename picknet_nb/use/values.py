@@ -32,7 +32,7 @@ def draw_values(
 ) -> None:
     "Draw the values of a row of frames as a curve: a pick is a green dot, the mean a dotted line."
     middles = [left + 0.5 for left in lefts]
-    levels = [top + room * (1 - each) for each in height]
+    levels = [top + room * (1 - share) for share in height]
     axes.plot([lefts[0], lefts[-1] + 1], [top + room / 2] * 2, color="black", linewidth=0.6,
               linestyle=":")
     axes.plot(middles, levels, color="#888", linewidth=1.2)

@@ -44,10 +44,10 @@ from .page import STYLE, error_html, import_widgets, picture_uri
 # %% auto #0
 __all__ = ['MOST_LETTERS', 'CAPTIONS', 'OUTCOMES', 'BASELINES', 'Control', 'Part', 'number', 'option', 'playing', 'on_page',
            'Widget', 'CourseModel', 'course_model', 'ToyClip', 'toy_references', 'toy_clip', 'sprite_style', 'strip',
-           'decisions', 'decision_html', 'looks_html', 'picking_widget', 'Scored', 'scored', 'scored_html',
-           'cider_widget', 'Tree', 'sampling_tree', 'tree_svg', 'tree_html', 'tree_widget', 'frame_buttons',
-           'earned_html', 'eight_frames', 'your_picks_widget', 'tempered', 'Generated', 'generated', 'word_bars',
-           'decoding_widget', 'learning_widget']
+           'decisions', 'frame_decision_html', 'looks_html', 'picking_widget', 'Scored', 'score_by_ngram',
+           'scored_html', 'cider_widget', 'Tree', 'sampling_tree', 'tree_svg', 'tree_html', 'tree_widget',
+           'frame_buttons', 'earned_html', 'eight_frames', 'your_picks_widget', 'tempered', 'Generated', 'generated',
+           'word_bars', 'decoding_widget', 'learning_widget']
 
 # %% ../../nbs/use/08_widgets.ipynb #50f9a19c
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def option(name: str, steps: Sequence, start, label: Callable[..., str] = str,
     "A slider over a list of values; with `play`, a button moves it from one to the next."
     def make(widgets):
         slider = widgets.SelectionSlider(
-            options=[(label(each), each) for each in fine or steps], value=start, description=name,
+            options=[(label(step), step) for step in fine or steps], value=start, description=name,
             style=_WIDE, layout=widgets.Layout(width="420px"))
         return playing(widgets, slider) if play else slider
     return Control(name, steps, start, make, label, play=play)
@@ -262,7 +262,7 @@ class Widget:
             live = self.live()._repr_mimebundle_(**options)
         except PickNetError:  # the page says what to install
             return {}
-        return {kind: each for kind, each in live.items() if kind != "text/plain"}
+        return {kind: content for kind, content in live.items() if kind != "text/plain"}
 
 # %% ../../nbs/use/08_widgets.ipynb #052ea587
 class CourseModel(NamedTuple):
@@ -290,7 +290,7 @@ def course_model() -> CourseModel:
     "The model that lesson 14 trained on plain stories; it comes with the package."
     folder = Path(picknet_nb.__file__).parent/"course"
     about = json.loads((folder/"model.json").read_text(encoding="utf-8"))
-    weights = {name: each.float() for name, each in load_file(folder/"weights.safetensors").items()}
+    weights = {name: half.float() for name, half in load_file(folder/"weights.safetensors").items()}
     mean, std, words = weights.pop("feature_mean"), weights.pop("feature_std"), about["vocabulary"]
     pixels = weights["policy.compare.weight"].shape[1]
     model = Model(preset("smoke", **about["settings"]), len(mean), pixels, len(words))
@@ -332,7 +332,7 @@ class ToyClip:
 def toy_references(story: Story, clips: int = 200) -> list[list[list[str]]]:
     "Captions, cut into words, of a story and of other clips of the toy world."
     stories = [story, *(make_story((0, number)) for number in range(clips))]
-    return [[tokenize(each) for each in describe(one)] for one in stories]
+    return [[tokenize(sentence) for sentence in describe(one)] for one in stories]
 
 
 @lru_cache(maxsize=8)
@@ -370,8 +370,8 @@ def strip(picks: Sequence[bool], probabilities: Sequence[float] | None = None,
           frames: Sequence[int] = ()) -> str:  # counted from 1; none: all of them
     "Frames, picked ones in a green box, p(pick) as a bar beneath."
     bars = [""] * len(picks) if probabilities is None else [
-        f"<div class='pn-bar'><i style='width:{100 * each:.0f}%'></i></div>"
-        for each in probabilities]
+        f"<div class='pn-bar'><i style='width:{100 * probability:.0f}%'></i></div>"
+        for probability in probabilities]
     cells = (f"<div class='pn-frame pn-{'picked' if picked else 'dropped'}'>"
              f"<div class='pn-image pn-frames pn-k{k}'></div>{bar}</div>"
              for k, picked, bar in zip(frames or range(1, len(picks) + 1), picks, bars))
@@ -387,7 +387,7 @@ def decisions(clip: ToyClip, threshold: float) -> tuple[Tensor, Tensor]:
         return picks[0], policy.probabilities(glances, picks)[0]
 
 
-def decision_html(clip: ToyClip, threshold: float, frame: int) -> str:
+def frame_decision_html(clip: ToyClip, threshold: float, frame: int) -> str:
     "What the policy decided about a frame, counted from 1."
     picks, probabilities = decisions(clip, threshold)
     picked = bool(picks[frame - 1])
@@ -418,23 +418,23 @@ def picking_widget(
     "Step through the frames of a clip and move the policy's threshold."
     clip = toy_clip(story)
     name = f"pn-picking {clip.style_class}"
-    logits = {each: torch.tensor(each).sigmoid().item() for each in range(-12, 13)}
+    logits = {step: torch.tensor(step).sigmoid().item() for step in range(-12, 13)}
     frames = range(1, len(clip.frames) + 1)
 
     def picked(threshold: float) -> str:
         picks, probabilities = decisions(clip, threshold)
-        said = clip.text(clip.captioned(picks))
+        caption = clip.text(clip.captioned(picks))
         return (f"{strip(picks.tolist(), probabilities.tolist())}<div><b>{int(picks.sum())} picks"
-                f"</b> · “{html.escape(said)}”</div>")
+                f"</b> · “{html.escape(caption)}”</div>")
 
     now = lambda frame: (f"<style>.pn-picking.{clip.style_class} .pn-frame:nth-child({frame})"
                          "{box-shadow:0 0 0 3px #f0a500}</style>")
     controls = [
-        option("threshold", [logits[each] for each in range(-12, 13, 3)], logits[0],
+        option("threshold", [logits[step] for step in range(-12, 13, 3)], logits[0],
                "{:.2g}".format, list(logits.values())),
         option("frame", frames, 13)]
     parts = [Part(("threshold",), picked), Part(("frame",), now),
-             Part(("threshold", "frame"), lambda *values: decision_html(clip, *values)),
+             Part(("threshold", "frame"), lambda *values: frame_decision_html(clip, *values)),
              Part(("threshold", "frame"), lambda *values: looks_html(clip, *values))]
     stack = (".pn-stack{position:relative}.pn-minus{position:absolute;inset:0;opacity:.5;"
              "filter:invert(1)}")
@@ -451,16 +451,16 @@ class Scored(NamedTuple):
     rows: list[tuple]            # (n-gram, count, mean clipped count, document frequency, weight)
 
 
-def scored(
+def score_by_ngram(
     words: list[str],
     references: list[list[list[str]]],  # the first clip is the one that is described
     frequencies: Counter,
 ) -> Scored:
     "The score of a caption of the first clip, and the weight of each of its n-grams."
-    own, theirs = ngrams(words), [ngrams(each) for each in references[0]]
+    own, theirs = ngrams(words), [ngrams(reference) for reference in references[0]]
     documents = len(references)
     idf = lambda ngram: math.log(documents) - math.log(max(1, frequencies[ngram]))
-    rows = [(" ".join(ngram), count, sum(min(count, each[ngram]) for each in theirs) / len(theirs),
+    rows = [(" ".join(ngram), count, sum(min(count, bag[ngram]) for bag in theirs) / len(theirs),
              frequencies[ngram], count * idf(ngram)) for ngram, count in own.items()]
     score = lambda counted: plain_cider(words, references[0], counted, documents)
     # what occurs in every clip weighs nothing: so one order is scored alone
@@ -475,12 +475,12 @@ def scored_html(text: str, references: list, frequencies: Counter, most: int = 1
     if len(text) > MOST_LETTERS:
         raise PickNetError(f"a caption of at most {MOST_LETTERS} letters can be scored here, "
                            f"this one has {len(text)}")
-    found = scored(tokenize(text), references, frequencies)
-    orders = " · ".join(f"{n}-grams {each:.2f}" for n, each in enumerate(found.cosines, 1))
-    top = (f"<div><b>CIDEr-D {found.score:.2f}</b> of 10 = 10 × the mean of {orders}</div>")
-    if not found.rows:
+    score = score_by_ngram(tokenize(text), references, frequencies)
+    orders = " · ".join(f"{n}-grams {cosine:.2f}" for n, cosine in enumerate(score.cosines, 1))
+    top = (f"<div><b>CIDEr-D {score.score:.2f}</b> of 10 = 10 × the mean of {orders}</div>")
+    if not score.rows:
         return top + "<div class='pn-note'>There is no word in this caption.</div>"
-    rows = sorted(found.rows, key=lambda row: -row[4])
+    rows = sorted(score.rows, key=lambda row: -row[4])
     widest = max(row[4] for row in rows) or 1
     body = "".join(
         f"<tr{' class=pn-good' if shared else ''}><td>{html.escape(ngram)}</td><td>{count}</td>"
@@ -511,7 +511,7 @@ def cider_widget(story: Story | None = None, captions: Sequence[str] = CAPTIONS)
     "Edit a caption of a clip; see its n-grams, their weights and CIDEr-D change."
     references = toy_references(story or example_story())
     frequencies = document_frequencies(references)
-    listed = "".join(f"<li>{html.escape(' '.join(each))}</li>" for each in references[0])
+    listed = "".join(f"<li>{html.escape(' '.join(reference))}</li>" for reference in references[0])
 
     def make(widgets):
         return widgets.Text(value=captions[0], description="caption",
@@ -547,7 +547,7 @@ def sampling_tree(
     "Exact gradients of a sampling tree, one for each outcome that can be sampled."
     logits = torch.tensor(chances, dtype=torch.float64).logit().requires_grad_()
     log_pick, log_drop = (torch.nn.functional.logsigmoid(sign * logits) for sign in (1, -1))
-    first, second = ([(log_drop, log_pick)[pick][place] for pick, place in path] for path in
+    first, second = ([(log_drop, log_pick)[pick][index] for pick, index in path] for path in
                      ([(a, 0) for a, _ in OUTCOMES], [(b, 2 - a) for a, b in OUTCOMES]))
     log_p, rewards = torch.stack(first) + torch.stack(second), torch.tensor(rewards).double()
     expected = expected_reward(log_p, rewards).item()
@@ -555,8 +555,8 @@ def sampling_tree(
     greedy_path = OUTCOMES.index((picked[0], picked[2 - picked[0]]))
     level = {"none": 0.0, "greedy": rewards[greedy_path].item(), "expected": expected}[baseline]
     losses = [policy_loss(log_p[k], rewards[k], torch.tensor(level)) for k in range(4)]
-    pushes = -torch.stack([torch.autograd.grad(each, logits, retain_graph=True)[0]
-                           for each in losses])
+    pushes = -torch.stack([torch.autograd.grad(loss, logits, retain_graph=True)[0]
+                           for loss in losses])
     chances = log_p.detach().exp()
     mean = chances @ pushes
     return Tree(chances, expected, level, pushes, mean,
@@ -597,8 +597,8 @@ def tree_svg(chances: Sequence[float], rewards: Sequence[float]) -> str:
 def tree_html(chances: Sequence[float], rewards: Sequence[float], baseline: str) -> str:
     "What each outcome, if sampled, does to the first decision, and the variance of that."
     tree = sampling_tree(chances, rewards, baseline)
-    name = lambda outcome: ", ".join(f"{'pick' if each else 'drop'} {frame}"
-                                     for frame, each in zip((2, 3), outcome))
+    name = lambda outcome: ", ".join(f"{'pick' if pick else 'drop'} {frame}"
+                                     for frame, pick in zip((2, 3), outcome))
     widest = tree.pushes[:, 0].abs().max().item() or 1
     rows = "".join(
         f"<tr{' class=pn-good' if push > 0 else ''}><td>{name(outcome)}</td><td>{p:.2f}</td>"
@@ -623,7 +623,7 @@ def tree_widget() -> Widget:
                                  ("drop, drop", 0.0))]
     first = number("p(pick 2)", (0.1, 0.3, 0.5, 0.7, 0.9), 0.7, 0.05)
     controls = [first, *later, *worth, option("baseline", BASELINES, "none")]
-    names = tuple(each.name for each in controls)
+    names = tuple(control.name for control in controls)
     return Widget("pn-tree", controls, [
         Part(names[:-1], lambda *values: tree_svg(values[:3], values[3:])),
         Part(names, lambda *values: tree_html(values[:3], values[3:7], values[7]))])
@@ -670,7 +670,7 @@ def eight_frames(story: Story) -> tuple[int, ...]:
     needed = [0, *middle_frames(story)]
     others = [frame for frame in range(1, 30) if frame not in story.key_frames]
     spread = torch.linspace(1, len(others) - 2, 8 - len(needed)).round().long().tolist()
-    return tuple(frame + 1 for frame in sorted([*needed, *(others[each] for each in spread)]))
+    return tuple(frame + 1 for frame in sorted([*needed, *(others[index] for index in spread)]))
 
 
 def your_picks_widget(
@@ -691,7 +691,7 @@ def your_picks_widget(
     one = html.escape(describe(clip.story)[0])
     parts = [
         Part(("picks",), lambda chosen: earned_html(clip, "yours", as_picks(chosen))),
-        Part((), lambda: "".join(shown(*each) for each in rivals.items())),
+        Part((), lambda: "".join(shown(*rival) for rival in rivals.items())),
         Part((), lambda: f"<details><summary>one of its ten captions</summary>{one}</details>")]
     controls = [frame_buttons("picks", frames, (1, frames[2], frames[4]))]
     return Widget(f"pn-yours {clip.style_class}", controls, parts, sprite_style(clip) + _TOGGLES)
@@ -733,17 +733,17 @@ def generated(clip: ToyClip, picks: Tensor) -> Generated:
     return Generated(memory, words, logits[:len(words)] + forbidden_words(logits))
 
 # %% ../../nbs/use/08_widgets.ipynb #842ffb13
-def word_bars(result: Generated, words: Sequence[str], temperature: float, place: int,
+def word_bars(result: Generated, words: Sequence[str], temperature: float, position: int,
               most: int = 8) -> str:
     "The likeliest words at a place of the caption, counted from 1, at a temperature."
-    chances = (result.logits[place - 1] / temperature).softmax(-1)
+    chances = (result.logits[position - 1] / temperature).softmax(-1)
     bits = -(chances * chances.clamp(min=1e-30).log2()).sum().item()
-    top, taken = chances.topk(most), int(result.words[place - 1])
+    top, drawn = chances.topk(most), int(result.words[position - 1])
     rows = "".join(
-        f"<tr{' class=pn-good' if word == taken else ''}><td>{html.escape(words[word])}</td><td>"
+        f"<tr{' class=pn-good' if word == drawn else ''}><td>{html.escape(words[word])}</td><td>"
         f"<span class='pn-meter' style='width:{260 * p:.0f}px'></span> {p:.3f}</td></tr>"
         for p, word in zip(*map(Tensor.tolist, top)))
-    so_far = " ".join(words[each] for each in result.words[:place - 1].tolist())
+    so_far = " ".join(words[each] for each in result.words[:position - 1].tolist())
     return (f"<div>“{html.escape(so_far)} …” · entropy {bits:.2f} bits</div>"
             f"<table>{rows}</table>")
 
@@ -766,9 +766,9 @@ def decoding_widget(
         return "<div>sampled at this temperature</div>" + listed(map(clip.text, drawn))
 
     def beams(width: int) -> str:
-        found, scores = beam(captioner, result.memory, width, model.max_words, best=width)
+        ids, scores = beam(captioner, result.memory, width, model.max_words, best=width)
         texts = [f"{text} ({score:.2f})" for text, score in
-                 zip(model.vocabulary.decode(found[0]), scores[0].tolist())]
+                 zip(model.vocabulary.decode(ids[0]), scores[0].tolist())]
         return f"<div>beam search of width {width}, with log p / length^0.7</div>" + listed(texts)
 
     fine = [0.1, 0.25, 0.5, 0.75, 0.9, 1.0, 1.1, 1.25, 1.5, 2.0, 3.0, 4.0, 8.0]
@@ -785,12 +785,12 @@ def learning_widget(
 ) -> Widget:
     "Play the epochs of a training run: p(pick) of every frame of a clip, picks and caption."
     clip = toy_clip(story)
-    dark = 255 - (torch.tensor([each["p"] for each in epochs]) * 255).round().to(torch.uint8)
+    dark = 255 - (torch.tensor([epoch["p"] for epoch in epochs]) * 255).round().to(torch.uint8)
     size = (12 * len(epochs), 30 * dark.shape[1])  # each probability is a rectangle of pixels
     rows = torch.nn.functional.interpolate(dark[None, None].float(), size).to(torch.uint8)[0, 0]
     high = 100 / len(epochs)
     key = [frame in clip.story.key_frames for frame in range(dark.shape[1])]
-    marks = "".join(f"<i{' class=pn-key' if each else ''}></i>" for each in key)
+    marks = "".join(f"<i{' class=pn-key' if is_key else ''}></i>" for is_key in key)
 
     def now(number: int) -> str:
         epoch = epochs[number - 1]

@@ -292,8 +292,8 @@ def _make_scene(rng: np.random.Generator, hero: Thing) -> Scene:
     kinds = [(shape, colour) for shape in SHAPES for colour in COLOURS if colour != hero.colour]
     others = [kinds[k] for k in rng.permutation(len(kinds))[:rng.integers(1, 4)]]
     grid = rng.permutation([(x, y) for x in (20, 48, 76) for y in (26, 52, 78)])
-    things = tuple(Thing(*kind, *map(float, place + rng.uniform(-6, 6, 2)), rng.uniform(7, 10))
-                   for kind, place in zip([(hero.shape, hero.colour), *others], grid))
+    things = tuple(Thing(*kind, *map(float, spot + rng.uniform(-6, 6, 2)), rng.uniform(7, 10))
+                   for kind, spot in zip([(hero.shape, hero.colour), *others], grid))
     moves = rng.random() < 0.6
     return Scene(str(rng.choice(list(BACKDROPS))), things, tuple(rng.uniform((1, 1, 0), (7, 5, 6))),
                  moves * rng.uniform(1, 5), moves * rng.uniform(-0.4, 0.4))
@@ -360,8 +360,8 @@ def make_story(
         else _make_pieces(rng, count, len(scenes))
     )
     shots = _make_shots(rng, pieces, len(scenes))
-    places = [shot.scene for shot in shots if shot.kind == "event"]
-    others = [scenes[place].things[rng.integers(1, len(scenes[place].things))] for place in places]
+    indices = [shot.scene for shot in shots if shot.kind == "event"]
+    others = [scenes[index].things[rng.integers(1, len(scenes[index].things))] for index in indices]
     events = tuple(map(Event, _make_events(rng, count), others))
     return Story(int(rng.integers(2**31)), float(rng.uniform(4, 12)), hero, scenes, events, shots)
 
@@ -624,16 +624,16 @@ def key_frame_features(
     pixels = torch.from_numpy(np.stack([frame for clip in frames for frame in clip]))
     count = torch.tensor([len(clip) for clip in frames])
     mask = torch.arange(int(count.max())) < count[:, None]
-    found = _tiny()(pixels.permute(0, 3, 1, 2).contiguous()).float()
-    features = found.new_zeros(*mask.shape, found.shape[-1])
-    features[mask] = found
+    visible = _tiny()(pixels.permute(0, 3, 1, 2).contiguous()).float()
+    features = visible.new_zeros(*mask.shape, visible.shape[-1])
+    features[mask] = visible
     return features, mask
 
 # %% ../../nbs/world/01_shapes.ipynb #8a347e5c
 def says_it_all(caption: str, story: Story) -> bool:
     "Whether a caption names the hero by colour and shape, and every event."
-    spoken = f" {caption} "
-    hero = any(f" {story.hero.colour} {noun} " in spoken for noun in NOUNS[story.hero.shape])
+    padded = f" {caption} "
+    hero = any(f" {story.hero.colour} {noun} " in padded for noun in NOUNS[story.hero.shape])
     # "chases a pink ring": the verb is enough
     forms = lambda event: [
         verb.format(other="", tint=event.other.colour).strip()
@@ -641,7 +641,7 @@ def says_it_all(caption: str, story: Story) -> bool:
         for verb in verbs.split("/")
     ]
     return hero and all(
-        any(f" {form} " in spoken for form in forms(event)) for event in story.events
+        any(f" {form} " in padded for form in forms(event)) for event in story.events
     )
 
 # %% ../../nbs/world/01_shapes.ipynb #4859d03a

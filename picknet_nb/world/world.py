@@ -88,11 +88,11 @@ def _begin_world(folder: Path, sizes: dict[str, int], seed: int) -> dict[str, St
     "Invent the stories, and write down everything about them that is text."
     about = {"world": 1, "seed": seed, "sizes": sizes}
     if (folder/"world.json").exists():
-        found = [read_json(folder/"world.json").get(key) for key in about]
-        if found != list(about.values()):
+        stored = [read_json(folder/"world.json").get(key) for key in about]
+        if stored != list(about.values()):
             raise CorpusError(
                 folder/"world.json",
-                f"begun as {found}, not {list(about.values())}: choose another folder",
+                f"begun as {stored}, not {list(about.values())}: choose another folder",
             )
     stories = {
         f"shapes{number:05d}": make_story((seed, number)) for number in range(sum(sizes.values()))
@@ -227,5 +227,5 @@ def looks_drawn(
 ) -> bool:
     "Whether a clip could be of the toy world, by how smooth its frames are."
     grey = resize(frames, 96).float().mean(1)  # (frames, 96, 96)
-    alike = ((grey[..., 1:] - grey[..., :-1]).abs() < 4).float().mean((1, 2))
-    return alike.median().item() > _SMOOTH
+    flat = ((grey[..., 1:] - grey[..., :-1]).abs() < 4).float().mean((1, 2))
+    return flat.median().item() > _SMOOTH
