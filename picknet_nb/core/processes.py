@@ -451,7 +451,9 @@ def joined(backend: str | None = None):  # None: nccl on GPUs, gloo on CPUs
     import torch
 
     if int(os.environ.get("WORLD_SIZE", "1")) < 2:
-        yield torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        from picknet_nb.core.gpu import usual_device
+
+        yield torch.device(usual_device())
         return
     local = int(os.environ["LOCAL_RANK"])
     device = torch.device("cuda", local) if torch.cuda.is_available() else torch.device("cpu")

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import torch
 
 from ..core.files import FileError, PickNetError, write_whole
+from ..core.gpu import usual_device
 from ..core.processes import connected
 from ..core.registry import USED
 from ..core.settings import Config, preset as named_preset, with_part
@@ -53,9 +54,9 @@ from ..measure.reproduction import check_scorers, reproduce as reproduce_rows
 from ..measure.tables import results_table
 
 # %% auto #0
-__all__ = ['Place', 'Device', 'recipe_with', 'with_number', 'importable', 'check_device', 'usual_device', 'load', 'caption',
-           'caption_many', 'prepare', 'Run', 'check_same_weights', 'train', 'check_features', 'clips_for', 'Evaluation',
-           'evaluate', 'Table', 'reproduce']
+__all__ = ['Place', 'Device', 'recipe_with', 'with_number', 'importable', 'check_device', 'load', 'caption', 'caption_many',
+           'prepare', 'Run', 'check_same_weights', 'train', 'check_features', 'clips_for', 'Evaluation', 'evaluate',
+           'Table', 'reproduce']
 
 # %% ../../nbs/interface/01_python.ipynb #f16c0ca8
 Place: TypeAlias = str | Path  # of a file or folder
@@ -95,10 +96,6 @@ def check_device(device: Device | None, ray: str | bool) -> None:
         raise PickNetError(
             "the workers of a cluster take the device that they have: leave out `device`")
 
-
-def usual_device(device: Device | None) -> str:
-    "The name of a device; None: a GPU if there is one."
-    return str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 # %% ../../nbs/interface/01_python.ipynb #8869ab0c
 def load(

@@ -27,6 +27,7 @@ from tqdm.auto import tqdm
 
 import picknet_nb
 from ..core.files import PickNetError
+from ..core.gpu import usual_device
 from ..core.printing import at_terminal
 from ..core.processes import Done, Pool, connected, usable_cores
 from ..core.registry import use_module
@@ -108,8 +109,7 @@ def circumstances(
     device: str | torch.device | None = None,  # that was used; None: the GPU if there is one
 ) -> dict:
     "Where and with what a result was made."
-    if device is None:
-        device = "cuda" if torch.cuda.is_available() else "cpu"
+    device = usual_device(device)
     cores = (
         str(usable_cores())
         if usable_cores() == os.cpu_count()
@@ -165,8 +165,7 @@ def do_task(task: Task, worker: tuple[Corpus, int | None], bars: bool) -> Any:
 @lru_cache(maxsize=1)
 def open_on_node(data: str, scale: str) -> Corpus:
     "The corpus as a process of a cluster has it, opened once, on the GPU that it was given."
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    return open_data(data, scale, device=device, bars=False)
+    return open_data(data, scale, device=usual_device(), bars=False)
 
 
 def do_on_node(task: Task, load: Callable[[], Corpus], modules: Iterable[str]) -> Any:
@@ -240,7 +239,7 @@ class Workers:
             cores = max(2, int(cluster.cluster_resources().get("CPU", 1)))
             load = partial(open_on_node, data, scale)
             return cls(corpus, cores, load, tuple(modules), "cluster", bars, cluster)
-        device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+        device = usual_device(device)
         corpus = open_data(data, scale, device="cpu" if number > 1 else device, bars=bars)
         check_split(corpus, "test")
         load = partial(open_data, data, scale, device=device, bars=False)

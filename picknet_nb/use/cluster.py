@@ -16,6 +16,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.files import PickNetError
+from ..core.gpu import usual_device
 from ..core.processes import connected
 from ..core.registry import USED, use_module
 from ..data.backbones import Backbone, fingerprint, load_backbone
@@ -146,8 +147,7 @@ class BackboneSpecification(NamedTuple):
         "The backbone on the device of this process; an error where its weights are others."
         for name in self.modules:
             use_module(name)
-        cnn = load_backbone(
-            self.name, self.weights, "cuda" if torch.cuda.is_available() else "cpu")
+        cnn = load_backbone(self.name, self.weights, usual_device())
         if fingerprint(cnn.weights) != self.fingerprint:
             raise PickNetError(
                 f"a worker has other weights of {self.name} than the process that began: "

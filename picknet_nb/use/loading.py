@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from ..core.files import FileError, PickNetError
+from ..core.gpu import usual_device
 from ..data.backbones import Backbone, fingerprint, load_backbone
 from ..method.pickers import PICKERS, Choice, make_picker, parse_label
 from ..method.recipes import Recipe
@@ -61,7 +62,7 @@ def load_its_backbone(folder: Path, name: str, details: dict, weights, device: s
 def load_captioner(run=None, device=None, weights=None) -> VideoCaptioner:
     """A captioner with every part that the run or model names (the one that `find_run` finds),
     on a GPU if there is one, with the backbone's usual weights or those of a file."""
-    device = str(device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    device = usual_device(device)
     folder = find_run(run)
     try:
         model, config, vocabulary, details = load_run(folder, device)
