@@ -367,7 +367,7 @@ def test_a_model_is_evaluated_on_clips_of_which_other_words_were_said(
     )[:2]
     assert (
         code == 0
-        and json.loads(said).keys() == {"frames_used", "signs", "variety"}
+        and json.loads(said).keys() == {"frames_used", "diagnostics", "variety"}
         and len(json.loads((tmp_path/"said.json").read_text())) == 8
     )
     said_now = json.loads((tmp_path/"said.json").read_text()).values()

@@ -726,7 +726,7 @@ def compared_result(**differences):
             "seconds_per_step": 0.01,
             "pick_counts": [0, 3],
             "scores": {"greedy": {"CIDEr": 0.5 + 0.1 * seed}},
-            "signs": {"greedy": {"distinct": 9 - 8 * (name == "blind")}},
+            "diagnostics": {"greedy": {"distinct": 9 - 8 * (name == "blind")}},
         }
         for name in differences
         for row in COMPARED_ROWS

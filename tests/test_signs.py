@@ -89,7 +89,7 @@ def test_train_and_evaluate_say_so(parrot, tmp_path, monkeypatch, capsys):
         f"(^|\\r)picknet: supervision, after 1 epoch: {SAME}", told, re.M
     )
     line = json.loads((tmp_path/"run"/"log.jsonl").read_text().splitlines()[0])
-    assert line["signs"]["distinct"] == 1 and len(line["samples"]) == 3
+    assert line["diagnostics"]["distinct"] == 1 and len(line["samples"]) == 3
     said, people = zip(*line["samples"])
     assert len(set(said)) == 1 and len(set(people)) == 3
 
@@ -100,7 +100,7 @@ def test_train_and_evaluate_say_so(parrot, tmp_path, monkeypatch, capsys):
         and f"picknet: {SAME}" in found.stderr
     )
     found = json.loads(CliRunner().invoke(cli.app, ["evaluate", "--model", "run", "--json"]).stdout)
-    assert found["signs"]["distinct"] == 1 and found["signs"]["clips"] == 8
+    assert found["diagnostics"]["distinct"] == 1 and found["diagnostics"]["clips"] == 8
 
 
 def test_its_table_says_so(parrot, tmp_path):
@@ -122,7 +122,7 @@ def test_its_table_says_so(parrot, tmp_path):
 def test_ten_epochs_without_a_step_are_noticed_once():
     line = {
         "stage": "supervision",
-        "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0},
+        "diagnostics": {"clips": 12, "distinct": 12, "length": 5.0, "without_eos": 0.0},
         "validation": {"CIDEr": 0.2},
     }
     with pytest.warns(UserWarning, match="has not moved for 10 epochs"):
@@ -132,12 +132,12 @@ def test_ten_epochs_without_a_step_are_noticed_once():
         warn_if_due([line] * 11, "supervision", 30)
         # too few to move often
         warn_if_due(
-            [{**line, "signs": {**line["signs"], "clips": 2, "distinct": 2}}] * 10,
+            [{**line, "diagnostics": {**line["diagnostics"], "clips": 2, "distinct": 2}}] * 10,
             "supervision",
             30,
         )
     with pytest.warns(UserWarning) as seen:
-        warn_if_due([{**line, "signs": {**line["signs"], "endless": 1.0}}], "supervision", 1)
+        warn_if_due([{**line, "diagnostics": {**line["diagnostics"], "without_eos": 1.0}}], "supervision", 1)
     assert len(seen) == 1 and "100% of the captions have no <eos>" in str(seen[0].message)
 
 
@@ -145,7 +145,7 @@ def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():
     line = {
         "stage": "reinforcement",
         "inside": 0.93,
-        "signs": {"clips": 12, "distinct": 12, "length": 5.0, "endless": 0.0},
+        "diagnostics": {"clips": 12, "distinct": 12, "length": 5.0, "without_eos": 0.0},
         "validation": {"CIDEr": 0.2, "inside": 0.41},
     }
     with pytest.warns(UserWarning, match="sampled picks .* 93% of the clips, greedy picks for 41%"):
@@ -157,7 +157,7 @@ def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():
         warn_if_due([{**line, "inside": 0.5}], "reinforcement", 1)
         # a share of nine clips is no share
         warn_if_due(
-            [{**line, "signs": {**line["signs"], "clips": 9, "distinct": 9}}], "reinforcement", 1
+            [{**line, "diagnostics": {**line["diagnostics"], "clips": 9, "distinct": 9}}], "reinforcement", 1
         )
 
 
@@ -172,12 +172,12 @@ def test_words_are_counted_before_they_are_joined(monkeypatch):
     ids = corpus.vocabulary.ids
     cut_off = [ids[word] for word in "a woman 's hand".split()] * 4
     words = torch.tensor([cut_off, [ids["it"], EOS] + [0] * 14])
-    wanted = {"clips": 2, "distinct": 2, "length": 8.5, "endless": 0.5}
+    wanted = {"clips": 2, "distinct": 2, "length": 8.5, "without_eos": 0.5}
 
     logged = describe_captions(SimpleNamespace(words=words, videos=torch.arange(2)), corpus)
-    assert logged["signs"] == wanted
+    assert logged["diagnostics"] == wanted
     picks = torch.ones(2, 30, dtype=torch.bool)
     monkeypatch.setattr(experiments, "caption_videos", lambda *_, **__: (words, picks))
     row = experiments.measure_row(SimpleNamespace(policy=None), corpus, config, Recipe("all"))
-    assert row["signs"]["greedy"] == wanted
+    assert row["diagnostics"]["greedy"] == wanted
     assert row["captions"]["greedy"]["c"] == "it"

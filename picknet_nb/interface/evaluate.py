@@ -273,15 +273,16 @@ def evaluate(
         if scored and usual and read_about(folder).get("began_from"):
             corpus = clips_for(folder, read_about(folder), data, scale, device, bars=False)[1]
             start = beside_start(folder, evaluation, corpus, device=device)
-    for worry in problems(evaluation.signs):
+    for worry in problems(evaluation.diagnostics):
         print(f"picknet: {worry}", file=sys.stderr)
     if out:
         write_whole(out, json_text(evaluation.captions, indent=1))
     varied = variety(evaluation.captions.values())
-    counts = {"frames_used": evaluation.frames_used, "signs": evaluation.signs.to_dict(),
+    counts = {"frames_used": evaluation.frames_used,
+              "diagnostics": evaluation.diagnostics.to_dict(),
               "variety": varied.to_dict()}
     counted = (f"{printable(asked)} on {len(evaluation.captions)} {split} clips: "
-               f"{evaluation.frames_used:.1f} frames a clip; {evaluation.signs}; {varied}")
+               f"{evaluation.frames_used:.1f} frames a clip; {evaluation.diagnostics}; {varied}")
     if not scored:
         return say(counts, as_json, counted)
     explain_zero(evaluation.captions)

@@ -372,7 +372,7 @@ class Evaluation:
     split: str
     decoding: str  # "greedy", or "beam 5"
     frames_used: float  # of a clip, on average
-    signs: Diagnostics
+    diagnostics: Diagnostics
     scores: Scores | None = None
 
     def with_scores(self) -> Evaluation:
@@ -448,14 +448,14 @@ def evaluate(
     elif threshold is not None:
         config = at_threshold(config, recipe, threshold)
     row = measure_row(trained, corpus, config, recipe, (beam,), split, no_repeats)
-    (captions,), (signs,) = row["captions"].values(), row["signs"].values()
+    (captions,), (diagnostics,) = (row[name].values() for name in ("captions", "diagnostics"))
     evaluation = Evaluation(
         captions,
         corpus.references(split),
         split,
         f"beam {beam}" if beam > 1 else "greedy",
         row["frames_used"],
-        Diagnostics(**signs),
+        Diagnostics(**diagnostics),
     )
     return evaluation.with_scores() if scores else evaluation
 

@@ -100,7 +100,7 @@ RAY = Annotated[
 def what_it_is_worth(result: dict) -> str:
     "A warning under a table of few test clips, or of captioners that say hardly anything; or none."
     signs = [each["greedy"] for row in result.get("rows", ())
-             if "greedy" in (each := row.get("signs", {}))]
+             if "greedy" in (each := row.get("diagnostics", {}))]
     if not signs:
         return ""
     clips, fewest = min(sign["clips"] for sign in signs), min(sign["distinct"] for sign in signs)

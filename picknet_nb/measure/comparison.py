@@ -159,7 +159,7 @@ def compare_captioners(
 def unseeing(result: dict, decoding: str = "greedy") -> list[str]:
     "Captioners that generate the same caption for every clip, with all frames, in any seed."
     distinct_captions = [
-        (row["captioner"], row["signs"][decoding]["distinct"])
+        (row["captioner"], row["diagnostics"][decoding]["distinct"])
         for row in result["rows"]
         if COMPARED_ROWS[row["row"]] == "all"
     ]

@@ -80,7 +80,7 @@ def measure_row(
         measured["captions"][decoding_name(beam)] = dict(
             zip([corpus.ids[video] for video in videos.tolist()], captions)
         )
-        measured.setdefault("signs", {})[decoding_name(beam)] = diagnose(words).to_dict()
+        measured.setdefault("diagnostics", {})[decoding_name(beam)] = diagnose(words).to_dict()
     return measured | {
         "frames_used": picks.sum(1).float().mean().item(),
         "pick_positions": pick_positions(picks).tolist(),

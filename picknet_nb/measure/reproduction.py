@@ -184,7 +184,7 @@ def train_row(
             model = load_run(home if recipe.stages else first, corpus.device)[0]
             measured = measure_row(model, corpus, config, recipe, more)
             row["captions"] |= measured["captions"]
-            row["signs"] = row.get("signs", {}) | measured["signs"]
+            row["diagnostics"] = row.get("diagnostics", {}) | measured["diagnostics"]
             write_whole(path, json.dumps(row))
         return row
     if recipe.stages:

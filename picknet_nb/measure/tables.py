@@ -157,16 +157,18 @@ def show_table(
     return Markdown(markdown_table([name, *columns], lines))
 
 # %% ../../nbs/measure/08_tables.ipynb #e67faa03
-def _signs(seeds: Sequence[dict], decoding: str) -> list[str]:
+def _diagnostics(seeds: Sequence[dict], decoding: str) -> list[str]:
     """How many captions of an experiment are distinct, how long they are, and how many lack
     `<eos>`: means over seeds."""
-    signs = [row["signs"][decoding] for row in seeds if decoding in row.get("signs", {})]
-    if not signs:
+    known = [row["diagnostics"][decoding] for row in seeds
+             if decoding in row.get("diagnostics", {})]
+    if not known:
         return ["", "", ""]
-    distinct, length, endless = (
-        statistics.fmean(line[name] for line in signs) for name in ("distinct", "length", "endless")
+    distinct, length, cut_off = (
+        statistics.fmean(numbers[name] for numbers in known)
+        for name in ("distinct", "length", "without_eos")
     )
-    return [f"{distinct:.0f} of {signs[0]['clips']}", f"{length:.1f}", f"{endless:.0%}"]
+    return [f"{distinct:.0f} of {known[0]['clips']}", f"{length:.1f}", f"{cut_off:.0%}"]
 
 
 def _table_line(
@@ -240,7 +242,7 @@ def results_table(
         if seeds:
             lines.append(
                 _table_line(name, seeds, decoding, printed.get(name), bool(printed))
-                + _signs(seeds, decoding)
+                + _diagnostics(seeds, decoding)
             )
     # earlier results did not count them
     if any(line[-3:] != ["", "", ""] for line in lines if len(line) > len(header)):

@@ -56,7 +56,7 @@ class Progress:
 _AGAIN = "move checkpoint.pt away to start this run again"
 
 
-_DESCRIBED = {"stage", "validation", "signs", "samples"}  # of a line of the log: not numbers
+_DESCRIBED = {"stage", "validation", "diagnostics", "samples"}  # of a line of the log: not numbers
 
 
 def _check_log(log: list[dict]) -> None:

@@ -23,14 +23,14 @@ __all__ = ['Diagnostics', 'diagnose', 'problems', 'at_rest', 'undecided', 'typic
 class Diagnostics:
     "Four numbers that describe captions without references."
     clips: int
-    distinct: int    # different sentences
-    length: float    # words in a sentence, on average
-    endless: float   # share without <eos>: cut off at the longest length
+    distinct: int       # different sentences
+    length: float       # words in a sentence, on average
+    without_eos: float  # share that was cut off at the longest length
 
     def __str__(self) -> str:
         plural = "s" * (self.distinct != 1)
         return (f"{self.distinct} distinct caption{plural} of {self.clips}, {self.length:.1f} "
-                f"words each, {self.endless:.0%} have no <eos>")
+                f"words each, {self.without_eos:.0%} have no <eos>")
 
     def to_dict(self) -> dict:
         "The four numbers by name, for JSON."
@@ -65,9 +65,9 @@ def problems(numbers: Diagnostics) -> list[str]:
         )
     if numbers.clips and numbers.length < 1:
         sentences.append("most captions have not a single word: train longer")
-    if numbers.endless > 0.5:
+    if numbers.without_eos > 0.5:
         sentences.append(
-            f"{numbers.endless:.0%} of the captions have no <eos>: it never learned to stop; train "
+            f"{numbers.without_eos:.0%} of the captions have no <eos>: it never learned to stop; train "
             "longer"
         )
     return sentences
@@ -138,20 +138,20 @@ def describe_captions(
     captions = corpus.vocabulary.decode(words.cpu())
     people = [corpus.captions[video] for video in validation.videos.tolist()]
     return {
-        "signs": diagnose(words).to_dict(),
+        "diagnostics": diagnose(words).to_dict(),
         "samples": samples(captions, people),
     }
 
 
 def warn_if_due(log: Sequence[dict], stage: str, epochs: int) -> None:
     "Warn, after ten epochs of a stage and at its end, of what its last line shows."
-    lines = [line for line in log if line["stage"] == stage and "signs" in line]
+    lines = [line for line in log if line["stage"] == stage and "diagnostics" in line]
     if len(lines) not in (_EARLY, epochs) or not lines:
         return
     line = lines[-1]
-    warned = problems(Diagnostics(**line["signs"]))
+    warned = problems(Diagnostics(**line["diagnostics"]))
     shares = (line.get("inside"), line["validation"].get("inside"))
-    if line["signs"]["clips"] >= _FEW:
+    if line["diagnostics"]["clips"] >= _FEW:
         if at_rest([entry["validation"]["CIDEr"] for entry in lines]):
             warned.append(
                 "CIDEr of the validation clips has not moved for 10 epochs: the rates may be too "
