@@ -592,6 +592,18 @@ def test_the_first_picture_is_there_before_the_page_has_a_process(address):
     assert "spinner-container" not in text.partition("<body")[2]
 
 
+def test_the_first_picture_stays_until_there_is_a_control(browser, address):
+    "Between both, the page was white, with `Loading widget...` on it."
+    page = browser.new_page()
+    page.goto(address, timeout=180_000, wait_until="commit")
+    page.wait_for_selector(".pn-strip", timeout=180_000)
+    page.wait_for_function(
+        "document.querySelector('.widget-slider') || !document.querySelector('.pn-strip')",
+        timeout=180_000)
+    assert page.locator(".widget-slider").count() and not page.locator(".pn-first").count()
+    page.close()
+
+
 def test_on_a_telephone_the_caption_comes_first_and_nothing_is_cut(browser, address):
     page = browser.new_page(viewport={"width": 400, "height": 900})
     page.goto(address, timeout=180_000)

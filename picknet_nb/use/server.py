@@ -208,6 +208,17 @@ def make_kernels(pages: int):
 # %% ../../nbs/use/07_server.ipynb #3d417573
 # what Voilà shows until a page is there: a spinner, and "Executing 1 of 1"
 _LOADING = re.compile(r'<div id="loading".*?</h2>\s*</div>', re.S)
+# Voilà removes its own when the notebook has run; this stays until there is a control to use
+_WAITING = """<div class="pn-first" style="padding: 16px">{}</div>
+<style>.pn-first ~ #rendered_cells {{height: 0; overflow: hidden}}</style>
+<script>
+new MutationObserver((_, watch) => {{
+  if (document.querySelector("#rendered_cells :is(.widget-slider, .pn-error, "
+      + "[data-mime-type$=error], [data-mime-type$=stderr])")) {{
+    document.querySelector(".pn-first").remove(); watch.disconnect()
+  }}
+}}).observe(document.body, {{childList: true, subtree: true}})
+</script>"""
 
 
 def make_handler(
@@ -235,10 +246,8 @@ def make_handler(
             await super().get(path)
 
         async def get_generator(self, path=None):
-            waiting = (f'<div id="loading" class="pn-first" style="display: block; height: auto; '
-                       f'padding: 16px">{first}</div>')
             async for part in super().get_generator(path):
-                yield _LOADING.sub(lambda _: waiting, part) if first else part
+                yield _LOADING.sub(lambda _: _WAITING.format(first), part) if first else part
 
         def write_error(self, status, exc_info=(None, None), **options):
             sentence = (
