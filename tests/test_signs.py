@@ -137,7 +137,8 @@ def test_ten_epochs_without_a_step_are_noticed_once():
             30,
         )
     with pytest.warns(UserWarning) as seen:
-        warn_if_due([{**line, "diagnostics": {**line["diagnostics"], "without_eos": 1.0}}], "supervision", 1)
+        cut_off = {**line["diagnostics"], "without_eos": 1.0}
+        warn_if_due([{**line, "diagnostics": cut_off}], "supervision", 1)
     assert len(seen) == 1 and "100% of the captions have no <eos>" in str(seen[0].message)
 
 
@@ -157,7 +158,9 @@ def test_a_policy_that_keeps_within_its_limits_by_chance_alone_is_noticed():
         warn_if_due([{**line, "inside": 0.5}], "reinforcement", 1)
         # a share of nine clips is no share
         warn_if_due(
-            [{**line, "diagnostics": {**line["diagnostics"], "clips": 9, "distinct": 9}}], "reinforcement", 1
+            [{**line, "diagnostics": {**line["diagnostics"], "clips": 9, "distinct": 9}}],
+            "reinforcement",
+            1,
         )
 
 

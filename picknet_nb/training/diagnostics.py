@@ -67,8 +67,8 @@ def problems(numbers: Diagnostics) -> list[str]:
         sentences.append("most captions have not a single word: train longer")
     if numbers.without_eos > 0.5:
         sentences.append(
-            f"{numbers.without_eos:.0%} of the captions have no <eos>: it never learned to stop; train "
-            "longer"
+            f"{numbers.without_eos:.0%} of the captions have no <eos>: it never learned to stop; "
+            "train longer"
         )
     return sentences
 
