@@ -673,7 +673,7 @@ def prints_the_version(bench: Bench) -> None:
 
 
 def usual(given: str | dict, file: str, rest: str | dict, places: str = "") -> Acts:
-    "An option that names the folder of the results, where no folder is given."
+    "An option that names the folder of the results, where none is given; small is the usual preset."
     if "preset" not in str(given): given = f"{given} --preset smoke"
     return Acts(joint(given, rest), "written", f"data/runs/{file}", places, alone=True)
 
@@ -821,7 +821,7 @@ TABLE = {
     "reproduce --data": [Acts("--data MORE", "data", "more"),
                          usual("--data MORE", "more-smoke/results.json", ROW, "here")],
     "reproduce --preset": [Acts("--preset small", "preset", "small"),
-                           usual("--preset small", "shapes-small/results.json", ROW, "here")],
+                           usual("--preset smoke", "shapes-smoke/results.json", ROW, "here")],
     "reproduce --experiment": Acts(
         "--experiment Uniform", "experiments", ("Baseline", "Uniform")),
     "reproduce --seeds": Acts("--seeds 2", "seeds", (0, 1)),
@@ -842,7 +842,7 @@ TABLE = {
                        usual("--data MORE", "more-smoke-captioners/captioners.json", ONE)],
     "compare --preset": [
         Acts("--preset small", "preset", "small"),
-        usual("--preset small", "shapes-small-captioners/captioners.json", ONE)],
+        usual("--preset smoke", "shapes-smoke-captioners/captioners.json", ONE)],
     "compare --captioner": Acts("--captioner ta", "captioners", ("paper", "ta")),
     "compare --seeds": Acts("--seeds 2", "seeds", (0, 1)),
     "compare --folder": Acts("--folder other", "written", "other/captioners.json"),
@@ -856,7 +856,7 @@ TABLE = {
     "frontier --data": [Acts("--data MORE", "data", "more"),
                         usual("--data MORE", "more-smoke-frontier/frontier.json", FEW)],
     "frontier --preset": [Acts("--preset small", "preset", "small"),
-                          usual("--preset small", "shapes-small-frontier/frontier.json", FEW)],
+                          usual("--preset smoke", "shapes-smoke-frontier/frontier.json", FEW)],
     "frontier --budget": Acts("--budget 4", "budgets", (2, 4, 30)),
     "frontier --seeds": Acts("--seeds 2", "seeds", (0, 1)),
     "frontier --folder": Acts("--folder other", "written", "other/frontier.json"),
@@ -866,7 +866,7 @@ TABLE = {
     "frontier --json": Acts("--json", "json", True),
     # prepare
     "prepare shapes --preset": [Acts("--preset small", "clips", 600),
-                                Acts("--preset small", "out", "shapes-small", alone=True)],
+                                Acts("--preset smoke", "out", "shapes-smoke", alone=True)],
     "prepare shapes --out": Acts("--out other", "out", "other"),
     "prepare shapes --seed": Acts("--seed 3", "seed", 3),
     "prepare shapes --set": Acts("--set min_word_count=2", "min_word_count", 2),
@@ -1047,7 +1047,7 @@ TABLE = {
         usual(dict(data="MORE", preset="smoke"), "more-smoke/results.json", OURS, "here")],
     "pn.reproduce preset": [
         Acts(dict(preset="small"), "preset", "small"),
-        usual(dict(preset="small"), "shapes-small/results.json", OURS, "here")],
+        usual(dict(preset="smoke"), "shapes-smoke/results.json", OURS, "here")],
     "pn.reproduce experiment": [
         Acts(dict(experiment="Uniform"), "experiments", ("Uniform",)),
         Acts(dict(experiment=["Uniform", "Random"]), "experiments", ("Uniform", "Random"))],
