@@ -673,7 +673,7 @@ def prints_the_version(bench: Bench) -> None:
 
 
 def usual(given: str | dict, file: str, rest: str | dict, places: str = "") -> Acts:
-    "An option that names the folder of the results, where none is given; small is the usual preset."
+    "An option that names the folder of results where none is given; small is the usual preset."
     if "preset" not in str(given): given = f"{given} --preset smoke"
     return Acts(joint(given, rest), "written", f"data/runs/{file}", places, alone=True)
 
