@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import patch
 
 import pytest
@@ -83,6 +84,17 @@ def test_a_node_without_the_model_is_one_sentence(nodes, videos, tmp_path):
         dataset = rows_on_ray(connected(nodes[0].address), videos[:1], SHAPES)
         with pytest.raises(PickNetError, match="the workers of the cluster failed: .*nowhere"):
             list(as_they_come(connected(nodes[0].address), dataset))
+
+
+def test_a_cluster_that_starts_no_process_is_one_sentence():
+    "A node that is too busy gives up while Ray Data looks at the list, before there are rows."
+    exceptions = pytest.importorskip("ray.exceptions")
+    busy = SimpleNamespace(nodes=lambda: [], exceptions=exceptions)
+    late = exceptions.RaySystemError("Failed to startup worker after retrying 5 times.")
+    sentence = "the workers of the cluster failed: .*Failed to startup worker"
+    with patch("ray.data.from_arrow", side_effect=late):
+        with pytest.raises(PickNetError, match=sentence):
+            rows_on_ray(busy, ["a.mp4"], SHAPES)
 
 
 def test_a_worker_that_dies_again_and_again_is_one_sentence(nodes):

@@ -9,6 +9,7 @@ import logging
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import accumulate
 from pathlib import Path
 from typing import NamedTuple
@@ -74,6 +75,21 @@ def block_sizes(videos: int, workers: int) -> list[int]:
     return sizes
 
 
+@contextmanager
+def _one_sentence(ray) -> Iterator[None]:
+    "What Ray raises inside, because its workers end or do not start, becomes one sentence."
+    try:
+        yield
+    except ray.exceptions.RayError as reason:
+        lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
+        why = lines[-1] if lines else type(reason).__name__
+        died = isinstance(reason, ray.exceptions.RayActorError)
+        if died and not reason.actor_init_failed:  # which says why it could not begin
+            why = (f"one of them died {_RESTARTS + 1} times, perhaps for want of memory; what has "
+                   "arrived is kept, and the same command continues")
+        raise PickNetError(f"the workers of the cluster failed: {why}") from reason
+
+
 def on_ray(
     ray,  # as `connected` gives it
     actor: type,
@@ -93,16 +109,17 @@ def on_ray(
     whole, share = pa.table(columns), share_of(ray.nodes(), workers)
     sizes = block_sizes(len(whole), share.workers)
     blocks = [whole.slice(end - size, size) for size, end in zip(sizes, accumulate(sizes))]
-    return data.from_arrow(blocks or [whole]).map_batches(
-        actor,
-        fn_constructor_args=given(share),
-        batch_format="pyarrow",
-        batch_size=None,
-        num_cpus=share.cores,
-        num_gpus=share.gpus or None,
-        compute=data.ActorPoolStrategy(size=min(share.workers, max(1, len(blocks)))),
-        max_restarts=_RESTARTS,
-    )
+    with _one_sentence(ray):  # a worker looks at the blocks at once
+        return data.from_arrow(blocks or [whole]).map_batches(
+            actor,
+            fn_constructor_args=given(share),
+            batch_format="pyarrow",
+            batch_size=None,
+            num_cpus=share.cores,
+            num_gpus=share.gpus or None,
+            compute=data.ActorPoolStrategy(size=min(share.workers, max(1, len(blocks)))),
+            max_restarts=_RESTARTS,
+        )
 
 
 def rows_on_ray(
@@ -117,20 +134,12 @@ def rows_on_ray(
 
 def as_they_come(ray, dataset) -> Iterator[list[dict]]:
     "The rows of a Ray Dataset, some at a time; what ended its workers is one sentence."
-    try:
+    with _one_sentence(ray):
         # with batches fetched ahead, Ray keeps each block until the next one is done
         for block in dataset.iter_batches(
             batch_size=None, batch_format="pyarrow", prefetch_batches=0
         ):
             yield block.to_pylist()
-    except ray.exceptions.RayError as reason:
-        lines = [line.strip() for line in str(reason).splitlines() if line.strip()]
-        why = lines[-1]
-        died = isinstance(reason, ray.exceptions.RayActorError)
-        if died and not reason.actor_init_failed:  # which says why it could not begin
-            why = (f"one of them died {_RESTARTS + 1} times, perhaps for want of memory; what has "
-                   "arrived is kept, and the same command continues")
-        raise PickNetError(f"the workers of the cluster failed: {why}") from reason
 
 # %% ../../nbs/use/11_cluster.ipynb #9e74fd12
 _EXTRACTED = "name", "path", "features", "glances", "reason", "known"
