@@ -183,7 +183,7 @@ class Soak:
 
     def judge(self) -> dict:
         "After a call in peace: how many rows are right, and what is wrong with the others."
-        Forked(caption, self.sources, self.out).wait()
+        Forked(caption, self.sources, self.out, False, None, 30).wait()
         Forked(caption, list(map(str, self.contents)), known := self.folder/"known.jsonl").wait()
         captions = {file_digest(row["source"]): row["caption"] for row in read(known)}
         rows = {row["source"]: row for row in read(self.out)}  # two of one are an error
@@ -198,10 +198,12 @@ class Soak:
 
 
 def caption(
-    sources: list[str], out: Path, ray: str | bool = False, bytes_left: int | None = None
+    sources: list[str], out: Path, ray: str | bool = False, bytes_left: int | None = None,
+    patience: int = 2,
 ) -> None:
-    "What the processes do; the disk of some has few bytes left for a file."
-    os.environ["PICKNET_SILENT_SECONDS"] = "2"
+    """What the processes do; the disk of some has few bytes left for a file, and a server may be
+    silent for seconds."""
+    os.environ["PICKNET_SILENT_SECONDS"] = str(patience)
     if bytes_left is not None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (bytes_left, resource.RLIM_INFINITY))

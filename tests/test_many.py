@@ -633,6 +633,36 @@ def test_what_is_at_an_address_may_be_replaced_too(tmp_path, good, monkeypatch):
     assert len(asked) == 1, "a server that is down is asked once"
 
 
+def test_a_server_that_is_late_is_asked_again_and_what_was_not_seen_is_counted(
+    tmp_path, good, monkeypatch, let_go
+):
+    content, late = dict.fromkeys(map("/{}.mp4".format, "abc"), good[0]), set()
+
+    def answer(handler):
+        if handler.path in late:
+            late.discard(handler.path)
+            released.wait()
+        if video := content.get(handler.path): send(handler, Path(video).read_bytes())
+        else: handler.send_error(404)
+
+    monkeypatch.setattr(sources, "_ASKING", 2)
+    monkeypatch.setenv("PICKNET_SILENT_SECONDS", "1")
+    (tmp_path/"d.mp4").write_bytes(Path(good[0]).read_bytes())
+    out = tmp_path/"rows.jsonl"
+    with served(answer) as base:
+        listed = [*map(base.__add__, content), tmp_path/"d.mp4"]
+        assert quietly(listed, out, SHAPES)[2:] == (4, 4, 0, 0)
+        late.add("/a.mp4")
+        content |= {"/a.mp4": good[1], "/b.mp4": good[2]}
+        assert quietly(listed, out, SHAPES)[2:] == (2, 4, 0, 0), "the others were asked, too"
+        del content["/c.mp4"]
+        (tmp_path/"d.mp4").unlink()
+        assert quietly(listed, out, SHAPES)[2:] == (0, 4, 0, 2), "what is gone keeps its row"
+        released.set()
+    words = "caption", *listed, "--model", "shapes", "--out", out
+    assert "kept as they were: 4 (their videos are gone, or" in invoked(*words).stdout
+
+
 def test_a_passing_failure_is_tried_again_and_the_status_says_so(tmp_path, good):
     listed, late = tmp_path/"list.txt", tmp_path/"late.mp4"
     listed.write_text(f"{late}\n{good[0]}\n")
@@ -703,7 +733,7 @@ def test_the_command_writes_rows_and_says_what_ray_needs(tmp_path, videos, rows,
     words = "caption", "--list", listed, "--model", "shapes"
     done = invoked(*words, "--out", out, "--json")
     assert done.exit_code == 3 and json.loads(done.stdout) == {
-        "out": str(out), "videos": 8, "done": 8, "rows": 8, "failed": 4}
+        "out": str(out), "videos": 8, "done": 8, "rows": 8, "failed": 4, "unseen": 0}
     assert read(out) == rows
     assert invoked(*words, "--out", out, "--again", "--json").exit_code == 3
     for option in (("--ray", "local"), ("--again",)):

@@ -481,6 +481,9 @@ def caption_table(
     if table.failed:
         text += (f"; without a caption: {table.failed:,} (the column `error` says why, and the "
                  "same command tries again)")
+    if table.unseen:
+        text += (f"; kept as they were: {table.unseen:,} (their videos are gone, or their servers "
+                 "did not answer)")
     say({**table._asdict(), "out": str(table.out)}, as_json, text)
     exit_if_left_out(table.failed, table.rows - table.failed)
 

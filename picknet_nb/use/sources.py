@@ -11,7 +11,7 @@ import re
 import shutil
 import socket
 import string
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
@@ -311,17 +311,22 @@ def _known_by(job: tuple[str, str]) -> tuple[Identity | None, bool]:
 
 
 def identities(addresses: Iterable[str]) -> Iterator[tuple[str, Identity]]:
-    "Addresses with what they are known by now; those that do not answer are left out."
+    """Addresses with what they are known by now; those that do not answer are left out. A server
+    may be late once: it is given up when as many answers in a row are missing as are asked for at
+    once, and before that an address is asked for twice."""
     waiting = iter([(address[: address.find("/", address.find("://") + 3)], address)
                     for address in addresses])
-    silent, jobs = set(), deque(islice(waiting, _ASKING))
+    late, twice, jobs = Counter(), set(), deque(islice(waiting, _ASKING))
     # a server may be silent while it is connected to, and again before it answers
     seconds = 3 * limit("PICKNET_SILENT_SECONDS")
     with closing(_worked_on(_known_by, jobs, _ASKING, seconds)) as answers:
         for (host, address), answer, _ in answers:
             identity, answered = answer or (None, False)  # none: its process was ended
-            if not answered:
-                silent.add(host)
+            late[host] = 0 if answered else late[host] + 1
             if identity:
                 yield address, identity
-            jobs.extend(islice((job for job in waiting if job[0] not in silent), 1))
+            if 0 < late[host] < _ASKING and address not in twice:
+                twice.add(address)
+                jobs.append((host, address))
+            else:
+                jobs.extend(islice((job for job in waiting if late[job[0]] < _ASKING), 1))

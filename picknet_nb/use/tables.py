@@ -173,15 +173,13 @@ class Table:
 
     def missing(self, sources: Iterable[str]) -> list[str]:
         "The sources without a caption, and those whose video was replaced."
-        sources, replaced = list(sources), set()
+        sources = list(sources)
         done = [name for name in sources if name in self.known and self.known[name].captioned]
-        for name in done:
-            if path_of(name) and (now := identity_of(name)) and now != self.known[name].identity:
-                replaced.add(name)
-        addresses = [name for name in done if path_of(name) is None]
-        with closing(identities(addresses)) as answers:
-            replaced |= {name for name, now in answers if now != self.known[name].identity}
-        kept = set(done) - replaced
+        now = {name: identity_of(name) for name in done if path_of(name)}
+        with closing(identities(name for name in done if path_of(name) is None)) as answers:
+            now.update(answers)
+        self.unseen = sum(now.get(name) is None for name in done)
+        kept = {name for name in done if now.get(name) in (None, self.known[name].identity)}
         return [name for name in sources if name not in kept]
 
     def add(self, rows: list[dict]) -> None:
@@ -231,6 +229,8 @@ class Outcome(NamedTuple):
     done: int    # rows that this call has made
     rows: int    # in the table, those of earlier lists included
     failed: int  # of these, rows with a reason instead of a caption
+    # rows that are as they were: their videos are gone, or their servers did not answer
+    unseen: int = 0
 
 
 def caption_list(
@@ -259,7 +259,7 @@ def caption_list(
                 bar.update(len(rows))
         table.join(sources)
         failed = sum(not known.captioned for known in table.known.values())
-        return Outcome(table.out, len(sources), done, len(table.known), failed)
+        return Outcome(table.out, len(sources), done, len(table.known), failed, table.unseen)
 
 
 def _batches(
