@@ -1,14 +1,10 @@
-"""Train a small network to give CLIP's features: the weights of lite0-clip, glimpse or clip-small.
+"""Train a small network to give CLIP's features: the weights of the backbone lite0-clip or glimpse.
 
 python tools/distil.py lite0-clip.safetensors --pictures train2017 --pictures Flickr8k --clips clips
 python tools/distil.py glimpse.safetensors --student glimpse --student-weights random --in-memory \\
     --pictures train2017 --steps 2800 --batch 1024 --rate 3e-3
-python tools/distil.py clip-small.safetensors --student clip-small --in-memory \\
-    --pictures train2017 --clips clips --frames 12 --steps 4000 --batch 512 --rate 2e-4 --warm 100
 
 `glimpse` learns 128 principal axes of the standardised features, from pictures of half the side.
-`clip-small` begins as the teacher itself, without the layers that pictures miss least, and learns
-with its matrices rounded to four bits.
 
 Teacher and student see the same random crops and flips of pictures and of frames of clips. The
 loss compares standardised features (`distillation_loss` of data/15_student); AdamW, a rate that
@@ -26,7 +22,6 @@ import argparse
 import io
 import math
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from itertools import islice
 from pathlib import Path
@@ -48,10 +43,7 @@ from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_ba
 from picknet_nb.data.efficientnet import EfficientNetLite0
 from picknet_nb.data.eyes import Glimpse
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
-from picknet_nb.data.clip import MEAN, STD, Tower
 from picknet_nb.data.pictures import PictureError, list_pictures, open_picture, read_picture
-from picknet_nb.data.small_clip import (
-    IMAGE_SIZE, LAYERS, needed_layers, rounded, save_small_clip, smaller)
 from picknet_nb.data.student import Student, distillation_loss, save_student, in_single_precision
 
 SIDE = EfficientNetLite0.image_size
@@ -188,22 +180,14 @@ def frames_of(clips: list[Path], folder: Path, frames: int, workers: int) -> lis
     todo = [(name, path) for name, path in files.items()
             if not (folder/f"{name}-{frames - 1}.jpg").exists()]
     shape = ClipShape(frames, 256)
-
-    def write(clip) -> None:
+    for clip in tqdm(decode_files(todo, shape, workers), "frames", len(todo), disable=not todo):
+        if clip.reason:
+            tqdm.write(printable(f"skipped {clip.path}: {clip.reason}"), file=sys.stderr)
+            continue
         for number, frame in enumerate(clip.frames):
             image = io.BytesIO()
             Image.fromarray(frame.permute(1, 2, 0).numpy()).save(image, "JPEG", quality=95)
             write_whole(folder/f"{clip.name}-{number}.jpg", image.getvalue())
-
-    with ThreadPoolExecutor(max(1, workers)) as threads:  # PIL compresses without Python's lock
-        written = []
-        for clip in tqdm(decode_files(todo, shape, workers), "frames", len(todo), disable=not todo):
-            if clip.reason:
-                tqdm.write(printable(f"skipped {clip.path}: {clip.reason}"), file=sys.stderr)
-                continue
-            written.append(threads.submit(write, clip))
-            if len(written) > 4 * workers: written.pop(0).result()  # no more than memory holds
-        for each in written: each.result()
     return [path for name in files for number in range(frames)
             if (path := folder/f"{name}-{number}.jpg").exists()]
 
@@ -223,28 +207,6 @@ def new_student(kind: str, dims: int, weights, seed: int) -> tuple[Normalised, b
         fit_weights(known := net if former else EfficientNetLite0(), state, weights)
         net.load_state_dict(known.state_dict(), strict=False)
     return Normalised(net, [0.498] * 3, [0.502] * 3), former
-
-
-def tower_of(teacher: Backbone) -> Tower:
-    "CLIP's tower as our own network; timm's has the same names of weights."
-    body = next(part for part in teacher.body.modules() if hasattr(part, "blocks"))
-    width, _, patch, _ = body.patch_embed.proj.weight.shape
-    heads = getattr(body.blocks[0].attn, "heads", None) or body.blocks[0].attn.num_heads
-    tower = Tower(width, heads, len(body.blocks), patch, teacher.image_size)
-    tower.load_state_dict(body.state_dict())
-    return tower.to(body.patch_embed.proj.weight.device).eval()
-
-
-def smaller_teacher(
-    teacher: Backbone, pixels: Tensor, layers: int, kept: list[int] | None
-) -> tuple[Normalised, list[int]]:
-    "The teacher without some of its layers, rounded; which are kept is measured on these pictures."
-    tower = tower_of(teacher)
-    if kept is None:
-        images = Normalised(nn.Identity(), MEAN, STD).to(pixels.device)(pixels.float() / 255)
-        kept = needed_layers(tower, images, layers)
-        print(f"layers that are kept: {kept}", flush=True)
-    return Normalised(rounded(smaller(tower, kept, IMAGE_SIZE)), MEAN, STD), kept
 
 
 @torch.no_grad()
@@ -278,16 +240,8 @@ class Distillation:
                  crops: Crops | CropsInMemory, device: str):
         self.given, self.teacher, self.crops, self.device = given, teacher, crops, device
         self.axes_learned = AXES if given.student == "glimpse" else 0
-        self.path = Path(f"{given.out}.checkpoint")
-        self.kept = None  # layers of the teacher that clip-small has
-        if given.student == "clip-small":
-            before = self.checkpoint()["kept"] if self.path.exists() else None
-            some, _ = next(iter(crops.batches(0, min(given.batch, 256), given.workers)))
-            (self.student, self.kept), former = smaller_teacher(
-                teacher, some.to(device), given.layers, before), False
-        else:
-            self.student, former = new_student(given.student, self.axes_learned or teacher.dims,
-                                               given.student_weights, given.seed)
+        self.student, former = new_student(given.student, self.axes_learned or teacher.dims,
+                                           given.student_weights, given.seed)
         self.side = min(SIDE, self.student.net.image_size)
         self.student.to(device, memory_format=torch.channels_last).train()
         if device == "cuda":  # a third less time for a step, after most of a minute once
@@ -298,10 +252,11 @@ class Distillation:
             fused=device == "cuda")
         self.step, self.losses, self.bad = 0, [], set()
         self.recent: list[Tensor] = []  # losses that may not be there yet
+        self.path = Path(f"{given.out}.checkpoint")
         # what a run must have in common with the one that it goes on with
         self.made_with = {name: vars(given)[name] for name in (
             "steps", "batch", "rate", "weight_decay", "seed", "teacher", "in_memory",
-            "student", "layers")} | {
+            "student")} | {
             "pictures": len(crops.paths), "teacher's weights": teacher.weights}
         if self.path.exists():
             self.resume()
@@ -314,10 +269,6 @@ class Distillation:
         "What the student should give: the teacher's features, standardised, or their axes."
         features = (self.teacher(pixels) - self.mean) / self.std
         return features @ self.axes if self.axes_learned else features
-
-    def standard(self, found: Tensor) -> Tensor:
-        "What the student gives, as it is compared: clip-small gives the teacher's units."
-        return (found - self.mean) / self.std if self.kept else found
 
     def images(self, pixels: Tensor) -> Tensor:
         "Pixels as the student takes them."
@@ -333,17 +284,13 @@ class Distillation:
         last.weight.div_(self.std[:, None])
         last.bias.sub_(self.mean).div_(self.std)
 
-    def checkpoint(self) -> dict:
-        "What the checkpoint holds."
+    def resume(self) -> None:
+        "Go on with what the checkpoint holds."
         try:
-            return torch.load(self.path, map_location="cpu", weights_only=True)
+            found = torch.load(self.path, map_location="cpu", weights_only=True)
         except Exception as reason:  # a damaged archive fails in many ways
             raise FileError(self.path, f"cannot be read ({reason}): remove it to begin again"
                             ) from reason
-
-    def resume(self) -> None:
-        "Go on with what the checkpoint holds."
-        found = self.checkpoint()
         if other := [name for name, value in self.made_with.items()
                      if found["made_with"].get(name) != value]:
             raise FileError(
@@ -362,7 +309,7 @@ class Distillation:
             torch.save({"made_with": self.made_with, "student": self.student.state_dict(),
                         "optimizer": self.optimizer.state_dict(), "step": self.step,
                         "losses": self.losses, "mean": self.mean, "std": self.std,
-                        "axes": self.axes, "kept": self.kept}, file)
+                        "axes": self.axes}, file)
 
     def wait_for_losses(self) -> None:
         "Take down the losses of the last steps; asked for after each one, they would slow it down."
@@ -377,7 +324,7 @@ class Distillation:
         half = (torch.autocast("cuda", torch.bfloat16) if self.device == "cuda" else nullcontext())
         with half:
             found = self.student(images)
-        loss = distillation_loss(self.standard(found.float()), wanted)
+        loss = distillation_loss(found.float(), wanted)
         for group in self.optimizer.param_groups:
             group["lr"] = rate_at(self.step, self.given.steps, self.given.rate, self.given.warm)
         self.optimizer.zero_grad()
@@ -399,7 +346,7 @@ class Distillation:
                                    antialias=True)
             pixels = images.round().to(torch.uint8)
             found.append(F.cosine_similarity(
-                self.standard(self.student(self.images(pixels)).float()), self.wanted(pixels)))
+                self.student(self.images(pixels)).float(), self.wanted(pixels)))
         return torch.cat(found).mean().item() if found else math.nan
 
     def run(self, until: int | None = None) -> None:
@@ -434,8 +381,7 @@ def main(arguments: list[str] | None = None) -> None:
     add("--pictures", type=Path, action="append", default=[], help="a folder; may be repeated")
     add("--clips", type=Path, action="append", default=[], help="a folder; may be repeated")
     add("--frames", type=int, default=30, help="of each clip")
-    add("--student", default="lite0-clip", choices=("lite0-clip", "glimpse", "clip-small"))
-    add("--layers", type=int, default=LAYERS, help="of the teacher that clip-small keeps")
+    add("--student", default="lite0-clip", choices=("lite0-clip", "glimpse"))
     add("--teacher", default="clip-vit-b16")
     add("--teacher-weights", help="a file; default: those the teacher is known by")
     add("--student-weights", help="a file of EfficientNet-Lite0 or of a student to go on with, "
@@ -462,9 +408,7 @@ def main(arguments: list[str] | None = None) -> None:
 def distil(given: argparse.Namespace) -> Path:
     "Everything from folders to the student's file."
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    # the quicker form for a CPU changes the weights that clip-small begins with
-    teacher = load_backbone(given.teacher, given.teacher_weights, device,
-                            fast=False if device == "cpu" else None)
+    teacher = load_backbone(given.teacher, given.teacher_weights, device)
     paths = [path for folder in given.pictures for path in list_pictures(folder).values()]
     if given.clips:
         paths += frames_of(given.clips, Path(f"{given.out}.frames"), given.frames, given.workers)
@@ -479,16 +423,13 @@ def distil(given: argparse.Namespace) -> Path:
     course.run()
     last = course.losses[-100:]
     held_out = {"cosine on held-out pictures": f"{course.agreement(apart):.4f}"} if apart else {}
-    notes = {"teacher": f"{given.teacher}, {teacher.weights}", "pictures": f"{len(paths)}",
-             "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}", **held_out}
     # the axes of glimpse have no units to go back to
     units = (course.mean.new_zeros(AXES), course.mean.new_ones(AXES)) if course.axes_learned else (
         course.mean, course.std)
-    if course.kept:
-        notes["layers"] = " ".join(map(str, course.kept))
-        out = save_small_clip(course.student.net, given.out, notes)
-    else:
-        out = save_student(course.student.net, given.out, *units, notes, small=given.small)
+    out = save_student(course.student.net, given.out, *units, {
+        "teacher": f"{given.teacher}, {teacher.weights}", "pictures": f"{len(paths)}",
+        "crops": f"{len(crops)}", "loss": f"{sum(last) / len(last):.4f}", **held_out},
+        small=given.small)
     course.path.unlink()
     print(f"{printable(out)}: {len(paths):,} pictures, {course.step:,} steps of {given.batch}, "
           f"loss {sum(last) / len(last):.4f} at the end, {out.stat().st_size / 1e6:.1f} MB"

@@ -91,7 +91,7 @@ class Backbone(nn.Module):
 # %% ../../nbs/data/04_backbones.ipynb #9423231f
 BACKBONES = Registry("backbone", homes=(
     "picknet_nb.data.clip", "picknet_nb.data.efficientnet", "picknet_nb.data.student",
-    "picknet_nb.data.eyes", "picknet_nb.data.small_clip", "picknet_nb.data.tiny"))
+    "picknet_nb.data.eyes", "picknet_nb.data.four_bits", "picknet_nb.data.tiny"))
 
 
 def check_registered(

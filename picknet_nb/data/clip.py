@@ -79,22 +79,28 @@ class Block(nn.Module):
 class Tower(nn.Module):
     "CLIP's image tower: the class token beside the mean of the patch tokens."
 
-    def __init__(self, width: int, heads: int, depth: int, patch: int, image_size: int = 224):
+    image_size = 224
+
+    def __init__(self, width: int, heads: int, depth: int, patch: int):
         super().__init__()
-        self.dims, self.image_size, places = 2*width, image_size, (image_size // patch)**2
+        self.dims, places = 2*width, (self.image_size // patch)**2
         self.patch_embed = PatchEmbedding(width, patch)
         self.cls_token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
         self.pos_embed = nn.Parameter(torch.randn(1, places + 1, width) * 0.02)
         self.norm_pre, self.norm = nn.LayerNorm(width), nn.LayerNorm(width)
         self.blocks = nn.Sequential(*(Block(width, heads) for _ in range(depth)))
 
-    def tokens(self, images: Tensor) -> Tensor:  # (n, 3, side, side) -> (n, places + 1, width)
-        "The tokens after the last block, the class token first."
+    def first_tokens(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 197, width)
+        "The tokens before the first block, the class token first."
         patches = self.patch_embed(images)
         first = self.cls_token.expand(len(patches), -1, -1).to(patches.dtype)
-        return self.blocks(self.norm_pre(torch.cat([first, patches], 1) + self.pos_embed))
+        return self.norm_pre(torch.cat([first, patches], 1) + self.pos_embed)
 
-    def forward(self, images: Tensor) -> Tensor:  # (n, 3, side, side) -> (n, 2 width)
+    def tokens(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 197, width)
+        "The tokens after the last block."
+        return self.blocks(self.first_tokens(images))
+
+    def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 2 width)
         x = self.tokens(images)
         return torch.cat([self.norm(x[:, 0]), x[:, 1:].mean(1)], 1)
 
