@@ -23,8 +23,8 @@ from torch.nn import functional as F
 from tqdm import tqdm
 
 from picknet_nb.core.files import write_whole
-from picknet_nb.data.backbones import empty_network, fit_weights, weights_origin
-from picknet_nb.data.clip import MEAN, STD, Tower, read_clip_weights
+from picknet_nb.data.backbones import load_backbone, weights_origin
+from picknet_nb.data.clip import MEAN, STD, Tower
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
 from picknet_nb.data.four_bits import (
     BUNDLED_CLIP, GROUP, in_four_bits, new_tower, packed, save_four_bits, step_of, unpacked)
@@ -93,10 +93,9 @@ def main() -> None:
     parser.add_argument("--compared", type=int, default=240, help="frames for the comparison")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    tower = empty_network(new_tower)
-    state = read_clip_weights(given.weights, tower)
-    fit_weights(tower, {name: state[name] for name in tower.state_dict()}, given.weights)
-    tower.float().eval()
+    tower = new_tower().eval()
+    known = load_backbone("clip-vit-b16", given.weights, fast=False).body.net.net
+    tower.load_state_dict(known.state_dict())
     seen = images_of(single_frames(given.clips, given.pictures, given.seed))
     frames = single_frames(given.held_out, given.compared, given.seed)
     images = images_of(frames)

@@ -50,17 +50,24 @@ WORTH = 1.0  # points that fewer looks may cost on validation clips
 BUDGETS = (1, 2, 3, 4)
 
 
-def values_of(model, corpora: list[Corpus], kept: Path) -> list[dict[str, Tensor]]:
-    "Values (clips, frames) of the training and the validation clips of every corpus."
+def values_of(
+    model, corpora: list[Corpus], looked: Tensor, kept: Path
+) -> list[dict[str, Tensor]]:
+    """Values (clips, frames) of the training and the validation clips of every corpus; only frames
+    that a scorer looks at are captioned, others have none."""
     run, config, vocabulary, _ = model
     found = []
     for corpus in corpora:
         path, started = kept/f"values-{corpus.name}.safetensors", time.monotonic()
         if not path.exists():
             settings = replace(corpus.settings, max_words=config.clip.max_words)
-            its = replace(corpus, vocabulary=vocabulary, settings=settings)
-            values = {split: own_values(run.captioner, its, corpus.splits[split]).half()
-                      for split in ("train", "validation")}
+            its = replace(corpus, vocabulary=vocabulary, settings=settings,
+                          features=corpus.features[:, looked])
+            values = {}
+            for split in ("train", "validation"):
+                clips = corpus.splits[split]
+                values[split] = torch.full((len(clips), corpus.features.shape[1]), torch.nan)
+                values[split][:, looked] = own_values(run.captioner, its, clips)
             write_whole(path, save(values))
             print(f"{corpus.name}: values in {time.monotonic() - started:.0f} s", flush=True)
         found.append({name: each.float() for name, each in load_file(path).items()})
@@ -188,7 +195,9 @@ def main() -> None:
         raise SystemExit("the corpora were prepared with different backbones")
     names, folder = " and ".join(each.name for each in corpora), find_model(given.model)
     model, how = load_run(folder, "cpu"), Decoding.read(folder)
-    values = values_of(model, corpora, given.out)
+    frames = corpora[0].features.shape[1]
+    looked = torch.cat([looks(frames, every) for every in given.every]).unique()
+    values = values_of(model, corpora, looked, given.out)
     scorers = {every: taught(corpora, values, every, given.seeds, given.epochs, given.out,
                              f"the captioner of {given.model}, {names}") for every in given.every}
     rows = measured(model, how, corpora, scorers, given.out)

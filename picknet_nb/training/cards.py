@@ -36,7 +36,7 @@ class BundledModel:
     title: str        # the first line of its card
     corpus: str       # what it was trained on
     cnn: str          # what looks at picked frames
-    megabytes: float  # of its weights, those of a scorer included
+    megabytes: float  # of its weights, those of a scorer and those it shares included
     measured: dict    # what `card.json` beside its card holds; empty where there is none
 
 
@@ -47,10 +47,11 @@ def describe_model(folder) -> BundledModel:
     if not isinstance(about, dict) or not isinstance(about.get("settings", {}), dict):
         raise RunError(folder/"run.json", "does not describe a model")
     title = next((line.lstrip("# ") for line in read_card(folder).splitlines() if line.strip()), "")
+    files = [*folder.glob("*.safetensors")]
+    if shared := about.get("weights_of"): files.append(find_model(shared)/"weights.safetensors")
     return BundledModel(folder.name, folder, title, str(about.get("corpus", "")),
                       str(about.get("settings", {}).get("cnn", "")),
-                      round(sum(path.stat().st_size for path in
-                                folder.glob("*.safetensors")) / 1e6, 1),
+                      round(sum(path.stat().st_size for path in files) / 1e6, 1),
                       read_measured(folder))
 
 

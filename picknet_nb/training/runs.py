@@ -30,7 +30,7 @@ from ..data.text import Vocabulary
 from ..method.captioner import CAPTIONERS
 from ..method.recipes import Recipe
 from ..method.stages import Model
-from .cards import RunError
+from .cards import RunError, find_model
 
 # %% auto #0
 __all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'learned_from',
@@ -133,6 +133,7 @@ _KINDS = {
     "corpus": str,
     "feature_dims": int,
     "glance_dims": int,
+    "weights_of": str,
 }  # what run.json may say
 
 
@@ -386,7 +387,8 @@ def _opened(folder: Path) -> tuple[Config, Vocabulary, dict]:
 
 # %% ../../nbs/training/01_runs.ipynb #76b51552
 def newest_weights(folder: Path) -> Path:
-    "The weights of a finished run; else those of the last stage that it came to, with a warning."
+    """The weights of a finished run, or of the bundled model that it shares them with; else those
+    of the last stage that it came to, with a warning."""
     for name in ("weights", "adaptation", "reinforcement", "words", "supervision"):
         if (path := folder/f"{name}.safetensors").exists():
             if name != "weights":
@@ -396,6 +398,8 @@ def newest_weights(folder: Path) -> Path:
                     stacklevel=3,
                 )
             return path
+    if shared := read_about(folder).get("weights_of"):
+        return find_model(shared)/"weights.safetensors"
     raise RunError(
         folder,
         "has no weights.safetensors: the run is not finished; continue it with `picknet train "

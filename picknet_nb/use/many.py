@@ -24,6 +24,7 @@ from ..data.video_files import import_av
 from ..method.pickers import PICKERS
 from ..training.cards import BUNDLED
 from ..training.models import find_run, named_model
+from ..training.runs import newest_weights
 from .captioning import VideoCaptioner
 from .clips import Caption
 from .loading import load_captioner, with_frames, with_picker
@@ -62,13 +63,11 @@ def table_of(rows: list[dict]):  # pyarrow.Table
     return pa.Table.from_pylist(rows, pa.schema(list(zip(COLUMNS, kinds))))
 
 # %% ../../nbs/use/10_many.ipynb #7c6129b0
-_OF_A_MODEL = ("run.json", "config.json", "vocabulary.json", "weights.safetensors",
-               "scorer.safetensors")
-
-
 def model_digest(folder: Path, *weights: str) -> str:  # origins of those of backbone and eye
     "Sixteen digits that differ between models that caption differently."
-    parts = [file_digest(folder/name) for name in _OF_A_MODEL if (folder/name).exists()]
+    about = (folder/name for name in ("run.json", "config.json", "vocabulary.json"))
+    files = (*about, newest_weights(folder), folder/"scorer.safetensors")
+    parts = [file_digest(path) for path in files if path.exists()]
     parts += map(fingerprint, weights)
     return hashlib.sha256(" ".join(parts).encode()).hexdigest()[:16]
 
