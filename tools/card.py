@@ -4,7 +4,8 @@ python tools/card.py everyday --corpus data/corpora/msvd --corpus data/corpora/m
 
 The corpora are made by `picknet prepare msvd --backbone lite0-clip …` and `picknet prepare msrvtt
 --backbone lite0-clip …`. A model with a scorer whose eye is another backbone needs the same clips
-prepared with that one: --eye for each --corpus, in the same order. With --no-scores the captions
+prepared with that one: --eye for each --corpus, in the same order. --kinds names the kinds of frames
+to measure, where features of all thirty would take too long. With --no-scores the captions
 are made and kept, on a machine without Java; where such captions of the same weights are there,
 they are scored. What is measured goes to data/results/model_NAME.json. The card goes to the model's
 folder: card.md for people, and card.json for `picknet models`, with the ratings of
@@ -30,6 +31,7 @@ from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS
 from picknet_nb.training.cards import describe_model, find_model
 from picknet_nb.training.models import scorer_facts, scorer_in_words
+from picknet_nb.training.runs import newest_weights
 from picknet_nb.training.scorers import SCORER, load_scorer
 from picknet_nb.measure.experiments import circumstances
 from picknet_nb.measure.variety import variety
@@ -46,12 +48,15 @@ def own_picks(kinds) -> str:
     return "scorer, as it speaks" if "scorer, as it speaks" in kinds else "learned, as it speaks"
 
 
-def captions_of(folder: Path, corpus: Corpus, device: str, eye: str | None = None) -> dict:
-    """Captions of the test clips of a corpus with each kind of picks, as the model speaks and
-    greedily, made by what `picknet evaluate` uses; `eye` is the folder of a corpus with what a
-    scorer sees, where that is not in the corpus."""
+def captions_of(
+    folder: Path, corpus: Corpus, device: str, eye: str | None = None, kinds: list[str] = (),
+) -> dict:
+    """Captions of the test clips of a corpus with each kind of picks, or with these, as the model
+    speaks and greedily, made by what `picknet evaluate` uses; `eye` is the folder of a corpus with
+    what a scorer sees, where that is not in the corpus."""
     found, scorer = {}, load_scorer(folder)
-    for kind in PICKERS if scorer else [kind for kind in PICKERS if kind != "scorer"]:
+    for kind in PICKERS:
+        if kind not in (kinds or PICKERS) or kind == "scorer" and not scorer: continue
         # its own picks are shown first: the uniform frames are as many, rounded up
         few = math.ceil(found[own_picks(found)]["frames"] - 1e-6) if found else 0
         label = {"scorer": None, "uniform": f"uniform-{few}", "one": "uniform-1"}.get(kind, kind)
@@ -155,11 +160,12 @@ def add_scores(result: dict, references: dict[str, dict[str, list[str]]]) -> Non
 def measure(
     name: str, corpora: list[Corpus], device: str, scores: bool, out: Path, command: str,
     eyes: list[str] = (),  # for each corpus, the folder of one with what the scorer sees
+    kinds: list[str] = (),  # of frames; empty: all
 ) -> dict:
     "Everything that the card says in numbers."
     folder = find_model(name)
-    weights = {file.stem: file_digest(file) for file in (folder/"weights.safetensors",
-                                                         folder/SCORER) if file.exists()}
+    weights = {file.stem: file_digest(file) for file in (newest_weights(folder), folder/SCORER)
+               if file.exists()}
     before = read_json(out) if out.exists() else {}
     if (
         scores
@@ -170,7 +176,7 @@ def measure(
         add_scores(before, {corpus.name: corpus.references("test") for corpus in corpora})
         write_whole(out, json.dumps(before, indent=1, ensure_ascii=False) + "\n")
         return before
-    sets = {corpus.name: captions_of(folder, corpus, device, eye)
+    sets = {corpus.name: captions_of(folder, corpus, device, eye, kinds)
             for corpus, eye in zip_longest(corpora, eyes)}
     result = {
         "kind": "model",
@@ -303,7 +309,7 @@ def write_card(name: str, result: dict) -> Path:
     known, scorer = measured(name, result, timing), load_scorer(folder)
     varied = variety(text for found in result["sets"].values()
                      for text in found[own_picks(found)]["captions"].values())
-    with safe_open(folder/"weights.safetensors", "pt") as file:
+    with safe_open(newest_weights(folder), "pt") as file:
         weights = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
     facts = {
         "RATED": rated_in_words(known.get("rated")) + strictly_in_words(name),
@@ -347,6 +353,8 @@ def main() -> None:
     parser.add_argument(
         "--eye", action="append", default=[],
         help="a corpus folder with what the scorer sees of the clips of --corpus; one for each")
+    parser.add_argument("--kinds", nargs="+", choices=list(PICKERS), default=[],
+                        help="what to measure; its own picks first")
     parser.add_argument("--no-scores", dest="scores", action="store_false")
     parser.add_argument("--only-card", action="store_true")
     parser.add_argument("--out", type=Path)
@@ -357,6 +365,7 @@ def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     command = f"python tools/card.py {given.name} " + " ".join(
         [f"--corpus {each}" for each in given.corpus] + [f"--eye {each}" for each in given.eye]
+        + [f"--kinds {' '.join(given.kinds)}"] * bool(given.kinds)
     )
     result = (
         read_json(out)
@@ -369,6 +378,7 @@ def main() -> None:
             out,
             command,
             given.eye,
+            given.kinds,
         )
     )
     if "scores" in result:

@@ -90,13 +90,19 @@ def main() -> None:
     parser.add_argument("--held-out", type=Path, action="append", required=True)
     parser.add_argument("--out", type=Path, default=BUNDLED_CLIP)
     parser.add_argument("--pictures", type=int, default=160, help="frames for rounding")
-    parser.add_argument("--compared", type=int, default=240, help="frames for the comparison")
+    parser.add_argument("--compared", type=int, default=120, help="frames for the comparison")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     tower = new_tower().eval()
     known = load_backbone("clip-vit-b16", given.weights, fast=False).body.net.net
     tower.load_state_dict(known.state_dict())
     seen = images_of(single_frames(given.clips, given.pictures, given.seed))
+    whole, turned = sum(2 * weight.numel() for weight in tower.parameters()), copy.deepcopy(tower)
+    small = in_four_bits(turned, seen)
+    save_four_bits(small, given.out, {
+        "network": "CLIP ViT-B/16's image tower (OpenAI, MIT), rounded",
+        "pictures": f"{len(seen)} frames of training clips"})
+    print(given.out, flush=True)
     frames = single_frames(given.held_out, given.compared, given.seed)
     images = images_of(frames)
     wanted = features_of(tower, images, "CLIP")
@@ -111,18 +117,12 @@ def main() -> None:
                      "class token": cosine(slice(half)), "patches": cosine(slice(half, None))})
         print(rows[-1], flush=True)
 
-    whole = 2 * sum(weight.numel() for weight in tower.parameters())
     label = f"pictures of {SMALLER} × {SMALLER}"
     compare(label, whole, features_of(
         for_smaller_pictures(tower, SMALLER), images_of(frames, SMALLER), label))
-    simple = each_by_itself(tower)
-    small = in_four_bits(tower, seen)
-    size = sum(weight.nbytes for weight in small.values())
+    size, simple = sum(weight.nbytes for weight in small.values()), each_by_itself(tower)
     compare("four bits, each weight by itself", size, features_of(simple, images, "by itself"))
-    compare("four bits, one column after another", size, features_of(tower, images, "in turn"))
-    save_four_bits(small, given.out, {
-        "network": "CLIP ViT-B/16's image tower (OpenAI, MIT), rounded",
-        "pictures": f"{len(seen)} frames of training clips"})
+    compare("four bits, one column after another", size, features_of(turned, images, "in turn"))
     write_whole(ROOT/"data"/"results"/"four_bits.json", json.dumps({
         "kind": "backbone", "what": "mean cosine of standardised features to those of CLIP "
         "ViT-B/16 itself, single frames of clips that were not used for rounding",

@@ -1,6 +1,9 @@
 """Teach a scorer for a bundled model: what single frames are worth, by the model's own captioner.
 
 python tools/teach_scorer.py everyday --corpus data/corpora/msvd --corpus data/corpora/msrvtt
+python tools/teach_scorer.py clear --corpus data/corpora/msvd-clip --corpus data/corpora/msrvtt-clip \\
+    --eye data/corpora/msvd --eye data/corpora/msrvtt --taught data/scorer-everyday --every 5 \\
+    --budgets 1 2 3 --splits validation
 
 The corpora are those of `tools/card.py`, whose features are those of the model's backbone, which
 is the eye. The model captions every frame of every training and validation clip by itself;
@@ -9,6 +12,9 @@ frame, and of every fifth (--every); validation clips choose the epoch. Then the
 validation and test clips from the picked frames, and from uniform ones. Chosen on validation
 clips, for both corpora together, with at most three frames: number of frames and rule by CIDEr;
 then the eye that looks at the fewest frames and loses at most one point by that.
+
+A model may also pick with the scorers that another one taught (--taught, the --out of that call);
+--eye names, for each --corpus, the one with what they see.
 
 Values, scorers and captions are kept in --out and not made again; the result goes to
 data/results/scorer_MODEL.json. Three quarters of an hour on two cores.
@@ -47,7 +53,6 @@ from common import interval, uniform_frames
 
 MOST = 3     # frames of the bundled model
 WORTH = 1.0  # points that fewer looks may cost on validation clips
-BUDGETS = (1, 2, 3, 4)
 
 
 def values_of(
@@ -100,15 +105,17 @@ def taught(corpora: list[Corpus], values: list[dict[str, Tensor]], every: int, s
     return load_scorer(folder)
 
 
-def choices(scorers: dict[int, StoredScorer], seen: Tensor) -> Iterator[tuple[dict, Tensor]]:
+def choices(
+    scorers: dict[int, StoredScorer], seen: Tensor, budgets: list[int]
+) -> Iterator[tuple[dict, Tensor]]:
     "Every kind of picks, and the picked frames (clips, k)."
     clips, frames, _ = seen.shape
-    for k in BUDGETS:
+    for k in budgets:
         for rule, at in uniform_frames(frames, k).items():
             yield {"frames": k, "rule": rule}, torch.tensor(at).expand(clips, -1)
     for every, scorer in scorers.items():
         values = torch.cat([scorer.values(some) for some in seen.split(256)])
-        for k in BUDGETS:
+        for k in budgets:
             for rule, pick in RULES.items():
                 yield {"frames": k, "rule": rule, "every": every}, pick(values, k)
 
@@ -135,18 +142,20 @@ def earned(texts: list[str], references: list[list[list[str]]]) -> Tensor:
     return 100 * Cider(references, vocabulary)(ids, torch.arange(len(ids))).double()
 
 
-def measured(model, how: Decoding, corpora: list[Corpus], scorers: dict[int, StoredScorer],
-             kept: Path) -> list[dict]:
-    "CIDEr of every choice of frames on validation and test clips, beside the better uniform one."
+def measured(model, how: Decoding, corpora: list[Corpus], eyes: list[Corpus],
+             scorers: dict[int, StoredScorer], budgets: list[int], splits: list[str], kept: Path,
+             ) -> list[dict]:
+    "CIDEr of every choice of frames on clips of these splits, beside the better uniform one."
     rows = []
-    for corpus in corpora:
-        for split in ("validation", "test"):
+    for corpus, eye in zip(corpora, eyes):
+        if corpus.ids != eye.ids: raise SystemExit(f"{corpus.name}: other clips than those of --eye")
+        for split in splits:
             path, clips = kept/f"captions-{corpus.name}-{split}.json", corpus.splits[split]
             if not path.exists():
-                features = corpus.features[clips].float()
+                features, seen = (each.features[clips].float() for each in (corpus, eye))
                 write_whole(path, json.dumps([
                     {**choice, "captions": captions_of(model, how, features, chosen)}
-                    for choice, chosen in choices(scorers, features)]))
+                    for choice, chosen in choices(scorers, seen, budgets)]))
                 print(path, flush=True)
             references = [corpus.tokens[clip] for clip in clips.tolist()]
             scores = [(row, earned(row.pop("captions"), references))
@@ -182,35 +191,55 @@ def main() -> None:
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model")
     parser.add_argument("--corpus", type=Path, action="append", required=True)
-    parser.add_argument("--out", type=Path, default=ROOT/"data"/"scorer")
+    parser.add_argument("--eye", type=Path, action="append",
+                        help="what scorers see, for each --corpus; default: the same")
+    parser.add_argument("--taught", type=Path, help="scorers of another call, its --out")
+    parser.add_argument("--out", type=Path)
     parser.add_argument("--every", type=int, nargs="+", default=[3, 5],
                         help="the eye looks at the middle one of so many frames; odd numbers")
+    parser.add_argument("--budgets", type=int, nargs="+", default=[1, 2, 3, 4])
+    parser.add_argument("--splits", nargs="+", default=["validation", "test"])
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=40)
     given = parser.parse_args()
-    given.out.mkdir(parents=True, exist_ok=True)
-    corpora = [Corpus.load(path) for path in given.corpus]
-    first, *others = [sight(each, "feature") for each in corpora]
+    out = given.out or ROOT/"data"/f"scorer-{given.model}"
+    out.mkdir(parents=True, exist_ok=True)
+    corpora, seen_by = ([Corpus.load(path) for path in paths]
+                        for paths in (given.corpus, given.eye or given.corpus))
+    first, *others = [sight(each, "feature") for each in seen_by]
     if not all(same_eye(each, first.eye, first.weights) for each in others):
         raise SystemExit("the corpora were prepared with different backbones")
     names, folder = " and ".join(each.name for each in corpora), find_model(given.model)
     model, how = load_run(folder, "cpu"), Decoding.read(folder)
-    frames = corpora[0].features.shape[1]
-    looked = torch.cat([looks(frames, every) for every in given.every]).unique()
-    values = values_of(model, corpora, looked, given.out)
-    scorers = {every: taught(corpora, values, every, given.seeds, given.epochs, given.out,
-                             f"the captioner of {given.model}, {names}") for every in given.every}
-    rows = measured(model, how, corpora, scorers, given.out)
+    fits = given.taught or out
+    if given.taught:
+        scorers = {every: load_scorer(fits/f"every-{every}") for every in given.every}
+    else:
+        frames = corpora[0].features.shape[1]
+        looked = torch.cat([looks(frames, every) for every in given.every]).unique()
+        values = values_of(model, corpora, looked, out)
+        scorers = {every: taught(corpora, values, every, given.seeds, given.epochs, out,
+                                 f"the captioner of {given.model}, {names}")
+                   for every in given.every}
+    rows = measured(model, how, corpora, seen_by, scorers, given.budgets, given.splits, out)
     choice = chosen_from(rows)
+    told = {"--corpus": [f"data/corpora/{path.name}" for path in given.corpus],
+            "--eye": [f"data/corpora/{path.name}" for path in given.eye or []]}
+    command = [f"python tools/teach_scorer.py {given.model}"]
+    command += [f"{name} {value}" for name, values in told.items() for value in values]
+    if given.taught: command.append(f"--taught data/{given.taught.name}")
+    for name in ("every", "budgets", "splits"):
+        if (value := getattr(given, name)) != parser.get_default(name):
+            command.append(f"--{name} {' '.join(map(str, value))}")
     write_whole(ROOT/"data"/"results"/f"scorer_{given.model}.json", json.dumps({
         "kind": "scorer of a model", "what": "CIDEr-D x 100 (built-in) of the model, decoded as it "
         "is used, from frames that the scorer picks and from uniform ones; intervals over clips",
-        "command": f"python tools/teach_scorer.py {given.model} "
-        + " ".join(f"--corpus data/corpora/{each.name}" for each in corpora),
+        "command": " ".join(command),
         **circumstances("cpu"), "eye": first.eye, "seeds": given.seeds,
+        "taught by": scorers[given.every[0]].taught_by,
         "clips": {each.name: {split: len(each.splits[split]) for split in each.splits}
                   for each in corpora},
-        "fits": {every: json.loads((given.out/f"every-{every}"/"fit.json").read_text())
+        "fits": {every: json.loads((fits/f"every-{every}"/"fit.json").read_text())
                  for every in given.every},
         "chosen": choice, "rows": rows}, indent=1))
     print(json.dumps(choice, indent=1))

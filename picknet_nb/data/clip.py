@@ -39,12 +39,16 @@ class Attention(nn.Module):
         super().__init__()
         self.heads, self.qkv, self.proj = heads, nn.Linear(width, 3*width), nn.Linear(width, width)
 
-    def forward(self, x: Tensor) -> Tensor:  # (n, tokens, width) -> (n, tokens, width)
+    def mixed(self, x: Tensor) -> Tensor:  # (n, tokens, width) -> (n, tokens, width)
+        "The weighted means of all heads, side by side."
         n, tokens, width = x.shape
         parts = self.qkv(x).view(n, tokens, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)  # (n, heads, tokens, width / heads)
         seen = F.scaled_dot_product_attention(query, key, value)
-        return self.proj(seen.transpose(1, 2).reshape(n, tokens, width))
+        return seen.transpose(1, 2).reshape(n, tokens, width)
+
+    def forward(self, x: Tensor) -> Tensor:  # (n, tokens, width) -> (n, tokens, width)
+        return self.proj(self.mixed(x))
 
 # %% ../../nbs/data/06_clip.ipynb #f6359081
 def quick_gelu(x: Tensor) -> Tensor:

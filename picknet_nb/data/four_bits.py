@@ -16,7 +16,7 @@ from ..core.files import write_whole
 from .backbones import (
     BACKBONES, Backbone, Normalised, WeightsError, empty_network, fit_weights, random_network,
     read_weights, weights_origin)
-from .clip import MEAN, STD, Tower, faster_clip
+from .clip import MEAN, STD, Tower, faster_clip, quick_gelu
 
 # %% auto #0
 __all__ = ['GROUP', 'DAMPING', 'BUNDLED_CLIP', 'step_of', 'packed', 'unpacked', 'rounded', 'in_four_bits', 'save_four_bits',
@@ -56,13 +56,19 @@ def rounded(
     damped = seen.float() + DAMPING * seen.diag().mean() * torch.eye(len(seen))
     inverse = torch.cholesky_inverse(torch.linalg.cholesky(damped))
     factor = torch.linalg.cholesky(inverse, upper=True)
-    for column in range(weight.shape[1]):
-        if column % GROUP == 0: steps.append(step_of(weight[:, column:column + GROUP]))
-        now = weight[:, column]
-        codes[:, column] = (now / steps[-1]).round().clamp(-8, 7)
-        error = (now - codes[:, column] * steps[-1]) / factor[column, column]
-        weight[:, column:] -= error[:, None] * factor[column, column:]
+    for start in range(0, weight.shape[1], GROUP):
+        end = start + GROUP
+        group, errors = weight[:, start:end], torch.empty(len(weight), GROUP)
+        steps.append(step_of(group))
+        for column in range(GROUP):
+            now, row = group[:, column], factor[start + column, start:end]
+            code = (now / steps[-1]).round().clamp(-8, 7)
+            codes[:, start + column] = code
+            errors[:, column] = (now - code * steps[-1]) / row[column]
+            group[:, column:] -= errors[:, column, None] * row[column:]
+        weight[:, end:] -= errors @ factor[start:end, end:]  # for all of them at once: quicker
     return packed(codes), torch.stack(steps, 1).half()
+
 
 # %% ../../nbs/data/21_four_bits.ipynb #04f1a319
 @torch.no_grad()
@@ -75,20 +81,24 @@ def in_four_bits(
     state = {name: weight.detach().half() for name, weight in tower.state_dict().items()}
     tokens = [tower.first_tokens(some) for some in images.split(batch)]
     for number, block in enumerate(tower.blocks):
-        for name, layer in block.named_modules():
-            if not isinstance(layer, nn.Linear): continue
-            seen = torch.zeros(layer.in_features, layer.in_features)
 
-            def look(_, inputs):
-                flat = inputs[0].flatten(0, 1)
-                seen.addmm_(flat.T, flat)
-
-            with layer.register_forward_pre_hook(look):
-                for some in tokens: block(some)
-            name = f"blocks.{number}.{name}.weight"
+        def put(name: str, inputs: list[Tensor]) -> None:
+            "Round the matrix of one layer, which sees these inputs."
+            layer, name = block.get_submodule(name), f"blocks.{number}.{name}.weight"
+            seen = sum(flat.T @ flat for flat in (some.flatten(0, 1) for some in inputs))
             state[name], state[f"{name}.steps"] = rounded(layer.weight, seen)
             layer.weight.copy_(unpacked(state[name], state[f"{name}.steps"]))
-        tokens = [block(some) for some in tokens]
+
+        normed = [block.norm1(some) for some in tokens]
+        put("attn.qkv", normed)
+        mixed = [block.attn.mixed(some) for some in normed]
+        put("attn.proj", mixed)
+        tokens = [some + block.attn.proj(more) for some, more in zip(tokens, mixed)]
+        normed = [block.norm2(some) for some in tokens]
+        put("mlp.fc1", normed)
+        inner = [quick_gelu(block.mlp.fc1(some)) for some in normed]
+        put("mlp.fc2", inner)
+        tokens = [some + block.mlp.fc2(more) for some, more in zip(tokens, inner)]
     return {name: weight.contiguous() for name, weight in state.items()}
 
 
