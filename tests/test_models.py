@@ -324,9 +324,9 @@ def test_a_card_says_what_people_need_to_know(name):
 
 
 def test_the_wheel_stays_small():
-    "Sixty-seven megabytes with the code, which takes less than one."
+    "Seventy megabytes with the code, which takes less than one."
     files = [path.read_bytes() for path in BUNDLED.rglob("*") if path.is_file()]
-    assert sum(len(zlib.compress(content)) for content in files) < 66e6
+    assert sum(len(zlib.compress(content)) for content in files) < 69e6
 
 
 RESULT = {

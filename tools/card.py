@@ -4,8 +4,8 @@ python tools/card.py everyday --corpus data/corpora/msvd --corpus data/corpora/m
 
 The corpora are made by `picknet prepare msvd --backbone lite0-clip …` and `picknet prepare msrvtt
 --backbone lite0-clip …`. A model with a scorer whose eye is another backbone needs the same clips
-prepared with that one: --eye for each --corpus, in the same order. --kinds names the kinds of frames
-to measure, where features of all thirty would take too long. With --no-scores the captions
+prepared with that one: --eye for each --corpus, in the same order. --kinds names the kinds of
+frames to measure, where features of all thirty would take too long. With --no-scores the captions
 are made and kept, on a machine without Java; where such captions of the same weights are there,
 they are scored. What is measured goes to data/results/model_NAME.json. The card goes to the model's
 folder: card.md for people, and card.json for `picknet models`, with the ratings of

@@ -22,7 +22,8 @@ from ..data.glance import resize
 from ..world.world import write_examples
 from ..training.models import find_model, find_run
 from .loading import load_captioner
-from .exploration import Exploration, Library, Moment, PickerOutcome, Viewing, displayed_name
+from .exploration import (
+    Exploration, Library, Moment, PickerOutcome, Viewing, displayed_name)
 from .values import heights, values_svg
 
 # %% auto #0
