@@ -33,7 +33,8 @@ from picknet_nb.method.recipes import ROWS, Recipe
 from picknet_nb.method.rewards import REWARDS, reward_for
 from picknet_nb.method.stages import Model
 from picknet_nb.training import train as training
-from picknet_nb.training.runs import RunError, read_settings
+from picknet_nb.training.cards import find_model
+from picknet_nb.training.runs import RunError, load_run, read_settings
 from picknet_nb.use.loading import load_captioner
 from picknet_nb.measure.experiments import Task, Workers, circumstances, do_on_node, measure_row
 
@@ -227,6 +228,14 @@ def test_measuring_leaves_the_random_numbers_of_the_caller_alone():
             assert picks[0] == picks[1]  # while the seed of the settings decides what it draws
         draws.append(torch.rand(3))
     assert draws[0].equal(draws[1])
+
+
+def test_loading_a_model_draws_nothing_from_the_random_numbers_of_the_caller():
+    torch.manual_seed(5)
+    wanted = torch.rand(3)
+    torch.manual_seed(5)
+    load_run(find_model("shapes"))
+    assert torch.rand(3).equal(wanted)
 
 
 def test_the_limit_of_texts_holds_for_zipped_annotations_when_it_is_set(tmp_path, monkeypatch):

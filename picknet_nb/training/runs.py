@@ -423,7 +423,8 @@ def load_run(folder, device: str = "cpu") -> tuple[Model, Config, Vocabulary, di
     sizes = about["feature_dims"], about["glance_dims"], len(vocabulary)
     try:
         check_weight_shapes(weights, shapes_of(config, *sizes))
-        model = Model(config, *sizes)
+        with torch.random.fork_rng(devices=[]):  # what is drawn is replaced by the weights
+            model = Model(config, *sizes)
     except (
         KeyError,
         TypeError,
