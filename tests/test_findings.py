@@ -164,16 +164,21 @@ def test_the_table_of_models_is_that_of_the_result_files():
     lines = {line.split("|")[1].strip(" `"): [each.strip() for each in line.split("|")[2:-1]]
              for line in page.partition("<details>")[0].splitlines() if line.startswith("|")}
     raters = result("ratings_strict")["raters"].values()
-    for name in ("everyday", "sharp"):
+    for name in ("everyday", "clear", "sharp"):
         scores = result(f"model_{name}")["scores"]["msvd"]
-        own = scores["learned, as it speaks"]
+        own = scores["scorer, as it speaks" if name == "clear" else "learned, as it speaks"]
         low, high = (100 * each for each in own["CIDEr_interval"])
-        weights = sum(each.stat().st_size for each in
-                      (ROOT/"picknet_nb"/"bundled"/name).glob("*.safetensors")) / 1e6
-        fetched = {"everyday": "", "sharp": " + 345 fetched"}[name]  # CLIP, by timm
+        files = [*(ROOT/"picknet_nb"/"bundled"/name).glob("*.safetensors")]
+        bundled = ROOT/"picknet_nb"/"bundled"
+        if name == "clear": files.append(bundled/"sharp"/"weights.safetensors")
+        files += [bundled/"backbones"/f"{each}.safetensors" for each in
+                  {"everyday": ["lite0-clip"], "clear": ["lite0-clip", "clip-4bit"]}.get(name, [])]
+        weights = sum(each.stat().st_size for each in files) / 1e6
+        fetched = {"sharp": " + 345 fetched"}.get(name, "")  # CLIP, by timm
         assert lines[name] == [
             ", ".join(" / ".join(str(rater["models"][name][each])
-                                 for each in ("right", "half", "wrong")) for rater in raters),
+                                 for each in ("right", "half", "wrong")) for rater in raters
+                      if name in rater["models"]) or "not rated",
             f"{100 * own['CIDEr']:.1f} ({low:.1f} to {high:.1f})",
             f"{100 * scores['uniform, as it speaks']['CIDEr']:.1f}", f"{own['frames']:.1f}",
             f"{result(f'benchmark_{name}')['seconds_per_clip']:.2f}",

@@ -1,21 +1,27 @@
-"""CLIP in four bits: what is stored, and what the errors cost."""
+"""CLIP in four bits: what is stored, what the errors cost, and models that share a captioner."""
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import nn
 
+from picknet_nb.core.files import PickNetError
 from picknet_nb.data.backbones import WeightsError, load_backbone
 from picknet_nb.data.clip import Tower
 from picknet_nb.data.four_bits import (
     BUNDLED_CLIP, GROUP, in_four_bits, packed, read_four_bits, rounded, save_four_bits, step_of,
     unpacked)
-ROOT = Path(__file__).parents[1]
+from picknet_nb.training.cards import describe_model, find_model, models, read_card
+from picknet_nb.training.runs import RunError, load_run, newest_weights, read_about
+from picknet_nb.use.many import model_digest
 
+ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT/"tools"))
 
 
@@ -70,11 +76,58 @@ def test_the_tools_other_networks_are_what_they_are_called():
     assert all(torch.equal(weight, before[name]) for name, weight in tower.state_dict().items())
 
 
-def test_the_bundled_network_is_the_one_that_was_measured():
+def test_the_bundled_network_is_the_one_that_was_measured_and_that_clear_was_set_up_with():
     measured = json.loads((ROOT/"data/results/four_bits.json").read_text())
     backbone = load_backbone("clip-4bit")
     assert backbone.weights == measured["weights"]
+    assert backbone.weights == read_about(find_model("clear"))["details"]["weights"]
     assert BUNDLED_CLIP.stat().st_size == measured["bytes"] < 50e6
     rows = {row["network"]: row["cosine"] for row in measured["rows"]}
     assert rows["four bits, one column after another"] > 0.9 > rows[
         "four bits, each weight by itself"]
+    assert f"mean cosine of {rows['four bits, one column after another']}" in read_card(
+        find_model("clear"))
+
+
+# models that share a captioner
+# ---------------------------------------------------------------------------------------------
+
+
+def test_clear_speaks_with_the_captioner_of_sharp():
+    clear, sharp = find_model("clear"), find_model("sharp")
+    assert newest_weights(clear) == sharp/"weights.safetensors"
+    found, stored = load_run(clear)[0].state_dict(), load_file(sharp/"weights.safetensors")
+    assert all(torch.equal(weight, stored[name].to(weight.dtype))
+               for name, weight in found.items())
+    own = sum(path.stat().st_size for path in clear.glob("*.safetensors"))
+    assert describe_model(clear).megabytes == round(
+        (own + (sharp/"weights.safetensors").stat().st_size) / 1e6, 1)
+
+
+def test_weights_are_shared_with_bundled_models_alone(tmp_path):
+    clear = shutil.copytree(find_model("clear"), tmp_path/"clear")
+    about = json.loads((clear/"run.json").read_text())
+    for name in ("../bundled/sharp", "nobody", str(tmp_path/"clear")):
+        (clear/"run.json").write_text(json.dumps(about | {"weights_of": name}))
+        with pytest.raises(PickNetError, match="no bundled model"):
+            newest_weights(clear)
+    (clear/"run.json").write_text(json.dumps(about | {"weights_of": ["sharp"]}))
+    with pytest.raises(RunError, match="weights_of"):
+        newest_weights(clear)
+
+
+def test_the_digest_of_a_model_depends_on_weights_wherever_they_are(tmp_path):
+    clear = shutil.copytree(find_model("clear"), tmp_path/"clear")
+    shared = model_digest(clear)
+    own = load_file(find_model("sharp")/"weights.safetensors")
+    own["policy.compare.bias"] = own["policy.compare.bias"] + 1
+    save_file(own, clear/"weights.safetensors")
+    assert model_digest(clear) != shared
+    other = model_digest(clear)
+    (clear/"weights.safetensors").rename(clear/"supervision.safetensors")  # of a run on its way
+    with pytest.warns(UserWarning, match="not finished"):
+        assert model_digest(clear) == other
+
+
+def test_every_bundled_model_is_described_without_its_weights():
+    assert {"clear", "everyday", "sharp", "shapes"} == set(models())

@@ -142,13 +142,14 @@ def test_a_host_that_does_not_exist_is_named(no_model):
 
 
 def test_people_at_a_terminal_hear_of_the_better_model(monkeypatch, capsys):
-    watching.hint_at_sharp(find_model())
+    watching.hint_at_better_models(find_model())
     assert not capsys.readouterr().err
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
-    watching.hint_at_sharp(find_model("shapes"))
+    watching.hint_at_better_models(find_model("shapes"))
     assert not capsys.readouterr().err
-    watching.hint_at_sharp(find_model())
-    assert "better sentences: --model sharp" in capsys.readouterr().err
+    watching.hint_at_better_models(find_model())
+    hint = capsys.readouterr().err
+    assert "better sentences: --model clear" in hint and "--model sharp" in hint
 
 
 def test_half_precision_is_not_what_the_card_was_measured_with(tmp_path, capsys):

@@ -31,7 +31,7 @@ from picknet_nb.method.stages import Model, caption_videos, frame_choice
 from picknet_nb.training import cards, models
 from picknet_nb.training.models import (
     BUNDLED, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
-from picknet_nb.training.runs import RunError, load_run, open_run, save_weights
+from picknet_nb.training.runs import RunError, load_run, newest_weights, open_run, save_weights
 from picknet_nb.training.scorers import SCORER, StoredScorer, load_scorer, save_scorer
 from picknet_nb.use.loading import load_captioner
 from picknet_nb.interface.main import app
@@ -63,7 +63,7 @@ def run(tmp_path):
 @pytest.mark.parametrize("name", list(models.models()))
 def test_each_bundled_model_is_whole_and_in_half_precision(name):
     model, config, vocabulary, about = load_run(find_model(name))
-    with safe_open(find_model(name)/"weights.safetensors", "pt") as file:
+    with safe_open(newest_weights(find_model(name)), "pt") as file:
         assert {file.get_slice(key).get_dtype() for key in file.keys()} == {"F16"}
     names = sorted(path.name for path in find_model(name).iterdir() if path.name != SCORER)
     assert names == [
@@ -72,10 +72,9 @@ def test_each_bundled_model_is_whole_and_in_half_precision(name):
         "config.json",
         "run.json",
         "vocabulary.json",
-        "weights.safetensors",
-    ]
+    ] + ["weights.safetensors"] * ("weights_of" not in about)
     sizes = {path.name: path.stat().st_size for path in find_model(name).iterdir()}
-    assert sizes["weights.safetensors"] <= 13e6 and sizes.get(SCORER, 0) <= 4e6
+    assert sizes.get("weights.safetensors", 0) <= 13e6 and sizes.get(SCORER, 0) <= 4e6
     assert "opened" not in about["details"]
     assert all(weight.isfinite().all() for weight in model.parameters()) and len(vocabulary) > 90
 
@@ -324,9 +323,9 @@ def test_a_card_says_what_people_need_to_know(name):
 
 
 def test_the_wheel_stays_small():
-    "Seventy megabytes with the code, which takes less than one."
+    "Seventy-two megabytes with the code, which takes less than one."
     files = [path.read_bytes() for path in BUNDLED.rglob("*") if path.is_file()]
-    assert sum(len(zlib.compress(content)) for content in files) < 69e6
+    assert sum(len(zlib.compress(content)) for content in files) < 72e6
 
 
 RESULT = {

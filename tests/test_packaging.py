@@ -137,7 +137,7 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
     weights = sum(path.stat().st_size for folder in ("bundled", "course")
                   for path in (ROOT/"picknet_nb"/folder).rglob("*"))
     assert all(
-        built[kind].stat().st_size < min(weights + 400_000, 35_000_000)
+        built[kind].stat().st_size < min(weights + 400_000, 75_000_000)
         for kind in ("sdist", "wheel")
     )
 

@@ -151,8 +151,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(changes, made, 
 def test_a_name_that_nothing_has_is_refused_with_those_that_exist(tmp_path):
     with pytest.raises(
         PickNetError,
-        match="start_from=evryday is not a bundled model .there are everyday, shapes, sharp. "
-              "and no folder of a run",
+        match="start_from=evryday is not a bundled model .there are clear, everyday, shapes, "
+              "sharp. and no folder of a run",
     ):
         find_start("evryday")
     assert (

@@ -1,9 +1,9 @@
 """Teach a scorer for a bundled model: what single frames are worth, by the model's own captioner.
 
 python tools/teach_scorer.py everyday --corpus data/corpora/msvd --corpus data/corpora/msrvtt
-python tools/teach_scorer.py clear --corpus data/corpora/msvd-clip --corpus data/corpora/msrvtt-clip \\
-    --eye data/corpora/msvd --eye data/corpora/msrvtt --taught data/scorer-everyday --every 5 \\
-    --budgets 1 2 3 --splits validation
+python tools/teach_scorer.py clear --taught data/scorer-everyday --every 5 --budgets 1 2 \\
+    --corpus data/corpora/msvd-clip --corpus data/corpora/msrvtt-clip --splits validation \\
+    --eye data/corpora/msvd --eye data/corpora/msrvtt
 
 The corpora are those of `tools/card.py`, whose features are those of the model's backbone, which
 is the eye. The model captions every frame of every training and validation clip by itself;
@@ -148,7 +148,8 @@ def measured(model, how: Decoding, corpora: list[Corpus], eyes: list[Corpus],
     "CIDEr of every choice of frames on clips of these splits, beside the better uniform one."
     rows = []
     for corpus, eye in zip(corpora, eyes):
-        if corpus.ids != eye.ids: raise SystemExit(f"{corpus.name}: other clips than those of --eye")
+        if corpus.ids != eye.ids:
+            raise SystemExit(f"{corpus.name}: other clips than those of --eye")
         for split in splits:
             path, clips = kept/f"captions-{corpus.name}-{split}.json", corpus.splits[split]
             if not path.exists():

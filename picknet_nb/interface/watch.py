@@ -24,7 +24,7 @@ from ..core.registry import USED, use_thing
 # %% auto #0
 __all__ = ['MODEL', 'PICKER', 'FRAMES', 'DRAWN', 'MOVING', 'WRITTEN', 'ENDINGS', 'OUTPUT', 'ROWS', 'chosen_model',
            'hint_at_weights', 'open_model', 'output_names', 'output_files', 'check_output', 'print_caption', 'clock',
-           'hint_at_sharp', 'hint_at_length', 'caption_scenes', 'caption_film', 'why_no_video', 'name_of',
+           'hint_at_better_models', 'hint_at_length', 'caption_scenes', 'caption_film', 'why_no_video', 'name_of',
            'check_weights_file', 'run_folder', 'check_there', 'warn_of_toy_model', 'caption_files', 'check_readable',
            'name_failures', 'files_or_errors', 'listed_sources', 'caption_table', 'kind_of', 'caption', 'stream',
            'explore', 'models', 'export']
@@ -207,13 +207,14 @@ def clock(times: list[float]) -> str:
 _LONG = 60.0  # seconds of video, about which one sentence says little
 
 
-def hint_at_sharp(run: Path) -> None:
-    "Name the better model after a sentence of the default one, to people at a terminal."
+def hint_at_better_models(run: Path) -> None:
+    "Name the better models after a sentence of the default one, to people at a terminal."
     from picknet_nb.training.cards import BUNDLED, EVERYDAY, describe_model, find_model
 
     if run.name == EVERYDAY and run.parent == BUNDLED and sys.stderr.isatty():
         comes = describe_model(find_model("sharp")).measured.get("backbone")
-        print(f"better sentences: --model sharp (its backbone: {comes})", file=sys.stderr)
+        print("better sentences: --model clear (slower; comes with the package), or --model sharp "
+              f"(its backbone: {comes})", file=sys.stderr)
 
 
 def hint_at_length(caption, one: bool) -> None:
@@ -386,7 +387,7 @@ def caption_files(
             if done[-1]:
                 hint_at_length(result, one)
                 warn_of_toy_model(result, run)
-                if done.count(True) == 1: hint_at_sharp(run)
+                if done.count(True) == 1: hint_at_better_models(run)
     return done
 
 
