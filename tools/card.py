@@ -289,7 +289,8 @@ def strictly_in_words(name: str) -> str:
     agreed = "; ".join(f"they gave {100 * each['alike']:.0f} % of the captions the same rating "
                        f"(Cohen's kappa {each['kappa']:.2f})"
                        for each in strict["agreement"].values() if each["kappa"] is not None)
-    return (" The same clips were rated again, strictly, by a written rule and blind: "
+    clips = next(iter(rated.values()))["clips"]
+    return (f" {clips} random test clips were rated strictly, by a written rule and blind: "
             + "; ".join(part for part in (counts, agreed) if part)
             + ". The rule and every rating are in data/results/ratings_strict.json; "
               "`python tools/rate.py sheet` makes the sheets for another rater.")

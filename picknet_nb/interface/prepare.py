@@ -183,7 +183,7 @@ BACKBONE = Annotated[
     typer.Option(
         "--backbone",
         help=(
-            "tiny, lite0-clip, glimpse (its weights are your own), efficientnet-lite0, "
+            "tiny, lite0-clip, clip-4bit, glimpse (its weights are your own), efficientnet-lite0, "
             "clip-vit-b16, resnet18, resnet50, resnet101, "
             "resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in the first ResNets), "
             "any network of timm as timm:NAME, or your own (picknet --use MODULE)."
