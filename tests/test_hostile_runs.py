@@ -849,7 +849,7 @@ def test_words_of_a_vocabulary_do_not_reach_the_terminal_raw(capsys):
     from picknet_nb.use.sources import Failure
 
     say({}, False, "a \x1b[31mred\x1b[0m ball\nnext")
-    watching.tell(Failure("a\x1b.mp4", "is\nno video"), False, True, Path("run"))
+    watching.print_caption(Failure("a\x1b.mp4", "is\nno video"), False, True, Path("run"))
     said = capsys.readouterr()
     assert (
         said.out == "a \\x1b[31mred\\x1b[0m ball\nnext\n"
