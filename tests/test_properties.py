@@ -971,7 +971,7 @@ def test_every_function_is_named_here():
     """A new function of the model or the rewards must get a property here, or be reached through
     one that has."""
     through = {  # private parts of what is tested above, by the function that runs them
-        "gpu": "working_type Beside Undrawn",
+        "gpu": "working_type usual_device Beside Undrawn",
         "recurrence": "lstm_states lstm_cell lstm_cell_gradient first_state open_gates move_state "
         "move_state_gradient open_gates_gradient word_losses word_losses_gradient "
         "CaptionLoss GRUTrace",

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reliability import tally
 
+from picknet_nb.core.settings import VERSION
 from picknet_nb.data import own_features
 from picknet_nb.data.backbones import WeightsError, read_weights
 from picknet_nb.data.corpus import CorpusError
@@ -219,7 +220,7 @@ def test_no_file_of_weights_runs_code(tmp_path, wrap, old):
 
 def test_a_run_reads_only_safetensors(tmp_path):
     for name in ("run.json", "config.json", "vocabulary.json"):
-        (tmp_path/name).write_text("{}")
+        (tmp_path/name).write_text(json.dumps({"version": VERSION}))
     torch.save({}, tmp_path/"weights.pt")
     with pytest.raises(RunError, match="no weights.safetensors"):
         load_run(tmp_path)
