@@ -115,7 +115,8 @@ def main() -> None:
         "rows": rows,
     }
     result["command"] = "python benchmarks/everyday.py" + (
-        f" --model {given.model}" if given.model != "everyday" else "")
+        f" --model {given.model}" if given.model != "everyday" else "") + (
+        f" --clips {given.clips}" if given.clips != parser.get_default("clips") else "")
     write_result(given.out or ROOT/"data"/"results"/f"benchmark_{given.model}.json", result)
     print(f"{'':28}{'clips/s':>10}{'frames':>8}")
     for name, row in rows.items():

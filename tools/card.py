@@ -355,7 +355,7 @@ def main() -> None:
         "--eye", action="append", default=[],
         help="a corpus folder with what the scorer sees of the clips of --corpus; one for each")
     parser.add_argument("--kinds", nargs="+", choices=list(PICKERS), default=[],
-                        help="what to measure; its own picks first")
+                        help="what to measure, the model's own picks among them; default: all")
     parser.add_argument("--no-scores", dest="scores", action="store_false")
     parser.add_argument("--only-card", action="store_true")
     parser.add_argument("--out", type=Path)

@@ -27,7 +27,7 @@ from picknet_nb.data.backbones import load_backbone, weights_origin
 from picknet_nb.data.clip import MEAN, STD, Tower
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
 from picknet_nb.data.four_bits import (
-    BUNDLED_CLIP, GROUP, in_four_bits, new_tower, packed, save_four_bits, step_of, unpacked)
+    BUNDLED_CLIP, in_four_bits, new_tower, rounded, save_four_bits, unpacked)
 from picknet_nb.measure.experiments import circumstances
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -71,14 +71,11 @@ def for_smaller_pictures(tower: Tower, side: int) -> Tower:
 
 @torch.no_grad()
 def each_by_itself(tower: Tower) -> Tower:
-    "Every weight of the blocks rounded to its nearest value."
+    "Every weight of the blocks rounded to its nearest value, as if inputs had nothing in common."
     tower = copy.deepcopy(tower)
     for layer in tower.blocks.modules():
-        if not isinstance(layer, nn.Linear): continue
-        groups = layer.weight.split(GROUP, 1)
-        steps = torch.stack([step_of(group) for group in groups], 1)
-        codes = [(group / step[:, None]).round() for group, step in zip(groups, steps.T)]
-        layer.weight.copy_(unpacked(packed(torch.cat(codes, 1)), steps.half()))
+        if isinstance(layer, nn.Linear):
+            layer.weight.copy_(unpacked(*rounded(layer.weight, torch.eye(layer.in_features))))
     return tower
 
 
