@@ -25,7 +25,7 @@ import av
 import torch
 from common import ROOT, origin, write_result
 
-from picknet_nb.data.msvd import read_mapping
+from picknet_nb.data.msvd_files import read_mapping
 from picknet_nb.data.text import tokenize
 from picknet_nb.data.video import stream_frames
 from picknet_nb.method.cider import document_frequencies, plain_cider

@@ -22,7 +22,7 @@ from picknet_nb.data.datasets import prepare_dataset, prepare_videos
 from picknet_nb.data.own_features import open_features, prepare_features
 from picknet_nb.data.splits import read_splits
 from picknet_nb.data.msrvtt import read_msrvtt
-from picknet_nb.data.msvd import read_mapping, read_msvd_csv
+from picknet_nb.data.msvd_files import read_mapping, read_msvd_csv
 from picknet_nb.data.text import _nltk_words
 from picknet_nb.interface.main import app
 from picknet_nb.interface.python import prepare

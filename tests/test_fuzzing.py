@@ -31,7 +31,7 @@ from picknet_nb.data.own_features import prepare_features
 from picknet_nb.data.splits import read_splits
 from picknet_nb.data.extraction import extract_folder, read_part, write_part
 from picknet_nb.data.msrvtt import read_msrvtt
-from picknet_nb.data.msvd import read_mapping
+from picknet_nb.data.msvd_files import read_mapping
 from picknet_nb.data.text import Vocabulary
 from picknet_nb.data.video import read_clip, stream_frames
 from picknet_nb.method.recipes import Recipe

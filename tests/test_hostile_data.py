@@ -25,7 +25,7 @@ from picknet_nb.data.annotations import read_captions
 from picknet_nb.data.own_features import open_features, prepare_features
 from picknet_nb.data.splits import read_splits
 from picknet_nb.data.msrvtt import read_msrvtt
-from picknet_nb.data.msvd import read_mapping, read_msvd_csv
+from picknet_nb.data.msvd_files import read_mapping, read_msvd_csv
 from picknet_nb.data.text import tokenize
 from picknet_nb.measure.metrics import (
     ScoreError, read_candidates, read_references, score)

@@ -17,7 +17,7 @@ from picknet_nb.data.own_features import open_features
 from picknet_nb.data.splits import draw_splits, read_splits
 from picknet_nb.data.extraction import list_videos
 from picknet_nb.data.msrvtt import read_msrvtt
-from picknet_nb.data.msvd import read_mapping, read_msvd_csv
+from picknet_nb.data.msvd_files import read_mapping, read_msvd_csv
 from conftest import noise_corpus
 
 # pairs of ids that must not stand side by side

@@ -167,8 +167,8 @@ def test_nobody_comes_between_a_question_to_meteor_and_its_answers(runner):
     assert free() and len(asked) == 6
 
 
-SUBPACKAGES = (
-    "core", "data", "world", "method", "systems", "training", "use", "measure", "interface")
+imports = load_script(ROOT/"tools"/"imports.py")
+SUBPACKAGES, modules_of_the_package = imports.SUBPACKAGES, imports.modules_of_the_package
 
 
 def test_the_numbers_of_notebooks_are_unique_in_their_folder():
@@ -184,62 +184,13 @@ def test_a_module_lies_in_the_folder_of_its_notebook():
             assert found[1] == f"{path.parent.name}.{path.stem.split('_', 1)[1]}", path.name
 
 
-def modules_of_the_package() -> dict[str, ast.Module]:
-    "The syntax tree of every exported module, by its dotted name."
-    paths = sorted((ROOT/"picknet_nb").glob("*/[!_]*.py"))
-    return {f"{path.parent.name}.{path.stem}": ast.parse(path.read_text()) for path in paths}
-
-
-def imported(name: str, nodes) -> list[tuple[str, str, str]]:
-    "What a module imports from which module of the package by these statements."
-    found = []
-    for node in nodes:
-        if isinstance(node, ast.Import):
-            names = [each.name for each in node.names if each.name.startswith("picknet_nb.")]
-            found += [(name, each.removeprefix("picknet_nb."), "") for each in names]
-        if isinstance(node, ast.ImportFrom):
-            above = ["picknet_nb", *name.split(".")][: 3 - node.level] if node.level else []
-            full = ".".join([*above, *filter(None, [node.module])])
-            if full.startswith("picknet_nb."):
-                source = full.removeprefix("picknet_nb.")
-                found += [(name, source, each.name) for each in node.names]
-    return found
-
-
-def homes_of(tree: ast.Module) -> list[ast.Constant]:
-    "The homes of members that a module's registries name."
-    calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)
-             and getattr(node.func, "id", "") == "Registry"]
-    given = [part for call in calls
-             for part in [*call.args[1:2], *(each.value for each in call.keywords)]]
-    return [node for part in given for node in ast.walk(part) if isinstance(node, ast.Constant)]
-
-
-def named_modules(name: str, tree: ast.Module) -> list[tuple[str, str, str]]:
-    """The modules of the package that a module names in a text, with which it could import them;
-    the homes of a registry's members are not counted."""
-    homes = set(map(id, homes_of(tree)))
-    texts = [node.value for node in ast.walk(tree)
-             if isinstance(node, ast.Constant) and isinstance(node.value, str)
-             and id(node) not in homes]
-    found = [re.fullmatch(r"(?:picknet_nb)?\.(\w+(?:\.\w+)*)(?::\w+)?", text) for text in texts]
-    return [(name, each[1], "") for each in found
-            if each and each[1].split(".")[0] in SUBPACKAGES]
-
-
-def imports_between() -> list[tuple[str, str, str]]:
-    "Who imports what from which module of the package, also inside of functions and by a text."
-    return [each for name, tree in modules_of_the_package().items()
-            for each in imported(name, ast.walk(tree)) + named_modules(name, tree)]
-
-
 def test_imports_by_a_text_are_seen():
     tree = ast.parse("def late():\n    import_module('picknet_nb.method.captioner').CAPTIONERS\n"
                      "    import_module('.systems', 'picknet_nb')\n"
                      "A = Registry('a', homes=('picknet_nb.use.many',))")
-    assert {source for _, source, _ in named_modules("core.settings", tree)} == {
+    assert {source for _, source, _ in imports.named_modules("core.settings", tree)} == {
         "method.captioner", "systems"}
-    assert [node.value for node in homes_of(tree)] == ["picknet_nb.use.many"]
+    assert [node.value for node in imports.homes_of(tree)] == ["picknet_nb.use.many"]
 
 
 def test_no_module_of_core_imports_by_a_text():
@@ -255,7 +206,7 @@ def test_every_home_of_a_registry_adds_to_it():
         (node.targets[0].id, home.value.removeprefix("picknet_nb.").replace(".", "/"))
         for tree in modules_of_the_package().values()
         for node in tree.body if isinstance(node, ast.Assign)
-        for home in homes_of(ast.Module([node], []))
+        for home in imports.homes_of(ast.Module([node], []))
     ]
     assert {home for _, home in homes} >= {"systems", "data/tiny"}
     for registry, home in homes:
@@ -264,25 +215,25 @@ def test_every_home_of_a_registry_adds_to_it():
 
 
 def test_no_modules_import_each_other():
-    "By statements that run when they are imported; what a function imports may build on it."
-    arrows = {}
-    for name, tree in modules_of_the_package().items():
-        arrows[name] = {
-            each for _, source, what in imported(name, tree.body)
-            for each in (source, f"{source}.{what}")}
-    while ends := [name for name, others in arrows.items() if not others & arrows.keys()]:
-        for name in ends:
-            del arrows[name]
-    assert not arrows, f"these modules import each other: {sorted(arrows)}"
+    "Neither when they are imported, nor inside of a function, nor by a text."
+    assert imports.in_circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"e"}, "e": set()}) == [
+        "a", "b", "c"]
+    arrows = imports.arrows_between_modules()
+    assert "data.picture_files" in arrows["data.video"]  # a function imports it
+    assert not (circles := imports.in_circles(arrows)), f"these import each other: {circles}"
 
 
 def test_a_subpackage_imports_only_from_those_before_it():
     "And `use` and `measure` do not know each other."
-    arrows = {(name.split(".")[0], source.split(".")[0]) for name, source, _ in imports_between()}
+    arrows = imports.arrows_between_subpackages()
     assert {folder for arrow in arrows for folder in arrow} == set(SUBPACKAGES)
-    order = {folder: place for place, folder in enumerate(SUBPACKAGES)}
+    order = {folder: index for index, folder in enumerate(SUBPACKAGES)}
     assert not [arrow for arrow in arrows if order[arrow[1]] > order[arrow[0]]]
     assert not arrows & {("measure", "use"), ("use", "measure")}
+
+
+def test_the_picture_of_imports_is_of_today():
+    assert imports.PICTURE.read_text() == imports.picture(), "type `python tools/imports.py`"
 
 
 def missing_globals(module) -> list[str]:
@@ -309,7 +260,7 @@ def test_every_name_that_a_function_looks_up_exists(tmp_path, monkeypatch):
 
 
 def test_private_names_stay_in_their_module():
-    assert not [each for each in imports_between() if each[2].startswith("_")]
+    assert not [each for each in imports.imports_between() if each[2].startswith("_")]
 
 
 def test_a_base_class_has_two_children_or_a_use_of_its_own():

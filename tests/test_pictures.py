@@ -13,8 +13,8 @@ from picknet_nb.core.files import FileError
 from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.corpus import CorpusError
 from picknet_nb.data.datasets import prepare_dataset
-from picknet_nb.data.pictures import (
-    PictureError, draw_by_name, list_pictures, open_picture, read_picture, read_pictures)
+from picknet_nb.data.picture_files import PictureError, open_picture, read_picture
+from picknet_nb.data.pictures import draw_by_name, list_pictures, read_pictures
 from picknet_nb.data.video import read_clip
 from picknet_nb.data.video_files import VideoError
 from picknet_nb.interface.main import app

@@ -43,7 +43,8 @@ from picknet_nb.data.backbones import Backbone, Normalised, fit_weights, load_ba
 from picknet_nb.data.efficientnet import EfficientNetLite0
 from picknet_nb.data.eyes import Glimpse
 from picknet_nb.data.extraction import ClipShape, decode_files, list_videos
-from picknet_nb.data.pictures import PictureError, list_pictures, open_picture, read_picture
+from picknet_nb.data.picture_files import PictureError, open_picture, read_picture
+from picknet_nb.data.pictures import list_pictures
 from picknet_nb.data.student import Student, distillation_loss, save_student, in_single_precision
 
 SIDE = EfficientNetLite0.image_size

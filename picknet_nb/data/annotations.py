@@ -12,6 +12,7 @@ from typing import NamedTuple
 from ..core.files import PickNetError, check_distinct, first_few, read_json, same_name
 from ..core.registry import Registry
 from .corpus import SPLITS, CorpusError, check_captions
+from .msvd_files import read_msvd_csv
 from .splits import SPLIT_NAMES, TWICE
 
 # %% auto #0
@@ -40,7 +41,6 @@ def read_captions(
 ) -> dict[str, list[str]]:
     "Read the captions of each video from a file."
     if Path(path).suffix == ".csv":
-        from picknet_nb.data.msvd import read_msvd_csv  # which imports this module
         return read_msvd_csv(path)
     captions = read_json(path, CorpusError)
     check_captions(path, list(captions) if isinstance(captions, dict) else [], captions)

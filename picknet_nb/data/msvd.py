@@ -5,91 +5,13 @@
 # %% ../../nbs/data/12_msvd.ipynb #8e07b993
 from __future__ import annotations
 
-import csv
-import io
-
-from torch import Tensor
-
-from ..core.files import check_distinct, first_few, read_text
-from .corpus import SPLITS, CorpusError, check_captions
+from ..core.files import first_few
 from .annotations import DATASETS, Annotations, read_captions
-from .splits import split_by_name
+from .corpus import CorpusError
+from .msvd_files import read_mapping, split_of
 
 # %% auto #0
-__all__ = ['split_of', 'split_by_number', 'read_mapping', 'read_msvd_csv', 'msvd_numbers', 'read_msvd']
-
-# %% ../../nbs/data/12_msvd.ipynb #a3364e8c
-def split_of(number: int, ends: tuple[int, int] = (1200, 1300)) -> str:
-    "The split of a clip by its number: up to the first end, up to the second, and the rest."
-    return SPLITS[int(number > ends[0]) + int(number > ends[1])]
-
-
-def split_by_number(
-    numbers: dict[str, int], ids: list[str], ends: tuple[int, int] = (1200, 1300)
-) -> dict[str, Tensor]:
-    """Split videos by their number, which starts at 1: up to the first end, up to the second,
-    and the rest."""
-    return split_by_name({name: split_of(numbers[name], ends) for name in ids}, ids)
-
-# %% ../../nbs/data/12_msvd.ipynb #2f3cfe40
-def read_mapping(
-    path,  # youtube_mapping.txt
-) -> dict[str, int]:
-    "Clip id -> number N from lines `clipid vidN`."
-    numbers, taken = {}, set()
-    for row, line in enumerate(read_text(path, CorpusError).splitlines(), 1):
-        if line.strip():
-            name, _, video = line.strip().rpartition(" ")
-            if (
-                not name
-                or not video.startswith("vid")
-                or not video[3:].isdecimal()
-                or len(video) > 12
-            ):
-                raise CorpusError(path, f"line {row} is not `clipid vidN`: {line[:80]!r}")
-            number = int(video[3:])
-            if name in numbers or number in taken:
-                raise CorpusError(
-                    path,
-                    f"line {row} names {name if name in numbers else video} for the second time",
-                )
-            numbers[name] = number
-            taken.add(number)
-    check_distinct(path, numbers, CorpusError)
-    return numbers
-
-# %% ../../nbs/data/12_msvd.ipynb #bc8bceb1
-_END = "the end of the file"
-
-
-def read_msvd_csv(
-    path,  # video_corpus.csv
-) -> dict[str, list[str]]:
-    "The English captions of each clip, clips in sorted order."
-    captions: dict[str, list[str]] = {}
-    try:
-        # spreadsheets put a mark in front; the last line shows whether all before it is read
-        text = read_text(path, CorpusError, errors="replace").removeprefix("\ufeff")
-        rows = csv.DictReader(io.StringIO(f"{text}\n{_END}\n", newline=""))
-        missing = {"VideoID", "Start", "End", "Language", "Description"} - set(
-            rows.fieldnames or ()
-        )
-        if missing:
-            raise CorpusError(path, f"has no column {', '.join(sorted(missing))}")
-        row = {}
-        for row in rows:
-            if row["Language"] == "English" and (row["Description"] or "").strip():
-                captions.setdefault(f"{row['VideoID']}_{row['Start']}_{row['End']}", []).append(
-                    row["Description"].strip()
-                )
-        if _END not in row.values():
-            raise CorpusError(path, "has a quotation mark that is never closed")
-    except csv.Error as reason:
-        raise CorpusError(path, f"cannot be read: {reason}") from reason
-    if not captions:
-        raise CorpusError(path, "holds no English captions")
-    check_captions(path, list(captions), captions)
-    return dict(sorted(captions.items()))
+__all__ = ['msvd_numbers', 'read_msvd']
 
 # %% ../../nbs/data/12_msvd.ipynb #7a7dae3a
 def msvd_numbers(captions: dict[str, list[str]], source, mapping=None) -> dict[str, int]:

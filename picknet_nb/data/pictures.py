@@ -8,60 +8,17 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
-import warnings
 from collections.abc import Iterable
 from pathlib import Path
 
-import numpy as np
-import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
-from torch import Tensor
-
-from ..core.files import FileError, limit, read_json, read_text
-from .corpus import CorpusError, check_captions
+from ..core.files import FileError, read_json, read_text
 from .annotations import DATASETS, Annotations
+from .corpus import CorpusError, check_captions
 from .splits import SPLIT_NAMES, read_splits
-from .video_files import VideoError, check_file, is_picture
+from .video_files import is_picture
 
 # %% auto #0
-__all__ = ['PictureError', 'open_picture', 'read_picture', 'draw_by_name', 'list_pictures', 'read_pictures']
-
-# %% ../../nbs/data/14_pictures.ipynb #1d4bf605
-class PictureError(VideoError):
-    "A picture that cannot be read, and why."
-
-
-def open_picture(
-    path,
-    least: int | None = None,  # pixels that either side needs; None: all there are
-) -> Image.Image:
-    "An upright RGB picture; a JPEG that is much larger than needed is decoded at a smaller scale."
-    check_file(path)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about sizes and metadata: what matters is checked
-            with Image.open(path, formats=("JPEG", "PNG", "WEBP", "BMP")) as image:
-                if image.width * image.height > (most := limit("PICKNET_FRAME_PIXELS")):
-                    raise PictureError(
-                        path, f"has {image.width} x {image.height} pixels, more than {most:,} "
-                        "(PICKNET_FRAME_PIXELS)")
-                if least:
-                    image.draft("RGB", (least, least))
-                return ImageOps.exif_transpose(image).convert("RGB")
-    except PictureError:
-        raise
-    except UnidentifiedImageError as reason:
-        raise PictureError(path, "not a JPEG, PNG, WebP or BMP picture") from reason
-    except Exception as reason:  # a damaged picture fails in many ways
-        message = str(reason).partition("\n")[0] or type(reason).__name__
-        raise PictureError(path, f"not a picture, or a damaged one ({message})") from reason
-
-
-def read_picture(path, size: int = 224) -> Tensor:  # uint8 (3, size, size)
-    "A picture as a frame: the whole of it, resized to size x size."
-    image = open_picture(path, size)
-    small = image.resize((size, size), Image.Resampling.BILINEAR, reducing_gap=3.0)
-    return torch.from_numpy(np.array(small)).permute(2, 0, 1).contiguous()
+__all__ = ['draw_by_name', 'list_pictures', 'read_pictures']
 
 # %% ../../nbs/data/14_pictures.ipynb #358d57e6
 def _of_coco(content: dict) -> Annotations:

@@ -15,6 +15,7 @@ from torch import Tensor
 from ..core.files import (
     FileError, PickNetError, check_distinct, first_few, read_json, write_whole)
 from .corpus import SPLITS, CorpusError, is_text
+from .msvd_files import read_mapping, split_of
 
 # %% auto #0
 __all__ = ['SPLIT_NAMES', 'TWICE', 'split_by_name', 'read_splits', 'placed_before', 'draw_splits', 'check_trainable',
@@ -55,11 +56,10 @@ def read_splits(
 ) -> dict[str, Tensor]:
     "Splits of these videos from a file."
     if Path(path).suffix == ".txt":
-        from picknet_nb.data.msvd import read_mapping, split_by_number  # which import this module
         numbers = read_mapping(path)
         if strangers := [name for name in ids if name not in numbers]:
             raise CorpusError(path, f"does not name {first_few(strangers)}")
-        return split_by_number(numbers, ids)
+        return split_by_name({name: split_of(numbers[name]) for name in ids}, ids)
     content = read_json(path, CorpusError)
     if isinstance(content, dict) and all(map(is_text, content.values())):
         content = _one_split_each(path, content)

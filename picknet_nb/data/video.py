@@ -260,7 +260,7 @@ def decode_clip(
 ) -> Clip:
     "What `read_clip` reads, decoded in this process: for one that may die or hang."
     if is_picture(path):  # a clip in which nothing moves
-        from picknet_nb.data.pictures import read_picture  # which imports this module
+        from picknet_nb.data.picture_files import read_picture  # few need Pillow
 
         return Clip(read_picture(path, size).repeat(frames, 1, 1, 1), torch.zeros(frames))
     deadline, painter = monotonic() + time_limit, _Painter(size)

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from .fast_policy import pair_logits, project
-from .policy import PickNet
 from .recurrence import roll_out_by_table
 
 # %% auto #0
@@ -20,11 +19,11 @@ __all__ = ['standardise', 'search', 'set_bias', 'initialise']
 # %% ../../nbs/method/32_calibration.ipynb #12a2f4ec
 @torch.no_grad()
 def standardise(
-    net: PickNet,
+    net: nn.Module,   # a PickNet
     glances: Tensor,  # (batch, frames, dims) of training clips
     apart: int,       # frames from one comparison partner to the next
     spread: float,    # standard deviation of the logit difference to aim for
-) -> PickNet:
+) -> nn.Module:
     "Scale both layers on data, and let every change raise the pick logit."
     apart, direction = min(apart, glances.shape[1] - 1), None
     if net.clock is not None:  # after `apart` frames, age counts as much as what is seen
@@ -63,7 +62,7 @@ def search(
 
 # %% ../../nbs/method/32_calibration.ipynb #3b4d7940
 @torch.no_grad()
-def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
+def set_bias(net: nn.Module, glances: Tensor, wanted: float) -> nn.Module:
     "The bias with which the argmax picks as many frames as wanted."
     # without the bias that is searched for
     pairs = pair_logits(net, project(net, glances)) - net.logit_difference()[1]
@@ -77,11 +76,11 @@ def set_bias(net: PickNet, glances: Tensor, wanted: float) -> PickNet:
 
 # %% ../../nbs/method/32_calibration.ipynb #e6d7bb49
 def initialise(
-    policy: PickNet,
+    policy: nn.Module,    # a PickNet
     glances: Tensor,      # (batch, frames, dims) of training clips
     wanted: float,        # picks per clip
     spread: float = 6.0,  # standard deviation of the logit difference
-) -> PickNet:
+) -> nn.Module:
     """Initialise from data: p(pick) varies from frame to frame, and the argmax picks about `wanted`
     frames."""
     apart = max(1, round(glances.shape[1] / wanted))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from .calibration import initialise
 # explained in an optional chapter; some of them to be imported from here, too
 from .fast_policy import (
     Rollouts, explore, glance_differences, last_picks, pair_logits, path_logits, path_scores,
@@ -106,6 +107,5 @@ class Policy(PickNet):
 
     def calibrate(self, glances: Tensor, wanted: float, spread: float = 6.0) -> Policy:
         "Initialise from data, so that the argmax picks about `wanted` frames (lesson 13)."
-        # imported here: initialisation is built on the functions of this module
-        from picknet_nb.method.calibration import initialise
-        return initialise(self, glances, wanted, spread)
+        initialise(self, glances, wanted, spread)
+        return self
