@@ -823,7 +823,7 @@ def main() -> None:
     add("--adapt-steps", type=int, default=300)
     add("--every", type=int, nargs="+", default=[1, 3, 5],
         help="of `bundle`: the eye looks at the middle one of so many frames")
-    add("--model", nargs="+", default=["sharp", "everyday"], help="of `models`")
+    add("--model", nargs="+", default=["sharp"], help="of `models`")
     add("--words", type=int, default=18)
     add("--rare", type=int, default=8, help="words that are rarer become <unk>")
     add("--part", type=lambda text: tuple(map(int, text.split("/"))), default=(0, 1),

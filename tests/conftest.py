@@ -95,6 +95,38 @@ def corpus() -> Corpus:
     return noise_corpus()
 
 
+@pytest.fixture
+def quick_everyday(monkeypatch):
+    """The default model sees through networks that take no time. Name, size and fingerprint are
+    those of CLIP in four bits and of the scorer's eye; sentences and picks mean nothing."""
+    from picknet_nb.data.backbones import BACKBONES, Backbone
+    from picknet_nb.training.cards import find_model
+    from picknet_nb.training.runs import read_about
+    from picknet_nb.training.scorers import load_scorer
+    from picknet_nb.use.loading import _loaded
+
+    folder = find_model("everyday")
+    about, scorer = read_about(folder), load_scorer(folder)
+    facts = [(about["settings"]["cnn"], about["feature_dims"], about["details"]["weights"]),
+             (scorer.eye, scorer.values.scorers[0].sizes["dims"], scorer.weights)]
+
+    def maker(name: str, dims: int, weights: str):
+        def make(_=None) -> Backbone:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(0)
+                body = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(8), torch.nn.Flatten(),
+                                           torch.nn.Linear(192, dims))
+            return Backbone(name, body, dims, 224, weights)
+        return make
+
+    for name, dims, weights in facts:
+        BACKBONES.find(name)  # its home is imported before it is replaced
+        monkeypatch.setitem(BACKBONES.data, name, maker(name, dims, weights))
+    _loaded.cache_clear()  # a captioner that was loaded before sees through the real ones
+    yield
+    _loaded.cache_clear()
+
+
 class Forked:
     """A call in a process, session and group of its own, with everything imported already;
     otherwise like a `subprocess.Popen`."""

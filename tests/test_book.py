@@ -3,6 +3,7 @@ import html
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import nbformat
@@ -10,8 +11,6 @@ import pytest
 from conftest import load_script
 from PIL import Image
 
-from picknet_nb.core.files import file_digest
-from picknet_nb.training.models import find_model
 from picknet_nb.use.loading import load
 
 FOLDER = Path(__file__).parents[1]/"nbs"
@@ -19,6 +18,7 @@ sys.path.insert(0, str(FOLDER.parent/"tools"))
 import book
 import moving_picture
 import quotations
+from picture import made_with
 
 NOTEBOOKS = [FOLDER/f"{name}.ipynb" for name in book.notebooks()]
 
@@ -256,7 +256,7 @@ def test_the_front_page_shows_a_real_clip_being_watched():
     made = json.loads(
         (FOLDER.parent/"data"/"results"/"front_page.json").read_text(encoding="utf-8")
     )["moving"]
-    assert made["weights"] == file_digest(find_model(made["model"])/"weights.safetensors"), (
+    assert made_with(made["model"]).items() <= made.items(), (
         "python tools/moving_picture.py CLIP --front"
     )
     assert (
@@ -267,10 +267,12 @@ def test_the_front_page_shows_a_real_clip_being_watched():
     assert picture.stat().st_size < 2_000_000 and Image.open(picture).n_frames > 20
 
 
-def test_a_moving_picture_of_any_clip(tmp_path):
+@pytest.mark.parametrize("of_a_scorer", [False, True])
+def test_a_moving_picture_of_any_clip(tmp_path, of_a_scorer):
     """Every frame of the clip, a few steps for each pick, a picture for each word; picks and
     words are there to stay."""
     found = load("shapes").caption(FOLDER.parent/"data"/"example.mp4", running=False)
+    if of_a_scorer: found = replace(found, values=[place / 10 - 1 for place in range(30)])
     pictures = moving_picture.moving_picture(found, tmp_path/"clip.webp")
     made, steps = Image.open(tmp_path/"clip.webp"), moving_picture.SLIDE - 1
     assert pictures == 30 + steps * len(found.picked) + len(found.text.split())

@@ -322,7 +322,7 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     (tmp_path/"run"/"run.json").write_text(json.dumps(about))
     assert "with other weights than those of" in refused(
         "evaluate", "--model", tmp_path/"run", "--data", other)
-    assert "everyday was trained on features of lite0-clip (1536" in refused(
+    assert "everyday was trained on features of clip-4bit (1536" in refused(
         "evaluate", "--model", "everyday", "--data", noise
     )
 
@@ -965,7 +965,7 @@ def test_failures_are_part_of_the_json(toy, tmp_path):
     assert "left out" in errors
 
 
-def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch):
+def test_a_model_that_nobody_named_is_named(toy, tmp_path, monkeypatch, quick_everyday):
     monkeypatch.chdir(tmp_path)
     video, run = toy/"videos"/"example.mp4", tmp_path/"runs"/"mine"
     shutil.copytree(toy/"run", run)
@@ -1325,7 +1325,7 @@ def test_a_bundled_model_is_judged_by_data_that_somebody_names():
         )
 
 
-def test_a_model_is_a_bundled_one_or_a_folder(toy, tmp_path, monkeypatch):
+def test_a_model_is_a_bundled_one_or_a_folder(toy, tmp_path, monkeypatch, quick_everyday):
     "A folder that has a bundled model's name does not take its place."
     monkeypatch.chdir(tmp_path)
     shutil.copytree(toy/"run", tmp_path/"everyday")

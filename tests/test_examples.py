@@ -181,7 +181,7 @@ def desk(tmp_path_factory) -> Path:
 
 
 @pytest.fixture
-def quick(desk, monkeypatch):
+def quick(desk, monkeypatch, quick_everyday):
     "Everything small, nothing from outside: no network, no camera, no server that stays."
     monkeypatch.chdir(desk)
     for name, usual in config.PRESETS.items():

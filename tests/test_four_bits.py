@@ -77,58 +77,59 @@ def test_the_tools_other_networks_are_what_they_are_called():
     assert all(torch.equal(weight, before[name]) for name, weight in tower.state_dict().items())
 
 
-def test_the_bundled_network_is_the_one_that_was_measured_and_that_clear_was_set_up_with():
+def test_the_bundled_network_is_the_one_that_was_measured_and_that_everyday_was_set_up_with():
     measured = json.loads((ROOT/"data/results/four_bits.json").read_text())
     backbone = load_backbone("clip-4bit")
     assert backbone.weights == measured["weights"]
-    assert backbone.weights == read_about(find_model("clear"))["details"]["weights"]
+    assert backbone.weights == read_about(find_model("everyday"))["details"]["weights"]
     assert BUNDLED_CLIP.stat().st_size == measured["bytes"] < 50e6
     rows = {row["network"]: row["cosine"] for row in measured["rows"]}
     assert rows["four bits, one column after another"] > 0.9 > rows[
         "four bits, each weight by itself"]
     assert f"mean cosine of {rows['four bits, one column after another']}" in read_card(
-        find_model("clear"))
+        find_model("everyday"))
 
 
 # models that share a captioner
 # ---------------------------------------------------------------------------------------------
 
 
-def test_clear_speaks_with_the_captioner_of_sharp():
-    clear, sharp = find_model("clear"), find_model("sharp")
-    assert newest_weights(clear) == sharp/"weights.safetensors"
-    found, stored = load_run(clear)[0].state_dict(), load_file(sharp/"weights.safetensors")
+def test_everyday_speaks_with_the_captioner_of_sharp():
+    everyday, sharp = find_model("everyday"), find_model("sharp")
+    assert newest_weights(everyday) == sharp/"weights.safetensors"
+    found, stored = load_run(everyday)[0].state_dict(), load_file(sharp/"weights.safetensors")
     assert all(torch.equal(weight, stored[name].to(weight.dtype))
                for name, weight in found.items())
-    own = sum(path.stat().st_size for path in clear.glob("*.safetensors"))
-    assert describe_model(clear).megabytes == round(
+    own = sum(path.stat().st_size for path in everyday.glob("*.safetensors"))
+    assert describe_model(everyday).megabytes == round(
         (own + (sharp/"weights.safetensors").stat().st_size) / 1e6, 1)
 
 
 def test_weights_are_shared_with_bundled_models_alone(tmp_path):
-    clear = shutil.copytree(find_model("clear"), tmp_path/"clear")
-    about = json.loads((clear/"run.json").read_text())
-    for name in ("../bundled/sharp", "nobody", str(tmp_path/"clear")):
-        (clear/"run.json").write_text(json.dumps(about | {"weights_of": name}))
+    everyday = shutil.copytree(find_model("everyday"), tmp_path/"everyday")
+    about = json.loads((everyday/"run.json").read_text())
+    for name in ("../bundled/sharp", "nobody", str(tmp_path/"everyday")):
+        (everyday/"run.json").write_text(json.dumps(about | {"weights_of": name}))
         with pytest.raises(PickNetError, match="no bundled model"):
-            newest_weights(clear)
-    (clear/"run.json").write_text(json.dumps(about | {"weights_of": ["sharp"]}))
+            newest_weights(everyday)
+    (everyday/"run.json").write_text(json.dumps(about | {"weights_of": ["sharp"]}))
     with pytest.raises(RunError, match="weights_of"):
-        newest_weights(clear)
+        newest_weights(everyday)
 
 
 def test_the_digest_of_a_model_depends_on_weights_wherever_they_are(tmp_path):
-    clear = shutil.copytree(find_model("clear"), tmp_path/"clear")
-    shared = model_digest(clear)
+    everyday = shutil.copytree(find_model("everyday"), tmp_path/"everyday")
+    shared = model_digest(everyday)
     own = load_file(find_model("sharp")/"weights.safetensors")
     own["policy.compare.bias"] = own["policy.compare.bias"] + 1
-    save_file(own, clear/"weights.safetensors")
-    assert model_digest(clear) != shared
-    other = model_digest(clear)
-    (clear/"weights.safetensors").rename(clear/"supervision.safetensors")  # of a run on its way
+    save_file(own, everyday/"weights.safetensors")
+    assert model_digest(everyday) != shared
+    other = model_digest(everyday)
+    # of a run on its way
+    (everyday/"weights.safetensors").rename(everyday/"supervision.safetensors")
     with pytest.warns(UserWarning, match="not finished"):
-        assert model_digest(clear) == other
+        assert model_digest(everyday) == other
 
 
 def test_every_bundled_model_is_described_without_its_weights():
-    assert {"clear", "everyday", "sharp", "shapes"} == set(models())
+    assert {"everyday", "sharp", "shapes"} == set(models())

@@ -149,7 +149,7 @@ def test_people_at_a_terminal_hear_of_the_better_model(monkeypatch, capsys):
     assert not capsys.readouterr().err
     watching.hint_at_better_models(find_model())
     hint = capsys.readouterr().err
-    assert "better sentences: --model clear" in hint and "--model sharp" in hint
+    assert "a little better, and slower: --model sharp (its backbone: " in hint
 
 
 def test_half_precision_is_not_what_the_card_was_measured_with(tmp_path, capsys):

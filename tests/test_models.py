@@ -31,7 +31,8 @@ from picknet_nb.method.stages import Model, caption_videos, frame_choice
 from picknet_nb.training import cards, models
 from picknet_nb.training.models import (
     BUNDLED, Decoding, describe_model, example_run, export_model, find_model, find_run, read_card)
-from picknet_nb.training.runs import RunError, load_run, newest_weights, open_run, save_weights
+from picknet_nb.training.runs import (
+    RunError, load_run, newest_weights, open_run, read_about, save_weights)
 from picknet_nb.training.scorers import SCORER, StoredScorer, load_scorer, save_scorer
 from picknet_nb.use.loading import load_captioner
 from picknet_nb.interface.main import app
@@ -282,8 +283,8 @@ def test_everyday_says_plain_english_about_anything(tmp_path):
 
 
 def test_without_its_backbone_it_says_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr("picknet_nb.data.student.BUNDLED_WEIGHTS", tmp_path/"gone.safetensors")
-    with pytest.raises(PickNetError, match="lite0-clip are missing .* install it again"):
+    monkeypatch.setattr("picknet_nb.data.four_bits.BUNDLED_CLIP", tmp_path/"gone.safetensors")
+    with pytest.raises(PickNetError, match="clip-4bit are missing .* install it again"):
         load_captioner()
 
 
@@ -300,9 +301,10 @@ def test_the_picture_of_a_caption_is_described_as_it_is():
 @pytest.mark.parametrize("picture", ["caption", "explorer"])
 def test_the_pictures_of_the_front_page_were_made_with_these_models(picture):
     made = json.loads((RESULTS/"front_page.json").read_text())[picture]
-    assert made["weights"] == file_digest(find_model(made["model"])/"weights.safetensors"), (
-        f"python tools/picture.py {picture}"
-    )
+    folder = find_model(made["model"])
+    assert (made["weights"], made["sees with"]) == (
+        file_digest(newest_weights(folder)), read_about(folder)["details"]["weights"]
+    ), f"python tools/picture.py {picture}"
 
 
 def test_the_picture_of_the_method_shows_a_right_caption_of_the_course_s_model():

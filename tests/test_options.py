@@ -1147,6 +1147,15 @@ def test_what_an_eye_sees_is_prepared_with_the_same_options(command, bench, monk
         assert one == other and len(set(done.facts.get("device", "-"))) == 1
 
 
+def test_of_pictures_an_eye_sees_nothing(bench, monkeypatch):
+    "Of a clip of one frame nothing is picked."
+    monkeypatch.setattr("picknet_nb.training.cards.eye_beside", lambda backbone: "colours")
+    bench.note("data.datasets.prepare_videos", lambda *_, **__: Prepared(None, {}, []),
+               made=lambda call: str(call.out))
+    for usual in PLACES["prepare pictures"].values():
+        assert bench.run("prepare pictures", usual).facts["made"] == ["made"]
+
+
 def test_a_table_is_continued_by_the_model_itself_and_not_by_its_name(bench, there, tmp_path):
     first, copy, other = (tmp_path/name/"mine" for name in ("first", "copy", "other"))
     for model in (first, copy, other): shutil.copytree(there["RUN"], model)

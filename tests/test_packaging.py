@@ -127,9 +127,11 @@ def test_the_source_distribution_holds_what_its_installation_needs(built):
     ]
     bundled = {
         f"picknet_nb/bundled/{name}/{file}"
-        for name in ("everyday", "shapes")
-        for file in ("run.json", "config.json", "vocabulary.json", "weights.safetensors", "card.md")
-    } | {"picknet_nb/bundled/backbones/lite0-clip.safetensors"} | {
+        for name in ("everyday", "sharp", "shapes")
+        for file in ("run.json", "config.json", "vocabulary.json", "card.md",
+                     "scorer.safetensors" if name == "everyday" else "weights.safetensors")
+    } | {f"picknet_nb/bundled/backbones/{name}.safetensors" for name in ("clip-4bit", "lite0-clip")
+    } | {
         f"picknet_nb/course/{file}"
         for file in ("weights.safetensors", "model.json", "example.mp4")
     }

@@ -1,23 +1,31 @@
 """Runs that begin with a trained model: what is taken over, what is refused, and what a kill
 must not change."""
+import inspect
 import json
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 from conftest import noise_corpus
 from safetensors.torch import load_file
+from toys import invoked
 
+import picknet_nb as pn
 from picknet_nb.core.files import PickNetError
 from picknet_nb.core.settings import Config, preset
+from picknet_nb.data.annotations import dataset_facts
 from picknet_nb.data.text import BOS, EOS, PAD, UNK, Vocabulary
+from picknet_nb.world.world import write_examples
 from picknet_nb.method.captioner import beam, generate
 from picknet_nb.method.encoder import pick_frames
 from picknet_nb.method.recipes import Recipe, recipes, with_captioner
 from picknet_nb.method.stages import Model
 from picknet_nb.training.loop import Step
-from picknet_nb.training.models import BUNDLED, find_model
-from picknet_nb.training.runs import RunError, load_run, read_about, read_words
+from picknet_nb.training.models import BUNDLED, export_model, find_model
+from picknet_nb.training.runs import (
+    RunError, load_run, newest_weights, read_about, read_settings, read_words)
+from picknet_nb.training.scorers import load_scorer
 from picknet_nb.training.train import train
 from picknet_nb.training.transfer import (
     StartError, find_start, matched_rows, read_start, rows_of_words, with_start_words)
@@ -41,7 +49,7 @@ OF_WORDS = ("captioner.words.weight", "captioner.output.weight", "captioner.outp
 
 
 def corpus_like(
-    cnn: str = "lite0-clip", dims: int = 1536, glance_dims: int = 3136, **details
+    cnn: str = "clip-4bit", dims: int = 1536, glance_dims: int = 3136, **details
 ):
     """Noise that has the sizes of real clips, with words of which some are known to the
     bundled model."""
@@ -69,7 +77,7 @@ def begun(corpus, config: Config = preset("laptop")) -> tuple[Model, dict, objec
 def test_rows_go_by_word_and_everything_else_by_name():
     corpus = corpus_like()
     model, before, start = begun(corpus)
-    now, learned = model.state_dict(), load_file(find_model("everyday")/"weights.safetensors")
+    now, learned = model.state_dict(), load_file(newest_weights(find_model("everyday")))
     shared = [word for word in corpus.vocabulary.words if word in start.words.ids]
     fresh = [word for word in corpus.vocabulary.words if word not in start.words.ids]
     assert "<eos>" in shared and len(shared) > 4 and fresh == ["jabberwock", "snark"]
@@ -118,8 +126,8 @@ def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
         (
             {},
             {"cnn": "resnet50"},
-            "it uses the features of lite0-clip, and these clips were prepared with "
-            "resnet50; prepare them with --backbone lite0-clip",
+            "it uses the features of clip-4bit, and these clips were prepared with "
+            "resnet50; prepare them with --backbone clip-4bit",
         ),
         ({}, {"dims": 64}, "its feature size is 1536, and here it is 64"),
         (
@@ -127,8 +135,8 @@ def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
             {"weights": "mine.pth 0123456789ab"},
             f"its backbone's fingerprint is {FINGERPRINT}, and here it is 0123456789ab",
         ),
-        ({"hidden": 64}, {}, "its hidden is 352, and here it is 64"),
-        ({"word_embedding": 32}, {}, "its word_embedding is 224, and here it is 32"),
+        ({"hidden": 64}, {}, "its hidden is 448, and here it is 64"),
+        ({"word_embedding": 32}, {}, "its word_embedding is 256, and here it is 32"),
         ({"architecture": "paper"}, {}, "its architecture is ta, and here it is paper"),
     ],
 )
@@ -151,7 +159,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(changes, made, 
 def test_a_name_that_nothing_has_is_refused_with_those_that_exist(tmp_path):
     with pytest.raises(
         PickNetError,
-        match="start_from=evryday is not a bundled model .there are clear, everyday, shapes, "
+        match="start_from=evryday is not a bundled model .there are everyday, shapes, "
               "sharp. and no folder of a run",
     ):
         find_start("evryday")
@@ -252,6 +260,32 @@ def test_a_policy_that_has_learned_is_not_calibrated_unless_it_must_be(tmp_path,
     assert len(calls) == 1
 
 
+def test_ones_own_clips_become_a_run_of_the_default_model(tmp_path, quick_everyday):
+    "Nothing is named: the backbone, what its eye sees, the preset and the scorer are the model's."
+    write_examples(tmp_path/"videos", 5)
+    captions = json.loads((tmp_path/"videos"/"captions.json").read_text())
+    names = list(captions)
+    pn.prepare(tmp_path/"videos", captions, tmp_path/"corpus", bars=False, min_word_count=1,
+               splits={"train": names[:3], "validation": names[3:4], "test": names[4:]})
+    run = pn.train(tmp_path/"run", tmp_path/"corpus", bars=False, **SHORT)
+    kept, own = load_scorer(tmp_path/"run"), load_scorer(find_model())
+    assert (kept.eye, kept.weights, kept.number) == (own.eye, own.weights, own.number)
+    file = tmp_path/"videos"/f"{names[4]}.mp4"
+    assert len(run.caption(file, running=False).picked) == own.number
+    export_model(run.folder, tmp_path/"model")
+    found = pn.evaluate(tmp_path/"model", tmp_path/"corpus", picker=f"scorer-{own.number}",
+                        scores=False)
+    assert found.frames_used == own.number and list(found.captions) == names[4:]
+
+
+def test_what_is_prepared_is_what_the_default_model_was_trained_on():
+    by_default = {inspect.signature(pn.prepare).parameters["cnn"].default,
+                  dataset_facts("pictures")["backbone"], preset("laptop").clip.cnn}
+    helps = [invoked("prepare", kind, "--help").output for kind in ("videos", "pictures")]
+    shown = {re.search(r"--backbone.*?\[default:\s+(\S+)\]", each, re.S)[1] for each in helps}
+    assert by_default == shown == {read_settings(find_model()).clip.cnn}
+
+
 def test_a_run_of_ones_own_can_be_begun_with(tmp_path):
     corpus = noise_corpus(videos=16)
     config = preset(
@@ -314,7 +348,7 @@ def test_what_people_named_once_is_no_unknown_word_if_the_model_knows_it():
 def test_learned_rows_stay_when_the_words_of_a_corpus_are_added():
     corpus = with_start_words(corpus_like(), preset("laptop"))
     model, before, start = begun(corpus)
-    learned = load_file(find_model("everyday")/"weights.safetensors")
+    learned = load_file(newest_weights(find_model("everyday")))
     for name in OF_WORDS:
         now, known = model.state_dict()[name], len(start.words)
         assert torch.equal(now[:known], learned[name].float())

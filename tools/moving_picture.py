@@ -6,8 +6,9 @@ python tools/moving_picture.py CLIP                                       what t
 python tools/moving_picture.py CLIP --model shapes --out shapes.webp      another model or run,
     another file
 python tools/moving_picture.py FOLDER --out nbs/images/moving.webp --front  the one of the front
-    page, and a note of how it was made: of the clips in the folder that `ratings.json` calls right
-    for this model, the one whose picks are least like uniform sampling
+    page, and a note of how it was made: of the clips in the folder whose caption both raters of
+    `ratings_strict.json` call right for this model, the one whose picks are least like uniform
+    sampling
 """
 import argparse
 import statistics
@@ -23,6 +24,7 @@ from picknet_nb.data.video import read_clip
 from picknet_nb.use.clips import Caption
 from picknet_nb.use.loading import load
 from picknet_nb.use.drawing import _font, drawable, height_to_width
+from picknet_nb.use.values import heights
 
 # of everything, of the frame that is watched, between things: pixels; steps from there to the row
 WIDTH, LARGE, GAP, SLIDE = 640, 200, 10, 4
@@ -47,12 +49,13 @@ def paste(canvas, picture, place, picked: bool = False) -> None:
         )
 
 
-def draw_chances(draw, chances: list[float], seen: int, picked, high: int) -> None:
-    "p(pick) of the frames seen so far, a bar each, with a dotted line at one half."
+def draw_chances(draw, chances: list[float], seen: int, picked, high: int, what: str) -> None:
+    """p(pick) of the frames seen so far, or what a scorer values them, a bar each, with a dotted
+    line at one half or at the mean."""
     left, top, bottom = LARGE + 3 * GAP, GAP + 26, GAP + high
     step, tallest = (WIDTH - GAP - left) / len(chances), bottom - top
     draw.text((left, GAP - 3), f"frame {seen} of {len(chances)}", "black", _font(17))
-    draw.text((WIDTH - GAP, GAP - 3), "p(pick)", GREY, _font(17), anchor="ra")
+    draw.text((WIDTH - GAP, GAP - 3), what, GREY, _font(17), anchor="ra")
     for i, chance in enumerate(chances):
         colour = PALE if i >= seen else PICK_GREEN if i in picked else GREY
         tip = bottom - max(2, tallest * chance if i < seen else 0)
@@ -67,12 +70,14 @@ def scenes(caption: Caption, frames: list, tall: float):
     row = row_places(len(caption.picked), tall, high + 2 * GAP)
     watched, bottom = (GAP, GAP, LARGE, high), row[0][1] + row[0][3] + GAP
     words = drawable(caption.text).split()
+    chances, what = (caption.probabilities, "p(pick)") if caption.values is None else (
+        heights(caption.values), "value")
     lines = lambda count: textwrap.wrap(" ".join(words[:count]), 42)
 
     def scene(now: int, done: int, moving: float | None = None, said: int = 0):
         canvas = Image.new("RGB", (WIDTH, bottom + 10 + 32 * len(lines(None))), "white")
         draw = ImageDraw.Draw(canvas)
-        draw_chances(draw, caption.probabilities, now + 1, caption.picked, high)
+        draw_chances(draw, chances, now + 1, caption.picked, high, what)
         paste(canvas, frames[now], watched, now in caption.picked)
         for place, number in zip(row, caption.picked[:done]):
             paste(canvas, frames[number], place, True)
@@ -114,17 +119,21 @@ def moving_picture(caption: Caption, out: Path) -> int:  # how many pictures
 
 
 def deviation(picked: list[int], frames: int) -> float:
-    "How far picks are from as many uniform ones, from first to last: a mean over picks, in frames."
-    steps = max(len(picked) - 1, 1)
-    return sum(abs(pick - place * (frames - 1) / steps)
-               for place, pick in enumerate(sorted(picked))) / len(picked)
+    """How far picks are from as many uniform ones, with both ends or the middles of equal parts,
+    whichever is nearer: a mean over picks, in frames."""
+    count, most = len(picked), frames - 1
+    ends = [place * most / max(count - 1, 1) for place in range(count)]
+    middles = [(place + 0.5) * frames / count - 0.5 for place in range(count)]
+    return min(sum(abs(one - other) for one, other in zip(sorted(picked), uniform)) / count
+               for uniform in (ends, middles))
 
 
 def least_uniform(folder: Path, model: str) -> tuple[Caption, dict]:
-    "Of a folder's clips that were rated right for a model, the one with the least uniform picks."
-    rated = read_json(Path("data/results/ratings.json"))["clips"]
-    paths = [path for path in sorted(folder.glob("*.mp4"))
-             if rated.get(path.stem, {}).get(model, {}).get("rating") == "right"]
+    "Of a folder's clips that all raters call right, the one with the least uniform picks."
+    rated = read_json(Path("data/results/ratings_strict.json"))["clips"]
+    right = {clip for clip, captions in rated.items() for each in captions.values()
+             if model in each["models"] and set(each["ratings"]) == {"right"}}
+    paths = [path for path in sorted(folder.glob("*.mp4")) if path.stem in right]
     if not paths:
         raise PickNetError(f"{folder}: none of its clips was rated right for {model}")
     captioner = load(model)

@@ -26,6 +26,7 @@ from picknet_nb.core.files import file_digest, write_whole
 from picknet_nb.data.glance import glance
 from picknet_nb.method.policy import glance_differences
 from picknet_nb.training.models import find_model
+from picknet_nb.training.runs import newest_weights, read_about
 from picknet_nb.use.loading import load
 from picknet_nb.world.shapes import draw_clip, example_story
 
@@ -196,8 +197,10 @@ def note(picture: str, **facts) -> None:
 
 
 def made_with(model: str) -> dict:
-    "A bundled model by its name and its weights."
-    return {"model": model, "weights": file_digest(find_model(model)/"weights.safetensors")}
+    "A bundled model by its name, its weights and those of the network that it sees with."
+    folder = find_model(model)
+    return {"model": model, "weights": file_digest(newest_weights(folder)),
+            "sees with": read_about(folder)["details"]["weights"]}
 
 
 def draw_caption(path: Path, people: str) -> None:

@@ -1,7 +1,7 @@
 """Teach a scorer for a bundled model: what single frames are worth, by the model's own captioner.
 
-python tools/teach_scorer.py everyday --corpus data/corpora/msvd --corpus data/corpora/msrvtt
-python tools/teach_scorer.py clear --taught data/scorer-everyday --every 5 --budgets 1 2 \\
+python tools/teach_scorer.py sharp --corpus data/corpora/msvd-clip --corpus data/corpora/msrvtt-clip
+python tools/teach_scorer.py everyday --taught data/scorer-small --every 5 --budgets 1 2 \\
     --corpus data/corpora/msvd-clip --corpus data/corpora/msrvtt-clip --splits validation \\
     --eye data/corpora/msvd --eye data/corpora/msrvtt
 

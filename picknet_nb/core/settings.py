@@ -17,10 +17,10 @@ from .files import FileError, PickNetError, read_json, write_whole
 from .registry import Registry
 
 # %% auto #0
-__all__ = ['PRESETS', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings', 'PolicySettings',
-           'TrainingSettings', 'Config', 'find_setting', 'with_part', 'group_of', 'with_own', 'know_captioners',
-           'own_settings', 'captioner_settings', 'preset', 'explanations', 'check_version', 'save_config',
-           'settings_from', 'load_config']
+__all__ = ['USUAL_BACKBONE', 'PRESETS', 'VERSION', 'ConfigError', 'setting', 'ClipSettings', 'CaptionerSettings',
+           'PolicySettings', 'TrainingSettings', 'Config', 'find_setting', 'with_part', 'group_of', 'with_own',
+           'know_captioners', 'own_settings', 'captioner_settings', 'preset', 'explanations', 'check_version',
+           'save_config', 'settings_from', 'load_config']
 
 # %% ../../nbs/core/02_settings.ipynb #fe940bc3
 class ConfigError(PickNetError):
@@ -408,6 +408,9 @@ def _captioner_settings(own: tuple[tuple, ...], values: dict) -> CaptionerSettin
     return _settings_class(own)(**values)
 
 # %% ../../nbs/core/02_settings.ipynb #0b179a6d
+# of the model that is used where none is named, and so of the clips that runs begin with
+USUAL_BACKBONE = "clip-4bit"
+
 PRESETS = {
     "paper": Config(),
     "improved": Config().changed(
@@ -436,10 +439,10 @@ PRESETS = {
     ),
     # that of the model it starts from; TA declares no settings of its own
     "laptop": Config(captioner=CaptionerSettings(architecture="ta")).changed(
-        cnn="lite0-clip",
-        feature_embedding=448,
-        word_embedding=224,
-        hidden=352,
+        cnn=USUAL_BACKBONE,
+        feature_embedding=512,
+        word_embedding=256,
+        hidden=448,
         dropout=0.4,
         input_dropout=0.3,
         video_vector="mean",

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ..core.files import FileError, read_json, read_text
+from ..core.settings import USUAL_BACKBONE
 from .annotations import DATASETS, Annotations
 from .corpus import CorpusError, check_captions
 from .splits import SPLIT_NAMES, read_splits
@@ -95,7 +96,7 @@ def list_pictures(folder) -> dict[str, Path]:
     return files
 
 
-@DATASETS.add("pictures", backbone="lite0-clip", settings={"frames": 1},
+@DATASETS.add("pictures", backbone=USUAL_BACKBONE, settings={"frames": 1},
               files=list_pictures)
 def read_pictures(
     *paths,  # annotation files

@@ -21,8 +21,8 @@ import typer.main
 from ..core.files import PickNetError, WriteError, first_few
 from ..core.printing import DONE, EXIT, WEIGHTS, exit_if_left_out, printable
 from picknet_nb.core.settings import (
-    PRESETS, ClipSettings, Config, ConfigError, captioner_settings, explanations, find_setting,
-    preset)
+    PRESETS, USUAL_BACKBONE, ClipSettings, Config, ConfigError, captioner_settings, explanations,
+    find_setting, preset)
 
 # %% auto #0
 __all__ = ['SWITCH', 'KINDS', 'OF_A_CORPUS', 'GROUPS', 'prepare', 'OUT', 'BACKBONE', 'WORKERS', 'RAY', 'SETTINGS', 'FEW_TO_SCORE',
@@ -162,7 +162,7 @@ class DataSetCommands(typer.core.TyperGroup):
         from picknet_nb.data.annotations import DATASETS, dataset_facts
 
         about = (DATASETS[name].__doc__ or f"The data set {name}.").partition("\n\n")[0]
-        network = dataset_facts(name).get("backbone", "lite0-clip")
+        network = dataset_facts(name).get("backbone", USUAL_BACKBONE)
         made = typer.Typer(rich_markup_mode=None, add_completion=False)
         add_dataset(made, name, about, network, f"--annotations FILE --videos clips --out {name}")
         return typer.main.get_command(made)
@@ -183,7 +183,7 @@ BACKBONE = Annotated[
     typer.Option(
         "--backbone",
         help=(
-            "tiny, lite0-clip, clip-4bit, glimpse (its weights are your own), efficientnet-lite0, "
+            "clip-4bit, lite0-clip, glimpse (its weights are your own), efficientnet-lite0, tiny, "
             "clip-vit-b16, resnet18, resnet50, resnet101, "
             "resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in the first ResNets), "
             "any network of timm as timm:NAME, or your own (picknet --use MODULE)."
@@ -321,7 +321,8 @@ def before_extraction(
         smaller = (
             ""
             if cnn.name in ("tiny", "lite0-clip", "efficientnet-lite0")
-            else "--backbone lite0-clip is about ten times as fast"
+            else "--backbone lite0-clip is about ten times as fast, but no bundled model reads its "
+            "features: train with --preset improved"
         )
         if seconds := foresee_extraction(files, out, cnn, clip, workers):
             print(f"{len(files)} videos, {forecast(seconds, smaller)}", file=sys.stderr)
@@ -332,15 +333,16 @@ def before_extraction(
 BRING = "provide some of those clips, or let `picknet prepare videos` split the ones that you have"
 
 
-def with_its_eye(make: Callable, out: Path, eye, device, check: Callable):
+def with_its_eye(make: Callable, out: Path, eye, clip: ClipSettings, device, check: Callable):
     """Prepare clips with a backbone by `make`, and, where the bundled model of this backbone picks
-    with an eye that is another one, what that sees of them; what the backbone made is returned."""
+    with an eye that is another one, what that sees of them; of pictures, clips of one frame, it
+    sees nothing. What the backbone made is returned."""
     from picknet_nb.data.backbones import load_backbone
     from picknet_nb.data.eyes import EYES
     from picknet_nb.training.cards import eye_beside
 
     made = make(out, eye, check=check)
-    if beside := eye_beside(eye.name):
+    if clip.frames > 1 and (beside := eye_beside(eye.name)):
         if made.corpus:  # in the first process of torchrun
             print(f"also what {beside} sees, with which the model of this backbone picks: "
                   f"{printable(out/EYES/beside)}", file=sys.stderr)
@@ -381,7 +383,7 @@ def prepare_videos(
         Optional[str],
         typer.Option(help="Name of the data set in tables; default: the name of the folder."),
     ] = None,
-    cnn: BACKBONE = "lite0-clip",
+    cnn: BACKBONE = USUAL_BACKBONE,
     weights: WEIGHTS = None,
     workers: WORKERS = None,
     ray: RAY = None,
@@ -419,7 +421,7 @@ def prepare_videos(
         report(with_its_eye(
             lambda folder, eye, **how: make(
                 folder, *same, eye, clip, workers, extract=extract, **how),
-            out, eye, device, check), out)
+            out, eye, clip, device, check), out)
 
 # %% ../../nbs/interface/02_prepare.ipynb #60aea535
 # its clips have thirty beats
@@ -512,7 +514,7 @@ def add_dataset(group: typer.Typer, name: str, about: str, network: str, example
                 lambda folder, eye, **how: make(
                     folder, name, annotations, videos, eye, splits, clip, workers,
                     extract=extract, **how),
-                out, eye, device, check), out)
+                out, eye, clip, device, check), out)
 
 
     prepare_dataset.__doc__ = f"{about} If interrupted, run the same command again to continue."
@@ -540,7 +542,7 @@ add_dataset(
     prepare,
     "pictures",
     "Captioned pictures, each a clip of one frame.",
-    "lite0-clip",
+    USUAL_BACKBONE,
     "--annotations captions_train2017.json --videos train2017 --out data/corpora/coco",
 )
 

@@ -18,7 +18,8 @@ from ..core.files import FileError, PickNetError, write_whole
 from ..core.gpu import usual_device
 from ..core.processes import connected
 from ..core.registry import USED
-from ..core.settings import Config, preset as named_preset, with_part
+from ..core.settings import (
+    USUAL_BACKBONE, Config, preset as named_preset, with_part)
 from ..data.backbones import (
     Backbone, check_registered, fingerprint, load_backbone, weights_origin)
 from ..data.corpus import Corpus, check_captions
@@ -179,7 +180,7 @@ def prepare(
     # {"holiday": ["a dog runs", …]} for holiday.mp4, or a JSON file with that
     captions: Place | Mapping[str, list[str]],
     out: Place,  # the folder of the corpus
-    cnn: str | Backbone = "lite0-clip",  # the backbone
+    cnn: str | Backbone = USUAL_BACKBONE,  # the backbone
     # {"train": [ids], "validation": [ids], "test": [ids]}, or a JSON file; None: at random
     splits: Place | Mapping[str, Sequence[str]] | None = None,
     name: str | None = None,  # what tables call it; None: the name of the folder
@@ -221,7 +222,8 @@ def prepare(
     how = clip, workers, bars
     extract = partial(extract_on_ray, ray=ray) if ray else extract_here
     made = prepare_videos(out, *same, eye, *how, extract=extract)
-    if beside := eye_beside(eye.name):  # with it the model picks that a run may begin with
+    beside = eye_beside(eye.name) if clip.frames > 1 else ""
+    if beside:  # with it the model picks that a run may begin with
         prepare_videos(out/EYES/beside, *same, load_backbone(beside, None, usual_device(device)),
                        *how, extract=extract)
     # None in all processes of torchrun but the first

@@ -208,13 +208,13 @@ _LONG = 60.0  # seconds of video, about which one sentence says little
 
 
 def hint_at_better_models(run: Path) -> None:
-    "Name the better models after a sentence of the default one, to people at a terminal."
+    "Name the better model after a sentence of the default one, to people at a terminal."
     from picknet_nb.training.cards import BUNDLED, EVERYDAY, describe_model, find_model
 
     if run.name == EVERYDAY and run.parent == BUNDLED and sys.stderr.isatty():
         comes = describe_model(find_model("sharp")).measured.get("backbone")
-        print("better sentences: --model clear (slower; comes with the package), or --model sharp "
-              f"(its backbone: {comes})", file=sys.stderr)
+        print(f"a little better, and slower: --model sharp (its backbone: {comes})",
+              file=sys.stderr)
 
 
 def hint_at_length(caption, one: bool) -> None:
