@@ -7,6 +7,8 @@ from pathlib import Path
 
 from reliability import processor_time
 
+from picknet_nb.core.processes import _end_node
+
 
 @contextmanager
 def cluster(quick: Path) -> Iterator[tuple[object, Callable]]:  # quick: a folder that is empty
@@ -36,6 +38,8 @@ def cluster(quick: Path) -> Iterator[tuple[object, Callable]]:  # quick: a folde
             try:
                 return made.add_node(**how)
             except Exception as reason:
+                # beside what is left of this node the next one would be slower still
+                _end_node(reason)
                 if "timed out" not in str(reason) or processor_time() == before: raise
 
     try:

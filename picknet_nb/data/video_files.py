@@ -244,7 +244,7 @@ def open_source(path, source: str, seconds: float, **how):
                 _NO_CAMERA.get(getattr(reason, "errno", 0))
                 or f"cannot be opened ({_said(reason)})",
             ) from reason
-        if our_limit and isinstance(reason, av.error.ArgumentError):
+        if our_limit and getattr(reason, "errno", 0) == errno.EINVAL:
             hint = our_limit
         elif source.startswith("pipe:"):
             hint = _BY_A_PIPE
