@@ -64,7 +64,7 @@ def test_weights_of_a_type_that_no_backbone_has_are_a_sentence(tmp_path, kind):
         load_backbone("resnet18", path)
 
 
-@pytest.mark.parametrize("number", [float("nan"), float("inf")])
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
 def test_weights_of_a_backbone_that_are_no_numbers_are_a_sentence(tmp_path, number):
     state = resnet().state_dict()
     state["layer1.0.conv1.weight"][0, 0, 0, 0] = number
