@@ -1,14 +1,12 @@
-"""How many clips a second a bundled model captions on a CPU, beside all thirty frames, beside its
-policy where a scorer picks, and, for `everyday`, beside a ResNet-152.
+"""How many clips a second a bundled model captions on a CPU, beside all thirty frames and, where
+a scorer picks, beside its policy.
 
 python benchmarks/everyday.py [--model everyday] [--weights FILE] [--videos FOLDER] [--clips 100]
     [--out data/results/benchmark_MODEL.json]     (needs PyAV; CPU)
 
 Whole files, decoding included, after loading, each through `caption_many` as a folder is captioned.
 Clips of MSVD say in their names how long they last: those nearest to ten seconds are taken. Without
-such a folder, clips of the built-in world are drawn. ResNet-152 has random weights, and its
-features are cut to the size that the model reads: the time is the same, the words are nonsense.
-Long rows use fewer clips.
+such a folder, clips of the built-in world are drawn. Long rows use fewer clips.
 """
 from __future__ import annotations
 
@@ -23,7 +21,6 @@ import torch
 from common import ROOT, origin, write_result
 
 from picknet_nb.core.processes import usable_cores
-from picknet_nb.data.backbones import load_backbone
 from picknet_nb.data.video_files import find_videos
 from picknet_nb.world.world import write_examples
 from picknet_nb.method.pickers import make_picker
@@ -41,16 +38,6 @@ def nearest_to_ten_seconds(folder: Path, count: int) -> list[Path]:
         return abs(int(named[2]) - int(named[1]) - 10) if named else 0
 
     return sorted(find_videos([folder]), key=lambda path: (off(path), path.name))[:count]
-
-
-class Cut:
-    "A CNN whose features are cut to the first few numbers."
-
-    def __init__(self, cnn, dims: int):
-        self.cnn, self.dims, self.image_size = cnn, dims, cnn.image_size
-
-    def __call__(self, frames):
-        return self.cnn(frames)[:, :self.dims].nan_to_num().clamp(-9, 9)  # of random weights
 
 
 def rate(captioner: VideoCaptioner, paths: list[Path]) -> dict:
@@ -97,10 +84,6 @@ def main() -> None:
         }
         if model.picker.name == "scorer":
             rows["frames of its policy"] = rate(model.streaming(), paths)
-        if given.model == "everyday":
-            resnet = Cut(load_backbone("resnet152", "random"), model.backbone.dims)
-            deep = replace(model, backbone=resnet)
-            rows["picked frames, ResNet-152"] = rate(deep, paths[::10])
     ratios = {
         name: round(rows["picked frames"]["clips_per_second"] / row["clips_per_second"], 2)
         for name, row in rows.items()
