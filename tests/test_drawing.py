@@ -128,3 +128,11 @@ def test_a_slow_video_keeps_its_length(tmp_path):
     path = film(tmp_path/"slow.mp4", total=6, rate=2)  # three seconds
     times = [time for time, _ in original_frames(path, rate=8, largest=96)]
     assert times == [tick / 8 for tick in range(21)]
+
+
+def test_a_process_that_converted_pictures_itself_draws_on(captioner, tmp_path):
+    "PyAV 19 keeps threads for the next conversion, which a process that is forked does not have."
+    found = captioner.caption(film(tmp_path/"film.mp4"))
+    av.VideoFrame(96, 64, "rgb24").reformat(format="yuv420p")
+    with Image.open(render(found, tmp_path/"drawn.gif")) as drawn:
+        assert drawn.n_frames > 1

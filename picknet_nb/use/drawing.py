@@ -74,12 +74,11 @@ def place_captions(
     ]
 
 # %% ../../nbs/use/04_drawing.ipynb #be41b184
-def _upright(frame, largest: int, shown: tuple[bool, bool, bool]):
-    """A decoded frame as a picture with even sides, no larger than allowed, and not too small
-    for words."""
+def _upright(picture, largest: int, shown: tuple[bool, bool, bool]):
+    "A decoded picture with even sides, no larger than allowed, and not too small for words."
     from PIL import Image
 
-    picture, ways = frame.to_image(), Image.Transpose
+    ways = Image.Transpose
     steps = ways.TRANSPOSE, ways.FLIP_LEFT_RIGHT, ways.FLIP_TOP_BOTTOM
     for step, wanted in zip(steps, shown):
         picture = picture.transpose(step) if wanted else picture
@@ -94,13 +93,19 @@ _TIME_LIMIT = 60.0                      # seconds to wait for one picture
 def _ticks(path, rate: float, largest: int, most: int) -> Iterator[tuple[int, object]]:
     """Pictures, and up to which tick of the clock each is the one to show; nothing beyond one
     tick more than `most`."""
+    from av.video.reformatter import VideoReformatter
+
+    # of our own: PyAV 19 has one for all frames of a thread, which waits for ever in a process that
+    # was forked after it was used
+    converter = VideoReformatter()
     with open_file(path, monotonic() + _TIME_LIMIT) as (container, stream):
         ticks, shown = 0, {}  # orientation by angle
         for time, frame in timed(container.decode(stream), container, stream):
             due = min(int(time * rate + 1e-6), most) + 1
             if due > ticks:  # a slow video shows a frame more than once, a fast one not every frame
                 if frame.rotation not in shown: shown[frame.rotation] = orientation(frame)
-                yield due, _upright(frame, largest, shown[frame.rotation])
+                picture = converter.reformat(frame, format="rgb24").to_image()
+                yield due, _upright(picture, largest, shown[frame.rotation])
                 ticks = due
             if ticks > most:
                 return
