@@ -166,13 +166,13 @@ def test_the_table_of_models_is_that_of_the_result_files():
     raters = result("ratings_strict")["raters"].values()
     for name in ("everyday", "sharp"):
         scores = result(f"model_{name}")["scores"]["msvd"]
-        own = scores["scorer, as it speaks" if name == "everyday" else "learned, as it speaks"]
+        own = scores["scorer, as it speaks"]
         low, high = (100 * each for each in own["CIDEr_interval"])
         files = [*(ROOT/"picknet_nb"/"bundled"/name).glob("*.safetensors")]
         bundled = ROOT/"picknet_nb"/"bundled"
         if name == "everyday": files.append(bundled/"sharp"/"weights.safetensors")
         files += [bundled/"backbones"/f"{each}.safetensors" for each in
-                  {"everyday": ["lite0-clip", "clip-4bit"]}.get(name, [])]
+                  {"everyday": ["lite0-clip", "clip-4bit"], "sharp": ["lite0-clip"]}[name]]
         weights = sum(each.stat().st_size for each in files) / 1e6
         fetched = {"sharp": " + 345 fetched"}.get(name, "")  # CLIP, by timm
         assert lines[name] == [
@@ -313,8 +313,7 @@ def tools():
 def test_the_twelve_clips_are_drawn_and_not_chosen(tools):
     examples, stored = tools[0], result("examples")
     models = {name: result(f"model_{name}") for name in ("everyday", "sharp")}
-    kinds = {"everyday": "scorer, as it speaks", "sharp": "learned, as it speaks"}
-    captions = {name: model["sets"]["msvd"][kinds[name]]["captions"]
+    captions = {name: model["sets"]["msvd"]["scorer, as it speaks"]["captions"]
                 for name, model in models.items()}
     assert [each["clip"] for each in stored["clips"]] == examples.drawn(
         captions["everyday"].keys() & captions["sharp"].keys())

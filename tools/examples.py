@@ -7,9 +7,9 @@ python tools/examples.py CLIPS CAPTIONS    into nbs/images/examples.webp, with a
 CLIPS is a folder or a zip file with test clips of MSVD, CAPTIONS a JSON file {clip: sentences}. The
 models' sentences are those of data/results/model_*.json; nothing is captioned here. The clips of
 the grid are `random.Random(SEED).sample(sorted(clips), 12)` of all test clips that both models
-captioned. The person's sentence is the one of middle length. The three others are, of the clips
-that were rated, the right caption with the lowest CIDEr, the half-right one with the highest, and
-the right one with the highest.
+captioned. The person's sentence is the one of middle length. The three others are, of the captions
+of `sharp` that were rated and that it gives with its scorer, too, the right one with the lowest
+CIDEr, the half-right one with the highest, and the right one with the highest.
 """
 import argparse
 import json
@@ -27,6 +27,7 @@ from picknet_nb.use.drawing import _font, drawable
 
 RESULTS, OUT = Path("data/results"), Path("nbs/images/examples.webp")
 MODELS = ("everyday", "sharp")
+RATED = "sharp, frames of its policy"  # what ratings.json calls those captions
 SEED, COUNT, COLUMNS = 0, 12, 3
 FRAMES, WIDE, HIGH, GAP, LINE = 3, 128, 96, 12, 21  # of a clip; pixels
 
@@ -52,8 +53,8 @@ def score_examples(model: str = "sharp") -> list[dict]:
     rated = read_json(RESULTS/"ratings.json")["clips"]
     scores = read_json(RESULTS/f"model_{model}.json")["scores"]["msvd"]["per_clip"]
     captions = captions_of(model)
-    known = [(scores[clip], each[model]["rating"], clip) for clip, each in rated.items()
-             if clip in scores and each.get(model, {}).get("caption") == captions[clip]]
+    known = [(scores[clip], each[RATED]["rating"], clip) for clip, each in rated.items()
+             if clip in scores and each.get(RATED, {}).get("caption") == captions[clip]]
     of = lambda rating: [each for each in known if each[1] == rating]
     chosen = min(of("right")), max(of("half")), max(of("right"))
     return [{"clip": clip, "rating": rating, "caption": captions[clip],
