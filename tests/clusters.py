@@ -9,6 +9,8 @@ from reliability import processor_time
 
 from picknet_nb.core.processes import _end_node
 
+_TRIES = 20  # of a node, half a minute each
+
 
 @contextmanager
 def cluster(quick: Path) -> Iterator[tuple[object, Callable]]:  # quick: a folder that is empty
@@ -33,14 +35,15 @@ def cluster(quick: Path) -> Iterator[tuple[object, Callable]]:  # quick: a folde
     def node():
         """Ray gives a node half a minute to start, which a busy machine may not have: it is tried
         again as long as there is progress, which is that the machine computes for us."""
-        while True:
+        for tries in range(1, _TRIES + 1):
             before = processor_time()
             try:
                 return made.add_node(**how)
             except Exception as reason:
+                still = processor_time() == before  # the dead count no more
                 # beside what is left of this node the next one would be slower still
                 _end_node(reason)
-                if "timed out" not in str(reason) or processor_time() == before: raise
+                if "timed out" not in str(reason) or still or tries == _TRIES: raise
 
     try:
         node()

@@ -10,11 +10,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import patch
 
+import clusters
 import pytest
 import torch
 from clusters import cluster
 from lists import SHAPES, captioner, read, rows, videos  # noqa: F401, fixtures
-from reliability import run_process
+from reliability import processor_time, run_process, wait_for
 
 import picknet_nb as pn
 from picknet_nb.core.files import PickNetError
@@ -43,6 +44,45 @@ def nodes(tmp_path_factory):
             assert not (here/"imported").exists(), "a process of Ray ran a module of this folder"
     finally:
         os.chdir(came_from)
+
+
+class SlowNode:
+    "A node of Ray that computes, and has not started when Ray's time for it is over."
+
+    def start(self) -> None:
+        before = processor_time()
+        self.process = subprocess.Popen((sys.executable, "-c", "while True: pass"))
+        wait_for(lambda: processor_time() > before)
+        raise Exception("The current node timed out during startup.")
+
+    def kill_all_processes(self, **how) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+@pytest.mark.parametrize("slow", [2, 3])
+def test_a_node_that_starts_too_slowly_is_started_again_but_not_for_ever(
+    tmp_path, monkeypatch, slow
+):
+    pytest.importorskip("ray")
+    monkeypatch.setattr(clusters, "_TRIES", 3)
+    nodes = [SlowNode() for _ in range(slow)]
+
+    class Made:
+        left = [*nodes]
+        shutdown = staticmethod(lambda: None)
+
+        def add_node(self, **how):
+            if self.left: self.left.pop().start()
+            return "a node"
+
+    with patch("ray.cluster_utils.Cluster", Made):
+        if slow == 3:
+            with pytest.raises(Exception, match="timed out"), clusters.cluster(tmp_path): pass
+        else:
+            with clusters.cluster(tmp_path) as (_, node):
+                assert node() == "a node"
+    assert not Made.left and all(node.process.poll() is not None for node in nodes)
 
 
 def by_source(found: list[dict]) -> list[dict]:
