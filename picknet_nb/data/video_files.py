@@ -188,8 +188,9 @@ def no_host(source: str) -> str:
 def open_source(path, source: str, seconds: float, **how):
     "A container and its video stream; everything that FFmpeg rejects becomes a `VideoError`."
     av = import_av()
+    version = int(av.__version__.split(".")[0])
     # later ones never fail on a strange letter in a title
-    if int(av.__version__.split(".")[0]) < 19:
+    if version < 19:
         how["metadata_errors"] = "ignore"
     pixels = limit("PICKNET_FRAME_PIXELS")
     # what the limits of ours would explain, if FFmpeg calls an argument invalid
@@ -197,11 +198,14 @@ def open_source(path, source: str, seconds: float, **how):
     # some formats leave out the streams beyond `max_streams`: with one more, they can be counted
     counts = {"max_pixels": pixels, "max_streams": _MOST_STREAMS + 1}
     counts = {name: str(min(value, _LARGEST)) for name, value in counts.items()}
+    # earlier ones crash if streams get options that are found late, as those of MPEG-PS are
+    to = "options" if version >= 18 else "container_options"
+    how[to] = how.get(to, {}) | counts
     many, too_many = "", f"has more than {_MOST_STREAMS} streams"
     started = monotonic()
     try:
         many = f", or {too_many}"
-        with av.open(source, timeout=max(seconds, 0.01), options=counts, **how) as container:
+        with av.open(source, timeout=max(seconds, 0.01), **how) as container:
             many = ""
             if len(container.streams) > _MOST_STREAMS:
                 raise VideoError(path, too_many)
