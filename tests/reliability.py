@@ -3,7 +3,7 @@ longer runs by hand:
 
 python tests/reliability.py --inputs 8000    # so many hostile inputs through the commands, into
     data/results/reliability_inputs.json
-python tests/reliability.py --kills 60       # so many kills of every command that writes, and of
+python tests/reliability.py --kills 80       # so many kills of every command that writes, and of
     training on one process and on two, into data/results/reliability_kills.json
 
 `--workers 14` runs that many test files side by side. What is finished is noted in `--state`, one
