@@ -203,6 +203,29 @@ def start_in_vain() -> None:
     print([each.name() for each in left if each.status() != psutil.STATUS_ZOMBIE])
 
 
+def test_a_ray_that_was_imported_before_asks_for_the_token_too():
+    "In a process of its own: Ray reads its switches when it is imported, before we set them."
+    pytest.importorskip("ray")
+    asked = """
+import ray
+from ray._private import ray_constants
+ray.init = lambda *given, **more: None
+from picknet_nb.core.processes import connected
+connected("local")
+print(ray_constants.ENABLE_RAY_CLUSTER)
+try:
+    from ray._raylet import AuthenticationTokenLoader, get_authentication_mode
+    print(int(get_authentication_mode()), AuthenticationTokenLoader.instance().has_token())
+except ImportError:  # a version without tokens
+    print("1 True")
+"""
+    switches = "RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+    there = {name: value for name, value in os.environ.items() if name not in switches}
+    run = subprocess.run(
+        (sys.executable, "-c", asked), env=there, capture_output=True, text=True, check=True)
+    assert run.stdout.split() == ["False", "1", "True"], run.stdout + run.stderr
+
+
 @pytest.mark.long  # test_many.py has it without a real Ray
 def test_a_ray_that_did_not_start_leaves_no_process_beside_the_next_attempt():
     pytest.importorskip("ray")

@@ -527,13 +527,26 @@ def _end_node(error: Exception) -> None:
         if end: end(check_alive=False, allow_graceful=False)
 
 
+def _read_switches_again() -> None:
+    "Ray reads its switches and its token when it is imported, here before they were set."
+    from ray._private import ray_constants
+
+    ray_constants.ENABLE_RAY_CLUSTER = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] != "0"
+    try:
+        from ray._raylet import AuthenticationTokenLoader, Config
+    except ImportError:  # a version without tokens
+        return
+    Config.initialize("")
+    AuthenticationTokenLoader.instance().reset_cache()
+
+
 def connected(
     # of a cluster; "local": one on this machine; True: the one that this process has joined, or
     # that RAY_ADDRESS names
     address: str | bool = True,
 ):
     "The module `ray`, connected to a cluster; an error where it is missing, or nothing answers."
-    local = address == "local"
+    local, imported = address == "local", "ray" in sys.modules
     if local:  # Ray's own switch, read when it is imported: 0 keeps it on the loopback interface
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
         # other users of this machine do not know this token; Ray's own is in a file that they may
@@ -547,6 +560,7 @@ def connected(
         raise PickNetError('a cluster needs Ray: pip install "picknet_nb[ray]"') from reason
     if ray.is_initialized():
         return ray
+    if local and imported: _read_switches_again()
     until = monotonic() + (_START_SECONDS if local else 0)
     while True:
         job = JobConfig()
