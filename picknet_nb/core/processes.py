@@ -529,15 +529,15 @@ def _end_node(error: Exception) -> None:
 
 def _read_switches_again() -> None:
     "Ray reads its switches and its token when it is imported, here before they were set."
-    from ray._private import ray_constants
+    with suppress(ImportError):
+        from ray._private import ray_constants
 
-    ray_constants.ENABLE_RAY_CLUSTER = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] != "0"
-    try:
+        ray_constants.ENABLE_RAY_CLUSTER = os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] != "0"
+    with suppress(ImportError):  # a version without tokens
         from ray._raylet import AuthenticationTokenLoader, Config
-    except ImportError:  # a version without tokens
-        return
-    Config.initialize("")
-    AuthenticationTokenLoader.instance().reset_cache()
+
+        Config.initialize("")
+        AuthenticationTokenLoader.instance().reset_cache()
 
 
 def connected(
