@@ -1,6 +1,7 @@
 """A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter.
 A process to be killed that has nothing to import. A METEOR that starts quickly. And a web server
 that fails as it is told."""
+import faulthandler
 import gzip
 import importlib.util
 import itertools
@@ -149,6 +150,7 @@ class Forked:
             # pytest's own are not for this process
             sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
             signal.signal(signal.SIGINT, signal.default_int_handler)
+            faulthandler.register(signal.SIGUSR2, file=1)  # says where it waits: see `wait`
             do(*arguments)
             status = 0
         except SystemExit as end:  # as Python itself ends
@@ -167,7 +169,12 @@ class Forked:
         return self.returncode
 
     def wait(self, still: float = 60.0) -> int:
-        wait_for(lambda: self.poll() is not None, still=still)
+        try:
+            wait_for(lambda: self.poll() is not None, still=still)
+        except AssertionError as vain:
+            self.send_signal(signal.SIGUSR2)
+            time.sleep(1.0)  # it writes the lines at which its threads wait
+            raise AssertionError(f"{vain} for a process that printed\n{self.output()}") from None
         return self.returncode
 
     def send_signal(self, kind) -> None:

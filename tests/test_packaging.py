@@ -243,11 +243,15 @@ def imports_of(notebook: Path) -> set[str]:
         if cell["cell_type"] == "code"
     ]
     trees = [ast.parse(re.sub(r"^[%!].*", "", source, flags=re.M)) for source in sources]
+    without = lambda node: isinstance(node, ast.Try) or (
+        isinstance(node, ast.With)
+        and any(ast.unparse(item).startswith("suppress(ImportError") for item in node.items)
+    )
     tried = {
         id(each)
         for tree in trees
         for node in ast.walk(tree)
-        if isinstance(node, ast.Try)
+        if without(node)
         for each in ast.walk(node)
     }
     nodes = [node for tree in trees for node in ast.walk(tree) if id(node) not in tried]
