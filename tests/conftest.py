@@ -1,6 +1,7 @@
 """A corpus made of noise: quick to make, and enough wherever the content of a clip does not matter.
 A process to be killed that has nothing to import. A METEOR that starts quickly. And a web server
 that fails as it is told."""
+import contextlib
 import faulthandler
 import gzip
 import importlib.util
@@ -188,9 +189,13 @@ class Forked:
 
 
 def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    """A port at which nobody listens, and none that the system gives to whoever connects, or Ray
+    to its workers: before a test's server is up, a client of another test could have taken it."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_768)
+        with contextlib.suppress(OSError), socket.socket() as found:
+            found.bind(("127.0.0.1", port))
+            return port
 
 
 class Ranks:

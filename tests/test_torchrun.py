@@ -25,6 +25,8 @@ class Torchrun:
             env={**os.environ, "PYTHONPATH": os.pathsep.join([root, *sys.path[1:]])}, cwd=folder,
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
+    def poll(self) -> int | None: return self.process.poll()
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.communicate()
@@ -55,6 +57,15 @@ class Node(Forked):
     def end(self) -> tuple[int, str]: return self.wait(), self.output()
 
 
+def ends(nodes: list) -> list[tuple[int, str]]:
+    "How all of them have ended; none outlives the first that fails."
+    codes = lambda: [node.poll() for node in nodes]
+    wait_for(lambda: any(codes()) or None not in codes())
+    for node in nodes:
+        if node.poll() is None: node.stop()
+    return [node.end() for node in nodes]
+
+
 @pytest.mark.parametrize("start", [Node, pytest.param(Torchrun, marks=pytest.mark.long)])
 def test_two_nodes_train_one_model_and_resume_it(start, tmp_path):
     "Two nodes of one process each, with a shared folder; what they resume ends the same."
@@ -71,7 +82,7 @@ def test_two_nodes_train_one_model_and_resume_it(start, tmp_path):
     wait_for(lambda: epochs_done() >= 2)
     for node in first: node.stop()
     last = epochs_done() + 2
-    ended = [node.end() for node in train("--resume", *epochs(last))]
+    ended = ends(train("--resume", *epochs(last)))
     assert [status for status, _ in ended] == [0, 0], "\n".join(said for _, said in ended)
     # one process wrote, and the second call began where the first had ended
     found = [(each["stage"], each["epoch"]) for each in read_log(log)]
