@@ -278,6 +278,29 @@ def test_ones_own_clips_become_a_run_of_the_default_model(tmp_path, quick_everyd
     assert found.frames_used == own.number and list(found.captions) == names[4:]
 
 
+def test_clips_of_another_length_are_left_to_the_policy(tmp_path, quick_everyday, quick_meteor):
+    "A scorer of thirty frames is not kept for eight, and does not stand in the way."
+    write_examples(tmp_path/"videos", 5)
+    captions = json.loads((tmp_path/"videos"/"captions.json").read_text())
+    names = list(captions)
+    data = pn.prepare(tmp_path/"videos", captions, tmp_path/"corpus", bars=False, frames=8,
+                      min_word_count=1,
+                      splits={"train": names[:3], "validation": names[3:4], "test": names[4:]})
+    trained = invoked("train", str(tmp_path/"run"), "--data", str(tmp_path/"corpus"),
+                      *(word for each in SHORT.items() for word in ("--set", "%s=%s" % each)))
+    assert trained.exit_code == 0, trained.output
+    assert re.search(r"picks from clips of 30 frames, and these have 8:\s+it is not kept",
+                     trained.output)
+    assert load_scorer(tmp_path/"run") is None
+    beside = r"of everyday with the picks of its policy, [\d.]+ of the run"
+    assert re.search(beside, trained.output)
+    evaluated = invoked("evaluate", "--model", str(tmp_path/"run"))
+    assert evaluated.exit_code == 0 and re.search(beside, evaluated.output), evaluated.output
+    with pytest.raises(RunError, match="clips of 30 frames, and these have 8: prepare them"):
+        pn.evaluate("everyday", data, scores=False)
+    assert len(pn.evaluate("everyday", data, scores=False, picker="learned").captions) == 1
+
+
 def test_what_is_prepared_is_what_the_default_model_was_trained_on():
     by_default = {inspect.signature(pn.prepare).parameters["cnn"].default,
                   dataset_facts("pictures")["backbone"], preset("laptop").clip.cnn}

@@ -79,6 +79,7 @@ class BesideStart:
     now: dict[str, str] = field(repr=False)     # captions of the run
     references: dict[str, list[str]] = field(repr=False)  # what people said
     scores: tuple[Any, Any] | None = None  # CIDEr of both; None: they were not scored
+    how: str = ""       # the model picked, where that is not its usual way
 
     @cached_property
     def difference(self):
@@ -123,8 +124,9 @@ class BesideStart:
             return self.verdict()
         before, now = (100 * scores["CIDEr"] for scores in self.scores)
         change, low, high = (100 * value for value in self.difference[:3])
-        return (f"CIDEr {before:.1f} of {self.start}, {now:.1f} of the run: {change:+.1f} (95 % "
-                f"interval {low:+.1f} to {high:+.1f}; both {self.decoding}): {self.verdict()}")
+        return (f"CIDEr {before:.1f} of {self.start}{self.how}, {now:.1f} of the run: "
+                f"{change:+.1f} (95 % interval {low:+.1f} to {high:+.1f}; both {self.decoding}): "
+                f"{self.verdict()}")
 
     def overlap(self) -> str:
         "A warning that the model may know the clips already."
@@ -156,7 +158,8 @@ def beside_start(
     model is gone or another one by now."""
     from picknet_nb.interface.python import evaluate as caption_split
     from picknet_nb.training.models import Decoding
-    from picknet_nb.training.runs import load_run, read_about
+    from picknet_nb.training.runs import RunError, load_run, read_about
+    from picknet_nb.training.scorers import load_scorer
     from picknet_nb.training.transfer import Start, find_start
 
     began = read_about(run).get("began_from") or {}
@@ -172,8 +175,13 @@ def beside_start(
     # decoded as the run is: what differs is then what training changed
     split, decoding, now = evaluation.split, evaluation.decoding, evaluation.captions
     beam = int(decoding.removeprefix("beam ")) if decoding != "greedy" else 1
-    before = caption_split(folder, corpus, split, beam=beam, scores=False, device=device,
-                           no_repeats=Decoding.read(run).no_repeats).captions
+    picker, how, scorer = None, "", load_scorer(folder)
+    try:
+        if scorer: scorer.look(corpus)
+    except RunError:  # these clips have other frames, or were not prepared for its eye
+        picker, how = "learned", " with the picks of its policy"
+    before = caption_split(folder, corpus, split, beam=beam, picker=picker, scores=False,
+                           no_repeats=Decoding.read(run).no_repeats, device=device).captions
     scores = None
     if scored:
         from picknet_nb.measure.metrics import score_many
@@ -182,7 +190,7 @@ def beside_start(
             {"before": before, "now": now}, evaluation.references, ("CIDEr",),
             per_video=True, split=split, decoding=decoding))
     return BesideStart(start.name, start.corpus, decoding, before, now, evaluation.references,
-                       scores)
+                       scores, how)
 
 # %% ../../nbs/interface/04_evaluate.ipynb #c2ab132a
 def evaluate(
@@ -253,7 +261,7 @@ def evaluate(
         check_output(out, set())
     asked = model or "everyday"
     # of a model that is given other frames or another threshold, its start says nothing
-    usual = picker is None and threshold is None and no_repeats is None
+    usual = (picker, threshold, no_repeats, frames, eye) == (None,) * 5
     with joined_here() as device:
         evaluation = caption_split(
             folder,
@@ -272,7 +280,11 @@ def evaluate(
         start = None
         if scored and usual and read_about(folder).get("began_from"):
             corpus = clips_for(folder, read_about(folder), data, scale, device, bars=False)[1]
-            start = beside_start(folder, evaluation, corpus, device=device)
+            try:
+                start = beside_start(folder, evaluation, corpus, device=device)
+            except PickNetError as reason:  # the run's own scores are worth showing without it
+                print(f"picknet: not compared with what it began from: {printable(reason)}",
+                      file=sys.stderr)
     for worry in problems(evaluation.diagnostics):
         print(f"picknet: {worry}", file=sys.stderr)
     if out:

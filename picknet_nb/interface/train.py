@@ -100,9 +100,14 @@ def announce(folder: Path, corpus, config, recipe, scale: str) -> None:
     start = read_start(recipe.settings(config), corpus, load_run)
     if start and rank_and_world()[0] == 0:
         print(start.described(corpus), file=sys.stderr)
-        if recipe.learns and load_scorer(find_start(config.training.start_from)):
+        scorer = load_scorer(find_start(config.training.start_from)) if recipe.learns else None
+        if scorer and scorer.fits(corpus):
             print("its scorer is kept and picks the frames of files; the policy that is trained "
                   "here picks those of streams", file=sys.stderr)
+        elif scorer:
+            print(f"its scorer picks from clips of {scorer.values.frames} frames, and these have "
+                  f"{corpus.features.shape[1]}: it is not kept, and the policy that is trained "
+                  "here picks the frames", file=sys.stderr)
     if corpus.device.type != "cpu" or rank_and_world()[1] > 1:
         return
     try:

@@ -148,9 +148,18 @@ class StoredScorer:
         number = self.number if number is None else number
         return make_picker("scorer", number, values, values.threshold)
 
+    def fits(self, corpus: Corpus) -> bool:
+        "Whether these clips have as many frames as those that it was trained on."
+        return self.values.frames == corpus.features.shape[1]
+
     def look(self, corpus: Corpus, eye: str | None = None) -> Corpus:
         """A corpus whose glances are what the scorer sees; `eye` is the folder of a corpus where
         the corpus itself has no such features, nor what was prepared for this eye beside them."""
+        if not self.fits(corpus):
+            raise RunError(SCORER, f"picks from clips of {self.values.frames} frames, and these "
+                           f"have {corpus.features.shape[1]}: prepare them with as many, or let "
+                           "the policy pick (`picker=\"learned\"`, on the command line --picker "
+                           "learned)")
         usual, opened = ["feature", "grey"], corpus.details.get("opened", {}).get("data")
         if opened and (Path(opened)/EYES/self.eye/"corpus.json").is_file():
             usual.append(str(Path(opened)/EYES/self.eye))
@@ -248,8 +257,7 @@ FEW = 400  # training clips: a scorer that has learned from thousands knows more
 
 def keep_scorer(folder, corpus: Corpus, begin: StoredScorer | None) -> None:
     "Give a run the scorer of the model that it begins with, if its clips are of that length."
-    if begin and begin.values.frames == corpus.features.shape[1]:
-        save_scorer(folder, begin)
+    if begin and begin.fits(corpus): save_scorer(folder, begin)
 
 
 def train_scorer(
