@@ -91,13 +91,14 @@ def main() -> None:
                   if numbers[clip] > 1300}
     there = sorted(path.stem for path in given.videos.glob("*.mp4") if path.stem in references)
     captioner, films = load(named_model(given.model), "cpu"), []
+    watching = captioner.streaming()  # with a picker that decides at once
     for seed in given.seeds:
         clips = random.Random(seed).sample(there, given.clips)
         paths = [given.videos/f"{clip}.mp4" for clip in clips]
         with tempfile.TemporaryDirectory() as folder:
             film = Path(folder)/"film.mp4"
             ends = join_clips(paths, film)
-            remarks = {name: list(watch(captioner, film, window=window, forget=forget))
+            remarks = {name: list(watch(watching, film, window=window, forget=forget))
                        for name, (window, forget) in WAYS.items()}
         texts = {name: sentences(each, ends) for name, each in remarks.items()}
         texts[ALONE] = [each.text for each in captioner.caption_many(paths, running=False)]
