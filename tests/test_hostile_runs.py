@@ -680,6 +680,10 @@ VALUES = {
     "a loss in words": changed("log", 0, "loss", to="low"),
     "a loss that is not a number": changed("log", 0, "loss", to=math.nan),
     "a score in words": changed("log", 0, "validation", to={"score": "high"}),
+    "a finished stage in place of their list": changed("finished", to="supervision"),
+    "no list of finished stages": changed("finished", to=None),
+    "a list as the name of a measure": changed("sums", "names", 1, to=[]),
+    "a tensor as the name of a measure": changed("sums", "names", 0, to=torch.zeros(3)),
     "no settings": changed("settings", to={}),
     "no data": changed("learned_from", to={}),
 }

@@ -71,6 +71,12 @@ def _check_log(log: list[dict]) -> None:
         done[line["stage"]] += 1
 
 
+def _check_texts(name: str, stored) -> None:
+    "Raise an error unless these are texts in a list, as they were written."
+    if type(stored) is not list or not all(type(each) is str for each in stored):
+        raise ValueError(f"its {name} is not a list of texts")
+
+
 def _check_tensor(name: str, stored: Tensor, own: Tensor, least: float = -math.inf) -> None:
     """Raise an error for a stored tensor of another shape or type than that whose place it takes
     (PyTorch would notice late, or compute with memory that is not its own), and for numbers that
@@ -122,6 +128,7 @@ class Trainer:
         self.stored, self.finished, self.log = read_checkpoint(self.folder), [], []
         if self.stored:
             with _fitting(self.folder):
+                _check_texts("list of finished stages", self.stored["finished"])
                 self.finished: list[str] = self.stored["finished"]
                 self.log: list[dict] = json.loads(json.dumps(self.stored["log"]))
                 _check_log(self.log)
@@ -267,6 +274,7 @@ def _take_up(trainer: Trainer, step, stored: dict) -> None:
     if trainer.average:
         for kept, weight in zip(stored["average"], trainer.model.parameters(), strict=True):
             _check_tensor("average of weights", kept, weight)
+    _check_texts("names of measures", stored["sums"]["names"])
     for name, value in step.sums.state.items():
         _check_tensor(f"{name} of measures", stored["sums"][name], value)
     step.optimiser.load_state_dict({**step.optimiser.state_dict(), "state": moments})
