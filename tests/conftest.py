@@ -151,7 +151,7 @@ class Forked:
             # pytest's own are not for this process
             sys.stdout = sys.stderr = open(1, "w", buffering=1, closefd=False)
             signal.signal(signal.SIGINT, signal.default_int_handler)
-            faulthandler.register(signal.SIGUSR2, file=1)  # says where it waits: see `wait`
+            faulthandler.register(signal.SIGUSR2, file=1)  # says where it stands
             do(*arguments)
             status = 0
         except SystemExit as end:  # as Python itself ends
@@ -170,13 +170,14 @@ class Forked:
         return self.returncode
 
     def wait(self, still: float = 60.0) -> int:
-        try:
-            wait_for(lambda: self.poll() is not None, still=still)
-        except AssertionError as vain:
-            self.send_signal(signal.SIGUSR2)
-            time.sleep(1.0)  # it writes the lines at which its threads wait
-            raise AssertionError(f"{vain} for a process that printed\n{self.output()}") from None
+        wait_for(lambda: self.poll() is not None, still=still, explain=self.standing)
         return self.returncode
+
+    def standing(self) -> str:
+        "What it has printed, and the lines at which its threads stand."
+        self.send_signal(signal.SIGUSR2)
+        time.sleep(1.0)  # it writes them
+        return f"for a process that printed\n{self.output()}"
 
     def send_signal(self, kind) -> None:
         if self.poll() is None: os.kill(self.pid, kind)
@@ -221,7 +222,7 @@ class Ranks:
         if any(codes): self.kill()
         return None if None in codes else next(filter(None, codes), 0)
 
-    wait = Forked.wait
+    wait, standing = Forked.wait, Forked.standing
 
     @property
     def returncode(self) -> int | None: return self.poll()

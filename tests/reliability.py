@@ -71,16 +71,16 @@ def processor_time(processes=(), below: int | None = None) -> float:
     return found
 
 
-def wait_for(condition, processes=(), still: float = 60.0):
+def wait_for(condition, processes=(), still: float = 60.0, explain: Callable = str):
     """The first true value of a condition. It is waited for in vain when nothing below this
     process, nor any of `processes`, computes for a minute: a busy machine makes the wait longer,
-    and no test fail."""
+    and no test fail. `explain()` says what is known of what was waited for."""
     before, since = None, time.monotonic()
     while not (found := condition()):
         time.sleep(0.01)
         if time.monotonic() - since > still:
             now = processor_time(processes)
-            assert now != before, "waited in vain"
+            assert now != before, f"waited in vain {explain()}"
             before, since = now, time.monotonic()
     return found
 

@@ -27,6 +27,10 @@ class Torchrun:
 
     def poll(self) -> int | None: return self.process.poll()
 
+    def standing(self) -> str:
+        self.process.terminate()
+        return self.process.communicate()[0]
+
     def stop(self) -> None:
         self.process.terminate()
         self.process.communicate()
@@ -60,7 +64,8 @@ class Node(Forked):
 def ends(nodes: list) -> list[tuple[int, str]]:
     "How all of them have ended; none outlives the first that fails."
     codes = lambda: [node.poll() for node in nodes]
-    wait_for(lambda: any(codes()) or None not in codes())
+    wait_for(lambda: any(codes()) or None not in codes(),
+             explain=lambda: "\n".join(node.standing() for node in nodes))
     for node in nodes:
         if node.poll() is None: node.stop()
     return [node.end() for node in nodes]

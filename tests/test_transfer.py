@@ -294,6 +294,7 @@ def test_clips_of_another_length_are_left_to_the_policy(tmp_path, quick_everyday
     assert load_scorer(tmp_path/"run") is None
     beside = r"of everyday with the picks of its policy, [\d.]+ of the run"
     assert re.search(beside, trained.output)
+    assert "everyday with the picks of its policy, from which the run began" in trained.output
     evaluated = invoked("evaluate", "--model", str(tmp_path/"run"))
     assert evaluated.exit_code == 0 and re.search(beside, evaluated.output), evaluated.output
     with pytest.raises(RunError, match="clips of 30 frames, and these have 8: prepare them"):

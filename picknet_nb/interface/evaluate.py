@@ -112,6 +112,7 @@ class BesideStart:
 
     def to_dict(self) -> dict:
         content = {"model": self.start, "changed": len(self.changed), "verdict": self.verdict()}
+        if self.how: content["how"] = self.how.strip()
         if self.difference is None:
             return content
         before, now = (scores["CIDEr"] for scores in self.scores)
@@ -142,7 +143,8 @@ class BesideStart:
             lines += [printable(clip), f"  {self.start}: {self.before[clip]}",
                       f"  now: {self.now[clip]}", f"  people: {printable(people)}"]
         return "\n".join([
-            f"{self.start}, from which the run began, and the run on {len(self.now)} test clips; "
+            f"{self.start}{self.how}, from which the run began, and the run on "
+            f"{len(self.now)} test clips; "
             f"sentences that changed: {len(self.changed)}", *lines, self.numbers(),
             self.overlap()])
 
