@@ -31,6 +31,7 @@ from picknet_nb.data.extraction import extract_folder
 from picknet_nb.interface import main as cli
 
 av = pytest.importorskip("av")
+VideoReformatter = pytest.importorskip("av.video.reformatter").VideoReformatter
 
 
 def drawing(seed) -> random.Random:
@@ -135,6 +136,8 @@ def test_every_video_of_a_folder_has_an_output_of_its_own(toy, tmp_path):  # noq
 def odd_film(path: Path, codec="libx264", pixels="yuv420p", shape=(48, 48), turn=0,
              interlaced=False, hdr=False, cover=False) -> Path:
     "A film as some cameras write it: on its side, in half pictures, in many shades, with a cover."
+    # of its own: the one of PyAV 19 for all frames waits for ever in a fork of a process that used it
+    converter = VideoReformatter()
     with av.open(str(path), "w") as output:
         stream = output.add_stream(
             codec, rate=25, options={"x264-params": "tff=1"} if interlaced else {})
@@ -149,7 +152,7 @@ def odd_film(path: Path, codec="libx264", pixels="yuv420p", shape=(48, 48), turn
             output.mux(picture.encode())
         for number in range(12):
             shade = np.full((shape[1], shape[0], 3), 20 * number, np.uint8)
-            frame = av.VideoFrame.from_ndarray(shade, "rgb24").reformat(format=pixels)
+            frame = converter.reformat(av.VideoFrame.from_ndarray(shade, "rgb24"), format=pixels)
             frame.pts = number
             output.mux(stream.encode(frame))
         output.mux(stream.encode())

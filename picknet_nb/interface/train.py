@@ -38,7 +38,7 @@ CAPTIONER = Annotated[
         "--captioner",
         help=(
             "paper, one of the compared captioners (ta, p-rnn, s2vt, lstm-e, ruc-uva, "
-            "hrne, ba, ms-rnn, aalto, densecap), or your own, "
+            "hrne, ba, ms-rnn, aalto, densecap), transformer, or your own, "
             "as MODULE:CLASS or registered (picknet --use MODULE); the same as --set "
             "architecture=…; `reproduce` also takes all"
         ),

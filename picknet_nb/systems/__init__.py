@@ -1,3 +1,3 @@
-"The compared captioners: importing this package registers each of them, with its preset."
+"The compared captioners and the transformer: importing this package registers them and presets."
 from . import (  # noqa: F401
-    ta, p_rnn, s2vt, lstm_e, ruc_uva, hrne, ba, ms_rnn, aalto, densecap)
+    ta, p_rnn, s2vt, lstm_e, ruc_uva, hrne, ba, ms_rnn, aalto, densecap, transformer)
