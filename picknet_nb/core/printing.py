@@ -85,7 +85,9 @@ def show_warning(message, category, filename, lineno, file=None, line=None) -> N
 def at_terminal() -> bool:
     """Whether a progress bar can be seen: in a log file it would be one line of thousands
     of updates."""
-    return "ipykernel" in sys.modules or bool(sys.stderr and sys.stderr.isatty())
+    shell = sys.modules.get("IPython") and sys.modules["IPython"].get_ipython()
+    # a notebook's; that ipykernel was imported says nothing: old ipywidgets import it everywhere
+    return hasattr(shell, "kernel") or bool(sys.stderr and sys.stderr.isatty())
 
 
 def after_mistake(arguments: list[str]) -> list[str]:  # what was typed after `picknet`
