@@ -267,7 +267,9 @@ def test_a_video_that_brings_its_decoder_down_costs_only_its_own_caption(
 def test_limits_are_named_in_the_errors_and_can_be_set(tmp_path, monkeypatch):
     path = film(tmp_path/"film.mp4", total=3)
     monkeypatch.setenv("PICKNET_FRAME_PIXELS", "100")
-    with pytest.raises(VideoError, match="film.mp4: .*100.* pixels.*PICKNET_FRAME_PIXELS"):
+    # FFmpeg's limit or ours, whichever is met first: it depends on the version
+    says = "film.mp4: .*(100 pixels|pixels, more than 100) .*PICKNET_FRAME_PIXELS"
+    with pytest.raises(VideoError, match=says):
         read_clip(path, 2, 16)
     monkeypatch.setenv("PICKNET_FRAME_PIXELS", "many")
     with pytest.raises(

@@ -148,13 +148,13 @@ class _Painter:
     def __call__(self, frame) -> Tensor:  # uint8 (3, size, size)
         kind = (frame.width, frame.height, frame.format.name, frame.colorspace, frame.color_range,
                 frame.rotation)
-        if kind != self.kind:  # a stream may change its shape on the way
-            self.kind, self.graph = kind, _scaler(frame, self.size)
-            self.orientation = orientation(frame)
         try:
+            if kind != self.kind:  # a stream may change its shape on the way
+                self.graph, self.orientation = _scaler(frame, self.size), orientation(frame)
+                self.kind = kind
             self.graph.push(frame)
             image = torch.from_numpy(self.graph.pull().to_ndarray()).permute(2, 0, 1)
-        except import_av().error.ArgumentError as reason:  # 16,000 x 2, say
+        except ValueError as reason:  # of FFmpeg, under two names: 16,000 x 2, say
             raise ValueError(
                 f"frames of {frame.width} x {frame.height} pixels cannot be scaled"
             ) from reason
