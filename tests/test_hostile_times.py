@@ -180,7 +180,8 @@ def test_times_are_those_of_a_player_where_sound_and_picture_begin_apart(
     begin, cut = on_a_players_clock(path)
     late = max(0, picture_from - sound_from)
     exact = dict(abs=0.002)  # Matroska and FLV count milliseconds
-    assert any(begin == pytest.approx(late + more * (late > 0), **exact) for more in PRIMING.get(kind, [0]))
+    assert any(begin == pytest.approx(late + more * (late > 0), **exact)
+               for more in PRIMING.get(kind, [0]))
     assert cut == pytest.approx(begin + CUT, **exact)
     looks = list(stream_frames(path, RATE, 16))
     assert looks[0][0] == pytest.approx(begin, **exact)
