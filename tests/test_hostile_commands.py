@@ -136,7 +136,7 @@ def test_every_video_of_a_folder_has_an_output_of_its_own(toy, tmp_path):  # noq
 def odd_film(path: Path, codec="libx264", pixels="yuv420p", shape=(48, 48), turn=0,
              interlaced=False, hdr=False, cover=False) -> Path:
     "A film as some cameras write it: on its side, in half pictures, in many shades, with a cover."
-    # of its own: the one of PyAV 19 for all frames waits for ever in a fork of a process that used it
+    # of its own: that of PyAV 19 for all frames waits for ever in a fork of a process that used it
     converter = VideoReformatter()
     with av.open(str(path), "w") as output:
         stream = output.add_stream(
