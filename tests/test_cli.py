@@ -10,6 +10,7 @@ import sys
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -1546,6 +1547,16 @@ def test_what_was_drawn_before_is_not_captioned(toy, tmp_path, ending):
     assert code == 0 and len(said.splitlines()) == 2
     # named, it is a video like any other
     assert picknet("caption", drawing_of_it, "--model", toy/"run")[0] == 0
+
+
+def test_a_notebook_is_a_shell_with_a_kernel(monkeypatch):
+    "Old ipywidgets import ipykernel in every process."
+    monkeypatch.setitem(sys.modules, "ipykernel", SimpleNamespace())
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    for shell, seen in ((None, False), (SimpleNamespace(), False),
+                        (SimpleNamespace(kernel=object()), True)):
+        monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+        assert terminal.at_terminal() == seen
 
 
 def test_no_progress_bar_goes_into_a_log_file(toy, tmp_path, monkeypatch):
