@@ -6,19 +6,22 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ..core.files import PickNetError
 from .backbones import (
     BACKBONES, Backbone, Normalised, WeightsError, empty_network, fetch_timm, fit_weights,
     random_network, read_weights, timm_with)
 
 # %% auto #0
-__all__ = ['TIMM', 'SIZES', 'MEAN', 'STD', 'PatchEmbedding', 'Attention', 'quick_gelu', 'MLP', 'Block', 'Tower', 'ClipVision',
-           'read_clip_weights', 'known_as', 'HalfPrecision', 'FoldedMLP', 'faster_clip']
+__all__ = ['GRID', 'TIMM', 'SIZES', 'MEAN', 'STD', 'PatchEmbedding', 'Attention', 'quick_gelu', 'MLP', 'Block', 'summaries',
+           'wants_grid', 'Tower', 'ClipVision', 'read_clip_weights', 'known_as', 'HalfPrecision', 'FoldedMLP',
+           'faster_clip']
 
 # %% ../../nbs/data/06_clip.ipynb #de6a1932
 class PatchEmbedding(nn.Module):
@@ -80,14 +83,39 @@ class Block(nn.Module):
         return x + self.mlp(self.norm2(x))
 
 # %% ../../nbs/data/06_clip.ipynb #f81ce119
+GRID = 4  # parts of a frame in each direction, for a captioner that looks closely
+
+
+def summaries(
+    first: Tensor,    # (n, width): the class token, normed
+    patches: Tensor,  # (n, places, width): the other tokens after the last block
+    before: Tensor | None = None,  # and before it; None: no grid
+) -> Tensor:          # (n, 2 width), or (n, (2 + GRID²) width)
+    "What a captioner reads of frames: two rows about the whole, then one for each part."
+    rows = [first, patches.mean(1)]
+    if before is not None:
+        side = math.isqrt(before.shape[1])
+        square = before.float().transpose(1, 2).unflatten(2, (side, side))
+        rows.append(F.adaptive_avg_pool2d(square, GRID).flatten(2).transpose(1, 2).flatten(1))
+    return torch.cat(rows, 1)
+
+
+def wants_grid(variant: str) -> bool:
+    "Whether a variant of CLIP asks for parts of frames; one that is not known is an error."
+    if variant not in ("", "grid"):
+        raise PickNetError(f"CLIP has no variant {variant!r}, only grid")
+    return variant == "grid"
+
+
 class Tower(nn.Module):
-    "CLIP's image tower: the class token beside the mean of the patch tokens."
+    "CLIP's image tower: the class token beside the mean of the patch tokens, and parts of a frame."
 
     image_size = 224
 
-    def __init__(self, width: int, heads: int, depth: int, patch: int):
+    def __init__(self, width: int, heads: int, depth: int, patch: int, grid: bool = False):
         super().__init__()
-        self.dims, places = 2*width, (self.image_size // patch)**2
+        self.grid, places = grid, (self.image_size // patch)**2
+        self.dims = (2 + grid * GRID**2) * width
         self.patch_embed = PatchEmbedding(width, patch)
         self.cls_token = nn.Parameter(torch.randn(1, 1, width) * 0.02)
         self.pos_embed = nn.Parameter(torch.randn(1, places + 1, width) * 0.02)
@@ -104,9 +132,10 @@ class Tower(nn.Module):
         "The tokens after the last block."
         return self.blocks(self.first_tokens(images))
 
-    def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 2 width)
-        x = self.tokens(images)
-        return torch.cat([self.norm(x[:, 0]), x[:, 1:].mean(1)], 1)
+    def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, dims)
+        before = self.blocks[:-1](self.first_tokens(images))
+        x = self.blocks[-1](before)
+        return summaries(self.norm(x[:, 0]), x[:, 1:], before[:, 1:] if self.grid else None)
 
 # %% ../../nbs/data/06_clip.ipynb #07359649
 TIMM = "vit_base_patch16_clip_quickgelu_224.openai"  # without quickgelu: another network
@@ -114,18 +143,20 @@ SIZES = {"embed_dim": 768, "num_heads": 12, "depth": 12, "patch_size": 16}  # of
 
 
 class ClipVision(nn.Module):
-    "CLIP's image tower in timm: the class token beside the mean of the patch tokens."
+    "CLIP's image tower in timm, with the same summaries of its tokens."
 
     image_size = 224
 
-    def __init__(self, net: nn.Module):
+    def __init__(self, net: nn.Module, grid: bool = False):
         super().__init__()
-        self.net, self.dims = net, 2 * net.embed_dim
+        self.net, self.grid = net, grid
+        self.dims = (2 + grid * GRID**2) * net.embed_dim
 
-    def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 2 width)
-        (patches, first), = self.net.forward_intermediates(
-            images, indices=1, output_fmt="NLC", return_prefix_tokens=True, intermediates_only=True)
-        return torch.cat([self.net.norm(first[:, 0]), patches.mean(1)], 1)
+    def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, dims)
+        *before, (patches, first) = self.net.forward_intermediates(
+            images, indices=1 + self.grid, output_fmt="NLC", return_prefix_tokens=True,
+            intermediates_only=True)
+        return summaries(self.net.norm(first[:, 0]), patches, before[0][0] if before else None)
 
 # %% ../../nbs/data/06_clip.ipynb #b901aa40
 def read_clip_weights(path, net: nn.Module) -> dict[str, Tensor]:
@@ -192,8 +223,9 @@ def faster_clip(body: Normalised, device: torch.device) -> nn.Module:
 
 # %% ../../nbs/data/06_clip.ipynb #4c959862
 @BACKBONES.add("clip-vit-b16", comes="fetched once by timm, 345 MB, or a file")
-def _clip(weights=None) -> Backbone:
+def _clip(weights=None, variant: str = "") -> Backbone:
     "CLIP ViT-B/16 with OpenAI's weights, fetched once by timm, or those of a file."
+    grid = wants_grid(variant)
     make = partial(timm_with(TIMM).create_model, TIMM, num_classes=0, **SIZES)
     if weights == "random":
         net, origin = random_network(make), "random, seed 0"
@@ -204,7 +236,7 @@ def _clip(weights=None) -> Backbone:
         else:
             fit_weights(net := empty_network(make), read_clip_weights(weights, net), weights)
         origin = known_as(net)
-    tower = ClipVision(net)
-    return Backbone("clip-vit-b16", Normalised(tower, MEAN, STD), tower.dims, tower.image_size,
+    tower = ClipVision(net, grid)
+    return Backbone("clip-vit-b16" + ":grid" * grid, Normalised(tower, MEAN, STD), tower.dims, tower.image_size,
                     origin, batch=6, batch_on_cuda=480, faster=faster_clip,
                     fast_on=("cpu", "cuda"))

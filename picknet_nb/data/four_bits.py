@@ -5,6 +5,7 @@
 # %% ../../nbs/data/21_four_bits.ipynb #b2f40b4e
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import safetensors.torch
@@ -16,7 +17,8 @@ from ..core.files import write_whole
 from .backbones import (
     BACKBONES, Backbone, Normalised, WeightsError, empty_network, fit_weights, random_network,
     read_weights, weights_origin)
-from .clip import MEAN, STD, Tower, faster_clip, quick_gelu
+from .clip import (
+    MEAN, STD, Tower, faster_clip, quick_gelu, wants_grid)
 
 # %% auto #0
 __all__ = ['GROUP', 'DAMPING', 'BUNDLED_CLIP', 'step_of', 'packed', 'unpacked', 'rounded', 'in_four_bits', 'save_four_bits',
@@ -132,23 +134,26 @@ def read_four_bits(path) -> dict[str, Tensor]:
 BUNDLED_CLIP = Path(picknet_nb.__file__).parent/"bundled"/"backbones"/"clip-4bit.safetensors"
 
 
-def new_tower() -> Tower:
+def new_tower(grid: bool = False) -> Tower:
     "CLIP ViT-B/16's image tower, without its weights."
-    return Tower(768, 12, 12, 16)
+    return Tower(768, 12, 12, 16, grid)
 
 
 @BACKBONES.add("clip-4bit", comes="bundled")
-def _clip_in_four_bits(weights=None) -> Backbone:
+def _clip_in_four_bits(weights=None, variant: str = "") -> Backbone:
     "CLIP ViT-B/16 in four bits, with the weights of the package or those of a file."
+    grid = wants_grid(variant)
+    make = partial(new_tower, grid)
     if weights == "random":
-        net, origin = random_network(new_tower), "random, seed 0"
+        net, origin = random_network(make), "random, seed 0"
     else:
         path = weights or BUNDLED_CLIP
         if not weights and not path.is_file():
             raise WeightsError(
                 path, "the weights of clip-4bit are missing from this copy of picknet_nb: install "
                 "it again, or name a file that tools/four_bits.py wrote with --weights")
-        fit_weights(net := empty_network(new_tower), read_four_bits(path), path)
+        fit_weights(net := empty_network(make), read_four_bits(path), path)
         origin = weights_origin(path, "clip-4bit")  # whatever the file is called
-    return Backbone("clip-4bit", Normalised(net, MEAN, STD), net.dims, net.image_size, origin,
-                    batch=6, batch_on_cuda=480, faster=faster_clip, fast_on=("cpu", "cuda"))
+    return Backbone("clip-4bit" + ":grid" * grid, Normalised(net, MEAN, STD), net.dims,
+                    net.image_size, origin, batch=6, batch_on_cuda=480, faster=faster_clip,
+                    fast_on=("cpu", "cuda"))

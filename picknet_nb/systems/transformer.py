@@ -107,14 +107,28 @@ class Said(NamedTuple):
 @CAPTIONERS.add("transformer")
 class Transformer(ComparedCaptioner):
     "A transformer decoder: every word attends to the words before it and to the picked frames."
-    settings = {"layers": setting(3, "Transformer: layers of the decoder", high=64)}
+    settings = {
+        "layers": setting(3, "Transformer: layers of the decoder", high=64),
+        "patches": setting(0, "Transformer: parts of a frame that it sees one by one; their rows "
+                              "follow two about the whole frame, as in clip-4bit:grid", low=0),
+    }
 
     def __init__(self, settings: CaptionerSettings, feature_dims: int, vocabulary_size: int):
         width, word = settings.hidden, settings.word_embedding
         if width > HEAD and width % HEAD:
             raise PickNetError(f"transformer has heads of {HEAD} numbers: hidden must be a "
                                f"multiple of {HEAD}, or less, not {width}")
-        super().__init__(settings, feature_dims, vocabulary_size)
+        self.patches, row = settings.patches, feature_dims
+        if self.patches:
+            row, rest = divmod(feature_dims, 2 + self.patches)
+            if rest:
+                raise PickNetError(
+                    f"{feature_dims} features of a frame are not 2 + {self.patches} rows: patches "
+                    f"must be what the backbone has, 16 with clip-4bit:grid")
+        super().__init__(settings, 2*row if self.patches else row, vocabulary_size)
+        if self.patches:
+            self.part = nn.Linear(row, settings.feature_embedding)
+            self.where = nn.Parameter(torch.zeros(self.patches, settings.feature_embedding))
         nn.init.normal_(self.words.weight, std=word**-0.5)
         self.seen, self.said = nn.LayerNorm(settings.feature_embedding), nn.LayerNorm(width)
         self.layers = nn.ModuleList(
@@ -123,11 +137,24 @@ class Transformer(ComparedCaptioner):
         self.enter, self.leave = nn.Linear(word, width), nn.Linear(width, word)
         self.frequency = nn.Parameter(torch.zeros(vocabulary_size))  # the bias of each word
 
+    def rows(self, features: Tensor) -> Tensor:  # (batch, most, dims) -> (batch, slots, embedding)
+        "A row for each frame, or a row for each frame and one for each of its parts."
+        if not self.patches: return product(self.features(features), self.see)
+        row = self.part.in_features
+        if features.shape[-1] != (2 + self.patches) * row:
+            raise PickNetError(f"features must have {(2 + self.patches) * row} dims, not "
+                               f"{features.shape[-1]}")
+        whole = product(self.features(features[..., :2*row]), self.see)
+        parts = features[..., 2*row:].unflatten(-1, (self.patches, row))
+        parts = F.layer_norm(parts.to(self.where.dtype), (row,))  # some are ten times as long
+        parts = F.dropout(parts, self.input_dropout, self.training)
+        parts = product(parts, self.part)
+        return torch.cat([whole[..., None, :], parts + self.where.to(parts.dtype)], -2).flatten(1, 2)
+
     def encode(self, picked: Picked) -> Shown:
-        frames = self.drop(product(self.features(picked.features), self.see))
-        frames = normal(frames, self.seen)
+        frames = normal(self.drop(self.rows(picked.features)), self.seen)
         both = torch.stack([product(frames, layer.frames) for layer in self.layers], 1)
-        return Shown(*both.chunk(2, -1), picked.mask)
+        return Shown(*both.chunk(2, -1), picked.mask.repeat_interleave(1 + self.patches, 1))
 
     def read(self, words: Tensor, first: int = 0) -> Tensor:  # (batch, time) -> (..., width)
         "Words as rows of numbers, each with its place; `first` is that of the first one."
