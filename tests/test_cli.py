@@ -323,7 +323,7 @@ def test_a_run_is_evaluated_on_what_it_was_trained_on(noise, tmp_path):
     (tmp_path/"run"/"run.json").write_text(json.dumps(about))
     assert "with other weights than those of" in refused(
         "evaluate", "--model", tmp_path/"run", "--data", other)
-    assert "everyday was trained on features of clip-4bit (1536" in refused(
+    assert "everyday was trained on features of clip-4bit:grid (13824" in refused(
         "evaluate", "--model", "everyday", "--data", noise
     )
 

@@ -184,11 +184,14 @@ def desk(tmp_path_factory) -> Path:
 def quick(desk, monkeypatch, quick_everyday):
     "Everything small, nothing from outside: no network, no camera, no server that stays."
     monkeypatch.chdir(desk)
+    config.preset("laptop")  # those of captioners are there from here on
     for name, usual in config.PRESETS.items():
         monkeypatch.setitem(
             config.PRESETS,
             name,
-            usual.changed(**QUICK, **({"word_epochs": 1} if usual.training.word_epochs else {})),
+            usual.changed(
+                **QUICK, **({"word_epochs": 1} if usual.training.word_epochs else {}),
+                **({"patches": 0} if getattr(usual.captioner, "patches", 0) else {})),  # of tiny
         )
     monkeypatch.setattr(world, "SCALES", dict.fromkeys(world.SCALES, (8, 4, 4)))
     for module in (files, training, models, reproduction, compared, frontier):

@@ -18,7 +18,8 @@ from picknet_nb.data.four_bits import (
     BUNDLED_CLIP, GROUP, in_four_bits, packed, read_four_bits, rounded, save_four_bits, step_of,
     unpacked)
 from picknet_nb.training.cards import describe_model, find_model, models, read_card
-from picknet_nb.training.runs import RunError, load_run, newest_weights, read_about
+from picknet_nb.training.runs import (
+    RunError, load_run, newest_weights, read_about, stored_weights)
 from picknet_nb.use.many import model_digest
 
 ROOT = Path(__file__).parents[1]
@@ -97,7 +98,7 @@ def test_the_bundled_network_is_the_one_that_was_measured_and_that_everyday_was_
 def test_everyday_speaks_with_the_captioner_of_sharp():
     everyday, sharp = find_model("everyday"), find_model("sharp")
     assert newest_weights(everyday) == sharp/"weights.safetensors"
-    found, stored = load_run(everyday)[0].state_dict(), load_file(sharp/"weights.safetensors")
+    found, stored = load_run(everyday)[0].state_dict(), stored_weights(sharp/"weights.safetensors")
     assert all(torch.equal(weight, stored[name].to(weight.dtype))
                for name, weight in found.items())
     own = sum(path.stat().st_size for path in everyday.glob("*.safetensors"))
@@ -120,7 +121,7 @@ def test_weights_are_shared_with_bundled_models_alone(tmp_path):
 def test_the_digest_of_a_model_depends_on_weights_wherever_they_are(tmp_path):
     everyday = shutil.copytree(find_model("everyday"), tmp_path/"everyday")
     shared = model_digest(everyday)
-    own = load_file(find_model("sharp")/"weights.safetensors")
+    own = stored_weights(find_model("sharp")/"weights.safetensors")
     own["policy.compare.bias"] = own["policy.compare.bias"] + 1
     save_file(own, everyday/"weights.safetensors")
     assert model_digest(everyday) != shared

@@ -394,7 +394,7 @@ def test_whoever_can_train_knows_all_of_them():
 def test_it_takes_from_every_scale_what_it_can_use(name, scale):
     settings = check_changes(preset(scale), {"architecture": name}).captioner
     captioner = make_captioner(
-        with_captioner(preset(scale, feature_embedding=24, hidden=16), name).captioner, 12, 30
+        with_captioner(preset(scale, feature_embedding=24, hidden=16), name).captioner, 36, 30
     )
     assert settings.architecture == name and (
         not settings.mention_weight or captioner.mentions is not None

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 import torch
 from conftest import noise_corpus
-from safetensors.torch import load_file
 from toys import invoked
 
 import picknet_nb as pn
@@ -24,7 +23,7 @@ from picknet_nb.method.stages import Model
 from picknet_nb.training.loop import Step
 from picknet_nb.training.models import BUNDLED, export_model, find_model
 from picknet_nb.training.runs import (
-    RunError, load_run, newest_weights, read_about, read_settings, read_words)
+    RunError, load_run, newest_weights, read_about, read_settings, read_words, stored_weights)
 from picknet_nb.training.scorers import load_scorer
 from picknet_nb.training.train import train
 from picknet_nb.training.transfer import (
@@ -45,11 +44,11 @@ SHORT = dict(
 
 FINGERPRINT = read_about(BUNDLED/"everyday")["details"]["weights"].split()[-1]
 # the weights of everyday's captioner that have a row for each word
-OF_WORDS = ("captioner.words.weight", "captioner.output.weight", "captioner.output.bias")
+OF_WORDS = ("captioner.words.weight", "captioner.frequency")
 
 
 def corpus_like(
-    cnn: str = "clip-4bit", dims: int = 1536, glance_dims: int = 3136, **details
+    cnn: str = "clip-4bit:grid", dims: int = 13824, glance_dims: int = 3136, **details
 ):
     """Noise that has the sizes of real clips, with words of which some are known to the
     bundled model."""
@@ -77,7 +76,7 @@ def begun(corpus, config: Config = preset("laptop")) -> tuple[Model, dict, objec
 def test_rows_go_by_word_and_everything_else_by_name():
     corpus = corpus_like()
     model, before, start = begun(corpus)
-    now, learned = model.state_dict(), load_file(newest_weights(find_model("everyday")))
+    now, learned = model.state_dict(), stored_weights(newest_weights(find_model("everyday")))
     shared = [word for word in corpus.vocabulary.words if word in start.words.ids]
     fresh = [word for word in corpus.vocabulary.words if word not in start.words.ids]
     assert "<eos>" in shared and len(shared) > 4 and fresh == ["jabberwock", "snark"]
@@ -126,18 +125,23 @@ def test_a_vocabulary_of_the_same_length_is_matched_by_word_too():
         (
             {},
             {"cnn": "resnet50"},
-            "it uses the features of clip-4bit, and these clips were prepared with "
-            "resnet50; prepare them with --backbone clip-4bit",
+            "it uses the features of clip-4bit:grid, and these clips were prepared with "
+            "resnet50; prepare them with --backbone clip-4bit:grid",
         ),
-        ({}, {"dims": 64}, "its feature size is 1536, and here it is 64"),
+        ({}, {"dims": 36}, "its feature size is 13824, and here it is 36"),
+        (
+            {},
+            {"cnn": "resnet50", "dims": 2048},
+            "these clips were prepared with resnet50; prepare them with --backbone clip-4bit:grid",
+        ),
         (
             {},
             {"weights": "mine.pth 0123456789ab"},
             f"its backbone's fingerprint is {FINGERPRINT}, and here it is 0123456789ab",
         ),
-        ({"hidden": 64}, {}, "its hidden is 448, and here it is 64"),
-        ({"word_embedding": 32}, {}, "its word_embedding is 256, and here it is 32"),
-        ({"architecture": "paper"}, {}, "its architecture is ta, and here it is paper"),
+        ({"hidden": 64}, {}, "its hidden is 384, and here it is 64"),
+        ({"word_embedding": 32}, {}, "its word_embedding is 384, and here it is 32"),
+        ({"architecture": "paper"}, {}, "its architecture is transformer, and here it is paper"),
     ],
 )
 def test_what_does_not_fit_is_refused_before_anything_is_written(changes, made, reason, tmp_path):
@@ -372,7 +376,7 @@ def test_what_people_named_once_is_no_unknown_word_if_the_model_knows_it():
 def test_learned_rows_stay_when_the_words_of_a_corpus_are_added():
     corpus = with_start_words(corpus_like(), preset("laptop"))
     model, before, start = begun(corpus)
-    learned = load_file(newest_weights(find_model("everyday")))
+    learned = stored_weights(newest_weights(find_model("everyday")))
     for name in OF_WORDS:
         now, known = model.state_dict()[name], len(start.words)
         assert torch.equal(now[:known], learned[name].float())

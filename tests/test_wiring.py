@@ -324,6 +324,7 @@ TABLE = {
     "ms-rnn.latent": Own("supervision", 4),
     "densecap.detection_weight": Own("supervision", 0.1),
     "transformer.layers": Own("supervision", 2),
+    "transformer.patches": Own("supervision", 2),
     # how a model makes sentences
     "decoding.beam": Files(searches_with("beam"), {1: 1, 4: 4}),
     "decoding.no_repeats": Files(searches_with("no_repeats"), {False: False, True: True}),

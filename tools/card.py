@@ -23,7 +23,6 @@ from itertools import zip_longest
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
 
 from picknet_nb.core.files import file_digest, read_json, write_whole
 from picknet_nb.data.backbones import BACKBONES
@@ -31,7 +30,7 @@ from picknet_nb.data.corpus import Corpus
 from picknet_nb.data.text import SPECIALS
 from picknet_nb.training.cards import describe_model, find_model
 from picknet_nb.training.models import scorer_facts, scorer_in_words
-from picknet_nb.training.runs import newest_weights
+from picknet_nb.training.runs import newest_weights, stored_weights
 from picknet_nb.training.scorers import SCORER, load_scorer
 from picknet_nb.measure.experiments import circumstances
 from picknet_nb.measure.variety import variety
@@ -310,8 +309,7 @@ def write_card(name: str, result: dict) -> Path:
     known, scorer = measured(name, result, timing), load_scorer(folder)
     varied = variety(text for found in result["sets"].values()
                      for text in found[own_picks(found)]["captions"].values())
-    with safe_open(newest_weights(folder), "pt") as file:
-        weights = sum(math.prod(file.get_slice(key).get_shape()) for key in file.keys())
+    weights = sum(each.numel() for each in stored_weights(newest_weights(folder)).values())
     facts = {
         "RATED": rated_in_words(known.get("rated")) + strictly_in_words(name),
         "WORDS": f"{len(read_json(folder/'vocabulary.json')) - len(SPECIALS):,}",

@@ -409,7 +409,7 @@ def _captioner_settings(own: tuple[tuple, ...], values: dict) -> CaptionerSettin
 
 # %% ../../nbs/core/02_settings.ipynb #0b179a6d
 # of the model that is used where none is named, and so of the clips that runs begin with
-USUAL_BACKBONE = "clip-4bit"
+USUAL_BACKBONE = "clip-4bit:grid"
 
 PRESETS = {
     "paper": Config(),
@@ -436,35 +436,6 @@ PRESETS = {
         reinforcement_epochs=200,
         adaptation_epochs=0,
         shrink_epochs=30,
-    ),
-    # that of the model it starts from; TA declares no settings of its own
-    "laptop": Config(captioner=CaptionerSettings(architecture="ta")).changed(
-        cnn=USUAL_BACKBONE,
-        feature_embedding=512,
-        word_embedding=256,
-        hidden=448,
-        dropout=0.4,
-        input_dropout=0.3,
-        video_vector="mean",
-        policy_hidden=64,
-        clock=True,
-        min_picks=5,
-        final_max_picks=7,
-        shrink_epochs=5,
-        start_from="everyday",
-        batch_size=32,
-        captions_together=4,
-        supervision_picks=7,
-        consensus=0.5,
-        average_weights=0.99,
-        supervision_rate=1e-4,
-        adaptation_rate=5e-5,
-        reinforcement_rate=1e-4,
-        supervision_epochs=3,
-        word_epochs=2,
-        reinforcement_epochs=15,
-        adaptation_epochs=0,
-        judges=0,
     ),
     "small": Config().changed(
         cnn="tiny",

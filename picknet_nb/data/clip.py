@@ -237,6 +237,6 @@ def _clip(weights=None, variant: str = "") -> Backbone:
             fit_weights(net := empty_network(make), read_clip_weights(weights, net), weights)
         origin = known_as(net)
     tower = ClipVision(net, grid)
-    return Backbone("clip-vit-b16" + ":grid" * grid, Normalised(tower, MEAN, STD), tower.dims, tower.image_size,
-                    origin, batch=6, batch_on_cuda=480, faster=faster_clip,
+    return Backbone("clip-vit-b16" + ":grid" * grid, Normalised(tower, MEAN, STD), tower.dims,
+                    tower.image_size, origin, batch=6, batch_on_cuda=480, faster=faster_clip,
                     fast_on=("cpu", "cuda"))

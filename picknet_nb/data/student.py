@@ -60,12 +60,15 @@ def in_eight_bits(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 def in_single_precision(state: dict[str, Tensor]) -> dict[str, Tensor]:
     "Weights as numbers again, whether `in_eight_bits` or not."
-    scales = {name: weight for name, weight in state.items() if name.endswith(".scale")}
-    return {
-        name: weight.float() * scales[f"{name}.scale"].view(-1, *[1] * (weight.dim() - 1))
-        if f"{name}.scale" in scales else weight
-        for name, weight in state.items() if name not in scales
+    scales = {  # of matrices in eight bits: another network may have a weight called scale
+        f"{name}.scale": name for name, weight in state.items() if weight.dtype == torch.int8
     }
+    numbers = {name: weight for name, weight in state.items() if name not in scales}
+    for scale, name in scales.items():
+        if scale in state:
+            rows = state[scale].view(-1, *[1] * (state[name].dim() - 1))
+            numbers[name] = state[name].float() * rows
+    return numbers
 
 # %% ../../nbs/data/15_student.ipynb #048e1a94
 def save_student(

@@ -84,6 +84,8 @@ GROUPS = {
 def settings_table(width: int = 100) -> str:
     """Every setting under its group: its value in the paper's preset, what it means, and the
     presets that have another value."""
+    import picknet_nb.systems  # noqa: F401, whose captioners declare settings and presets
+
     lines, usual, meanings = [], preset(), explanations()
     # not those of other captioners
     scales = {
@@ -110,8 +112,6 @@ def settings_table(width: int = 100) -> str:
                 break_on_hyphens=False,
             )
         lines.append("")
-    import picknet_nb.systems  # noqa: F401, whose captioners declare settings of their own
-
     for captioner, own in captioner_settings().items():
         lines += [f"captioner {captioner}, settings of its own", ""]
         for name, declared in own.items():
@@ -183,9 +183,10 @@ BACKBONE = Annotated[
     typer.Option(
         "--backbone",
         help=(
-            "clip-4bit, lite0-clip, glimpse (its weights are your own), efficientnet-lite0, tiny, "
-            "clip-vit-b16, resnet18, resnet50, resnet101, "
-            "resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in the first ResNets), "
+            "clip-4bit:grid (parts of frames beside the whole), clip-4bit, lite0-clip, glimpse "
+            "(its weights are your own), efficientnet-lite0, tiny, clip-vit-b16, resnet18, "
+            "resnet50, resnet101, resnet152, resnet50-v1, resnet101-v1, resnet152-v1 (stride as in "
+            "the first ResNets), "
             "any network of timm as timm:NAME, or your own (picknet --use MODULE)."
         ),
     ),

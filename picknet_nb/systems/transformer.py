@@ -14,7 +14,8 @@ from torch import Tensor, nn
 
 from ..core.files import PickNetError
 from ..core.gpu import working_type
-from ..core.settings import PRESETS, CaptionerSettings, preset, setting
+from ..core.settings import (
+    PRESETS, USUAL_BACKBONE, CaptionerSettings, preset, setting)
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
 from .common import ComparedCaptioner, product
@@ -123,8 +124,8 @@ class Transformer(ComparedCaptioner):
             row, rest = divmod(feature_dims, 2 + self.patches)
             if rest:
                 raise PickNetError(
-                    f"{feature_dims} features of a frame are not 2 + {self.patches} rows: patches "
-                    f"must be what the backbone has, 16 with clip-4bit:grid")
+                    f"{feature_dims} features of a frame are not 2 + {self.patches} rows: set "
+                    f"patches to what the backbone has, 16 with clip-4bit:grid, 0 with most")
         super().__init__(settings, 2*row if self.patches else row, vocabulary_size)
         if self.patches:
             self.part = nn.Linear(row, settings.feature_embedding)
@@ -148,8 +149,8 @@ class Transformer(ComparedCaptioner):
         parts = features[..., 2*row:].unflatten(-1, (self.patches, row))
         parts = F.layer_norm(parts.to(self.where.dtype), (row,))  # some are ten times as long
         parts = F.dropout(parts, self.input_dropout, self.training)
-        parts = product(parts, self.part)
-        return torch.cat([whole[..., None, :], parts + self.where.to(parts.dtype)], -2).flatten(1, 2)
+        parts = product(parts, self.part) + self.where.to(whole.dtype)
+        return torch.cat([whole[..., None, :], parts], -2).flatten(1, 2)
 
     def encode(self, picked: Picked) -> Shown:
         frames = normal(self.drop(self.rows(picked.features)), self.seen)
@@ -190,3 +191,12 @@ PRESETS["transformer"] = preset(
     "improved", architecture="transformer", hidden=384, feature_embedding=384, word_embedding=384,
     dropout=0.3, input_dropout=0.1, mention_weight=0.0, feedback_step=0.0,
     supervision_rate=5e-4, adaptation_rate=1e-4)
+
+# for clips of one's own, on a CPU: the sizes are those of the model that it starts from
+PRESETS["laptop"] = preset(
+    "transformer", cnn=USUAL_BACKBONE, patches=16, start_from="everyday", batch_size=32,
+    supervision_picks=3, consensus=0.5, average_weights=0.99, keep="best",
+    label_smoothing=0.0, weight_decay=0.0,
+    policy_hidden=64, min_picks=5, final_max_picks=7, shrink_epochs=5,
+    supervision_rate=1e-4, adaptation_rate=5e-5, reinforcement_rate=1e-4,
+    supervision_epochs=3, word_epochs=2, reinforcement_epochs=15, adaptation_epochs=0, judges=0)

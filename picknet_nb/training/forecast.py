@@ -13,7 +13,7 @@ from time import perf_counter
 import torch
 
 from ..core.processes import usable_cores
-from ..core.settings import PRESETS, ClipSettings, Config
+from ..core.settings import ClipSettings, Config, preset
 from ..data.backbones import Backbone
 from ..data.corpus import Corpus
 from ..data.extraction import part_path
@@ -183,6 +183,6 @@ def something_smaller(
     suggested = "--preset laptop takes minutes for a few hundred clips"
     return (
         suggested
-        if cnn == PRESETS["laptop"].clip.cnn
-        else f"{suggested} that were prepared with --backbone {PRESETS['laptop'].clip.cnn}"
+        if cnn == preset("laptop").clip.cnn
+        else f"{suggested} that were prepared with --backbone {preset('laptop').clip.cnn}"
     )

@@ -26,6 +26,7 @@ from ..core.settings import (
     VERSION, ClipSettings, Config, ConfigError, check_version, load_config, save_config)
 from ..data.backbones import REAL
 from ..data.corpus import Corpus, digest
+from ..data.student import in_single_precision
 from ..data.text import Vocabulary
 from ..method.captioner import CAPTIONERS
 from ..method.recipes import Recipe
@@ -33,9 +34,9 @@ from ..method.stages import Model
 from .cards import RunError, find_model
 
 # %% auto #0
-__all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'load_weights', 'learned_from',
-           'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words', 'change_settings',
-           'open_run', 'shapes_of', 'check_weight_shapes', 'newest_weights', 'load_run', 'read_log']
+__all__ = ['EPOCHS_SETTING', 'first_line', 'existing_file', 'save_weights', 'check_finite', 'stored_weights', 'load_weights',
+           'learned_from', 'changes', 'read_about', 'read_recipe', 'at_threshold', 'read_settings', 'read_words',
+           'change_settings', 'open_run', 'shapes_of', 'check_weight_shapes', 'newest_weights', 'load_run', 'read_log']
 
 # %% ../../nbs/training/01_runs.ipynb #b22ebd76
 def first_line(reason) -> str:
@@ -71,6 +72,11 @@ def check_finite(model: nn.Module, weights: dict[str, Tensor], path: Path) -> No
             raise RunError(path, f"holds numbers that are not finite: {name}")
 
 
+def stored_weights(path) -> dict[str, Tensor]:
+    "The weights of a file as numbers, also where its matrices are in eight bits."
+    return in_single_precision(load_file(path))
+
+
 def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
     """Load weights from safetensors, or those whose names begin with `part`; a file that does not
     fit the model raises an error."""
@@ -78,7 +84,7 @@ def load_weights(model: nn.Module, path: Path, part: str = "") -> None:
     try:
         weights = {
             name.removeprefix(part): weight
-            for name, weight in load_file(path).items()
+            for name, weight in stored_weights(path).items()
             if name.startswith(part)
         }
         check_finite(model, weights, path)
@@ -333,9 +339,13 @@ def check_weight_shapes(path: Path, wanted: dict[str, tuple[int, ...]]) -> None:
     path = existing_file(path)
     try:
         with safe_open(path, "pt") as file:
-            stored = {name: tuple(file.get_slice(name).get_shape()) for name in file.keys()}
+            parts = {name: file.get_slice(name) for name in file.keys()}
+            stored = {name: tuple(part.get_shape()) for name, part in parts.items()}
+            small = [name for name, part in parts.items() if part.get_dtype() == "I8"]
     except Exception as reason:  # safetensors has its own
         raise RunError(path, f"cannot be read: {first_line(reason)}") from reason
+    for name in small:  # a matrix in eight bits, with a scale for each of its rows
+        if stored.get(scale := f"{name}.scale") == stored[name][:1]: del stored[scale]
     if wrong := [
         name for name in {**wanted, **stored} if wanted and wanted.get(name) != stored.get(name)
     ]:

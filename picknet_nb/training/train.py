@@ -194,13 +194,13 @@ def train(
     check_picker(recipe, corpus)
     REWARDS.find(config.policy.reward)  # an unknown one is an error now, not after stage one
     check_groups(corpus, config)
-    check_size(config, corpus)
     first = rank_and_world()[0] == 0
     if recipe.scores:
         sight(corpus, config.policy.eye)  # one that cannot see is an error now, too
         if rank_and_world()[1] > 1:
             raise TrainingError("a scorer is trained by one process: leave out torchrun")
     learned = None if (folder/"checkpoint.pt").exists() else read_start(config, corpus, load_run)
+    check_size(config, corpus)  # after it: features of another backbone are named as that
     with locked(folder, RunError) if first else nullcontext():
         if first: open_run(folder, corpus, config, recipe, learned and learned.noted())
         torch.manual_seed(config.training.seed)

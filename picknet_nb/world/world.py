@@ -195,7 +195,7 @@ def prepare_shapes(
     if scale not in SCALES:
         others = (
             "; for real videos, name the folder of their corpus with --data"
-            if scale in PRESETS
+            if scale in (*PRESETS, "laptop")  # which a captioner adds
             else ""
         )
         raise PickNetError(
