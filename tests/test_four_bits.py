@@ -11,13 +11,16 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from picknet_nb.core.files import PickNetError
+from picknet_nb.core.files import FileError, PickNetError
 from picknet_nb.data.backbones import WeightsError, load_backbone
 from picknet_nb.data.clip import Tower
 from picknet_nb.data.four_bits import (
     BUNDLED_CLIP, GROUP, in_four_bits, packed, read_four_bits, rounded, save_four_bits, step_of,
     unpacked)
-from picknet_nb.training.cards import describe_model, find_model, models, read_card
+from picknet_nb.data.student import in_eight_bits, in_single_precision
+from picknet_nb.training import cards, runs
+from picknet_nb.training.cards import (
+    BUNDLED, describe_model, find_model, models, read_card)
 from picknet_nb.training.runs import (
     RunError, load_run, newest_weights, read_about, stored_weights)
 from picknet_nb.use.many import model_digest
@@ -134,3 +137,102 @@ def test_the_digest_of_a_model_depends_on_weights_wherever_they_are(tmp_path):
 
 def test_every_bundled_model_is_described_without_its_weights():
     assert {"everyday", "sharp", "shapes"} == set(models())
+
+
+# frames looked at closely, and weights in eight bits
+# ---------------------------------------------------------------------------------------------
+
+
+def test_the_variant_with_parts_begins_with_what_the_other_one_sees():
+    torch.manual_seed(0)
+    frames = torch.randint(0, 256, (2, 3, 60, 80), dtype=torch.uint8)
+    plain, closely = (load_backbone(name, "random") for name in ("clip-4bit", "clip-4bit:grid"))
+    assert (closely.name, closely.dims) == ("clip-4bit:grid", 18 * plain.dims // 2)
+    assert torch.equal(closely(frames)[:, :plain.dims], plain(frames))
+    # a part is what the tokens in its quarter of a row and a column have in common
+    images = torch.rand(1, 3, 224, 224)
+    tower = Tower(16, heads=2, depth=2, patch=16, grid=True).eval()
+    with torch.no_grad():
+        before = tower.blocks[0](tower.first_tokens(images))[0, 1:].unflatten(0, (14, 14))
+        parts = tower(images)[0, 32:].unflatten(0, (4, 4, 16))
+    assert torch.allclose(parts[0, 0], before[:4, :4].mean((0, 1)), atol=1e-5)
+    assert torch.allclose(parts[3, 1], before[10:, 3:7].mean((0, 1)), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["clip-4bit:gird", "clip-4bit:224"])
+def test_a_variant_that_does_not_exist_is_named(name):
+    with pytest.raises(PickNetError, match=f"no variant '{name.partition(':')[2]}', only grid"):
+        load_backbone(name)
+
+
+def test_any_run_s_weights_may_be_in_eight_bits(tmp_path):
+    plain = load_run(find_model("shapes"))[0].state_dict()
+    run = shutil.copytree(find_model("shapes"), tmp_path/"run")
+    save_file(in_eight_bits(plain), run/"weights.safetensors")
+    assert (run/"weights.safetensors").stat().st_size < 0.55 * (
+        find_model("shapes")/"weights.safetensors").stat().st_size
+    found = load_run(run)[0].state_dict()
+    for name, weight in plain.items():  # off by half a step of its row at most
+        step = weight.flatten(1).abs().amax(1) / 127 if weight.dim() > 1 else torch.zeros(1)
+        off = (found[name] - weight).flatten(1) if weight.dim() > 1 else found[name] - weight
+        assert (off.abs() <= 0.51 * step.view(-1, *[1] * (off.dim() - 1))).all(), name
+    assert any(not torch.equal(found[name], weight) for name, weight in plain.items())
+
+
+@pytest.mark.parametrize("damage", ["no scale", "another scale"])
+def test_eight_bits_without_their_scales_are_refused(tmp_path, damage):
+    run = shutil.copytree(find_model("shapes"), tmp_path/"run")
+    state = in_eight_bits(load_run(run)[0].state_dict())
+    name = next(name for name in state if name.endswith(".scale"))
+    if damage == "no scale": del state[name]
+    else: state[name] = state[name][:-1].clone()
+    save_file(state, run/"weights.safetensors")
+    with pytest.raises(RunError, match="weights.safetensors"):
+        load_run(run)
+
+
+def test_a_weight_that_somebody_called_scale_stays():
+    state = {"body.weight": torch.ones(2, 2), "body.weight.scale": torch.ones(2),
+             "scale": torch.ones(1)}
+    assert in_single_precision(state).keys() == state.keys()
+    assert in_single_precision(in_eight_bits({"body.weight": torch.eye(2)})).keys() == {
+        "body.weight"}
+
+
+def test_a_captioner_is_bundled_as_the_mean_of_runs(tmp_path, monkeypatch):
+    from bundle_captioner import main
+
+    monkeypatch.setattr(cards, "BUNDLED", tmp_path/"bundled")
+    monkeypatch.setattr(runs, "find_model", lambda name: tmp_path/"bundled"/name)
+    for name in ("sharp", "shapes"): shutil.copytree(BUNDLED/name, tmp_path/"bundled"/name)
+    shared = shutil.copytree(BUNDLED/"shapes", tmp_path/"bundled"/"shared")
+    about = json.loads((shared/"run.json").read_text()) | {"weights_of": "shapes"}
+    (shared/"run.json").write_text(json.dumps(about))
+    (shared/"weights.safetensors").unlink()
+    made = []
+    for number in (0, 1):
+        run = shutil.copytree(BUNDLED/"shapes", tmp_path/f"run{number}")
+        weights = {name: torch.randn(weight.shape) for name, weight in stored_weights(
+            run/"weights.safetensors").items()}
+        save_file(weights, run/"weights.safetensors")
+        made.append(weights)
+    policy = stored_weights(tmp_path/"bundled"/"shapes"/"weights.safetensors")
+    monkeypatch.setattr(sys, "argv", [
+        "bundle_captioner.py", "shapes", *(str(tmp_path/f"run{number}") for number in (0, 1))])
+    main()
+    found = stored_weights(tmp_path/"bundled"/"shapes"/"weights.safetensors")
+    for name, weight in found.items():
+        wanted = (made[0][name] + made[1][name]) / 2 if name.startswith("captioner.") else (
+            policy[name].float())
+        assert torch.allclose(weight.float(), wanted, atol=0.02), name
+    about = json.loads((tmp_path/"bundled"/"shapes"/"run.json").read_text())
+    assert about["details"]["averaged"] == 2
+    load_run(tmp_path/"bundled"/"shapes")
+    monkeypatch.setattr(sys, "argv", ["bundle_captioner.py", "shared", str(tmp_path/"run0")])
+    main()  # it has the other one's weights still
+    assert not (shared/"weights.safetensors").exists()
+    assert json.loads((shared/"run.json").read_text())["weights_of"] == "shapes"
+    (tmp_path/"run1"/"vocabulary.json").write_text("[]")
+    monkeypatch.setattr(sys, "argv", [
+        "bundle_captioner.py", "shapes", *(str(tmp_path/f"run{number}") for number in (0, 1))])
+    with pytest.raises(FileError, match="other words"): main()

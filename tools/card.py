@@ -240,6 +240,7 @@ def measured(name: str, result: dict, timing: dict) -> dict:
         for group, kinds in result.get("scores", {}).items() if group != "together"
     }
     cnn, scorer = describe_model(find_model(name)).cnn, load_scorer(find_model(name))
+    cnn = cnn.partition(":")[0]  # of a variant, too
     comes = BACKBONES.facts(cnn).get("comes") if cnn in BACKBONES else None
     count = lambda each: {key: each[key] for key in ("right", "half", "wrong", "clips")}
     strictly = {who: count(each) for who, each in strict_ratings(name).items()}

@@ -8,8 +8,8 @@ CLIPS is a folder or a zip file with test clips of MSVD, CAPTIONS a JSON file {c
 models' sentences are those of data/results/model_*.json; nothing is captioned here. The clips of
 the grid are `random.Random(SEED).sample(sorted(clips), 12)` of all test clips that both models
 captioned. The person's sentence is the one of middle length. The three others are, of the captions
-of `sharp` that were rated and that it gives with its scorer, too, the right one with the lowest
-CIDEr, the half-right one with the highest, and the right one with the highest.
+of `sharp` that both raters of ratings_strict.json judge alike, the right one with the lowest CIDEr,
+the half-right one with the highest, and the right one with the highest.
 """
 import argparse
 import json
@@ -27,7 +27,6 @@ from picknet_nb.use.drawing import _font, drawable
 
 RESULTS, OUT = Path("data/results"), Path("nbs/images/examples.webp")
 MODELS = ("everyday", "sharp")
-RATED = "sharp, frames of its policy"  # what ratings.json calls those captions
 SEED, COUNT, COLUMNS = 0, 12, 3
 FRAMES, WIDE, HIGH, GAP, LINE = 3, 128, 96, 12, 21  # of a clip; pixels
 
@@ -50,11 +49,12 @@ def middle(sentences: list[str]) -> str:
 
 def score_examples(model: str = "sharp") -> list[dict]:
     "Three rated captions: right and scored low, half right and scored high, right and high."
-    rated = read_json(RESULTS/"ratings.json")["clips"]
+    rated = read_json(RESULTS/"ratings_strict.json")["clips"]
     scores = read_json(RESULTS/f"model_{model}.json")["scores"]["msvd"]["per_clip"]
     captions = captions_of(model)
-    known = [(scores[clip], each[RATED]["rating"], clip) for clip, each in rated.items()
-             if clip in scores and each.get(RATED, {}).get("caption") == captions[clip]]
+    known = [(scores[clip], each["ratings"][0], clip) for clip, letters in rated.items()
+             for each in letters.values() if clip in scores and model in each["models"]
+             and len(set(each["ratings"])) == 1]
     of = lambda rating: [each for each in known if each[1] == rating]
     chosen = min(of("right")), max(of("half")), max(of("right"))
     return [{"clip": clip, "rating": rating, "caption": captions[clip],
@@ -71,7 +71,7 @@ def cell(path: Path, lines: list[tuple[str, str]]) -> Image.Image:
         canvas.paste(picture, (place * WIDE, 0))
     top = HIGH + 4
     for colour, text in lines:
-        for part in textwrap.wrap(drawable(text), 44)[:2]:
+        for part in textwrap.wrap(drawable(text), 42)[:2]:
             draw.text((0, top), part, colour, _font(16))
             top += LINE
     return canvas.crop((0, 0, size[0], top + 2))
