@@ -128,10 +128,6 @@ class Tower(nn.Module):
         first = self.cls_token.expand(len(patches), -1, -1).to(patches.dtype)
         return self.norm_pre(torch.cat([first, patches], 1) + self.pos_embed)
 
-    def tokens(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, 197, width)
-        "The tokens after the last block."
-        return self.blocks(self.first_tokens(images))
-
     def forward(self, images: Tensor) -> Tensor:  # (n, 3, 224, 224) -> (n, dims)
         before = self.blocks[:-1](self.first_tokens(images))
         x = self.blocks[-1](before)

@@ -17,8 +17,7 @@ from ..core.files import write_whole
 from .backbones import (
     BACKBONES, Backbone, Normalised, WeightsError, empty_network, fit_weights, random_network,
     read_weights, weights_origin)
-from .clip import (
-    MEAN, STD, Tower, faster_clip, quick_gelu, wants_grid)
+from .clip import MEAN, STD, Tower, faster_clip, quick_gelu, wants_grid
 
 # %% auto #0
 __all__ = ['GROUP', 'DAMPING', 'BUNDLED_CLIP', 'step_of', 'packed', 'unpacked', 'rounded', 'in_four_bits', 'save_four_bits',

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from ..core.files import PickNetError
 from ..core.gpu import working_type
-from ..core.settings import (
-    PRESETS, USUAL_BACKBONE, CaptionerSettings, preset, setting)
+from ..core.settings import PRESETS, USUAL_BACKBONE, CaptionerSettings, preset, setting
 from ..method.captioner import CAPTIONERS
 from ..method.encoder import Picked
 from .common import ComparedCaptioner, product
@@ -147,7 +146,7 @@ class Transformer(ComparedCaptioner):
                                f"{features.shape[-1]}")
         whole = product(self.features(features[..., :2*row]), self.see)
         parts = features[..., 2*row:].unflatten(-1, (self.patches, row))
-        parts = F.layer_norm(parts.to(self.where.dtype), (row,))  # some are ten times as long
+        parts = F.layer_norm(parts.to(self.where.dtype), (row,))  # all of one length
         parts = F.dropout(parts, self.input_dropout, self.training)
         parts = product(parts, self.part) + self.where.to(whole.dtype)
         return torch.cat([whole[..., None, :], parts], -2).flatten(1, 2)
